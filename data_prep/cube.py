@@ -1,0 +1,235 @@
+"""The cube: traffic as an `xarray.Dataset` with dimensions `(time, cell)`, kept as netCDF4.
+
+One variable per service (`internet`, `sms`, …) or `speed`; coordinates `time` (start of the step),
+`cell` (the publisher's id) and, where known, `lon` and `lat` of each cell. What a reader must know
+stands in the attributes:
+
+- of the set: `title`, `source`, `license`, `source_checksums` (JSON, file name to checksum),
+  `time_zone` (an IANA name) and `clock`: `"utc"` (times are UTC) or `"local"` (times are the wall
+  clock of `time_zone`, never adjusted for daylight saving, as METR-LA publishes them);
+- of each variable: `units`, `long_name` and `zero_is_missing` (1 where a 0 says "not recorded").
+
+NaN always means missing. `observed` turns the zeros that mean missing into NaN as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.errors import InputError, choose
+
+CLOCKS = ("utc", "local")
+
+
+def make_cube(
+    values: Mapping[str, np.ndarray],
+    time: pd.DatetimeIndex | np.ndarray,
+    cell: np.ndarray,
+    *,
+    title: str,
+    source: str,
+    license: str,
+    units: str,
+    time_zone: str = "UTC",
+    clock: str = "utc",
+    zero_is_missing: bool = False,
+    long_names: Mapping[str, str] | None = None,
+    checksums: Mapping[str, str] | None = None,
+    lon: np.ndarray | None = None,
+    lat: np.ndarray | None = None,
+) -> xr.Dataset:
+    """Build a cube from arrays.
+
+    Args:
+        values: variable name to array of shape `(time, cell)`, in `units`; NaN where missing.
+        time: `(time,)` start of each step, without a zone: UTC if `clock="utc"`.
+        cell: `(cell,)` ids, integers or strings.
+        title: what the data are.
+        source: where they come from (a DOI or an address).
+        license: the licence of the data.
+        units: unit of every variable; Telecom Italia's activity has none: `"1"`.
+        time_zone: IANA name of the place's zone, for calendar features.
+        clock: `"utc"` or `"local"` (see the module's text).
+        zero_is_missing: whether 0 says "not recorded".
+        long_names: variable name to a readable name.
+        checksums: source file name to checksum, e.g. `"sha256:…"`.
+        lon: `(cell,)` longitude in degrees east.
+        lat: `(cell,)` latitude in degrees north.
+
+    Returns:
+        The cube, checked.
+
+    Raises:
+        InputError: if shapes, times or ids do not make a cube.
+    """
+    long_names = long_names or {}
+    ds = xr.Dataset(
+        {
+            name: (
+                ("time", "cell"),
+                array,
+                {
+                    "units": units,
+                    "long_name": long_names.get(name, name),
+                    "zero_is_missing": int(zero_is_missing),
+                },
+            )
+            for name, array in values.items()
+        },
+        coords={"time": np.asarray(time, dtype="datetime64[ns]"), "cell": np.asarray(cell)},
+        attrs={
+            "Conventions": "CF-1.11",
+            "title": title,
+            "source": source,
+            "license": license,
+            "source_checksums": json.dumps(dict(checksums or {}), sort_keys=True),
+            "time_zone": time_zone,
+            "clock": clock,
+        },
+    )
+    ds["time"].attrs = {"standard_name": "time", "long_name": "start of the time step"}
+    ds["cell"].attrs = {"long_name": "cell id as published"}
+    if lon is not None and lat is not None:
+        ds = ds.assign_coords(
+            lon=("cell", lon, {"standard_name": "longitude", "units": "degrees_east"}),
+            lat=("cell", lat, {"standard_name": "latitude", "units": "degrees_north"}),
+        )
+    return check_cube(ds, "the cube")
+
+
+def check_cube(ds: xr.Dataset, origin: str) -> xr.Dataset:
+    """Return `ds` if it is a cube.
+
+    Args:
+        ds: any data set.
+        origin: what to call it in an error, usually its path.
+
+    Raises:
+        InputError: naming `origin`, what is wrong and what a cube needs.
+    """
+    remedy = "write one with `stforecast prepare`"
+    for dim in ("time", "cell"):
+        if dim not in ds.dims or dim not in ds.coords:
+            raise InputError(
+                f"{origin}: no dimension {dim!r} with a coordinate (found {dict(ds.sizes)}), "
+                f"a cube has (time, cell); {remedy}"
+            )
+        if ds.sizes[dim] == 0:
+            raise InputError(f"{origin}: dimension {dim!r} is empty; {remedy}")
+    if not any(set(v.dims) == {"time", "cell"} for v in ds.data_vars.values()):
+        raise InputError(f"{origin}: no variable with dimensions (time, cell); {remedy}")
+    times = ds.indexes["time"]
+    if not isinstance(times, pd.DatetimeIndex):
+        raise InputError(f"{origin}: coordinate 'time' holds {times.dtype}, not dates; {remedy}")
+    if times.hasnans:
+        raise InputError(f"{origin}: coordinate 'time' has empty entries; {remedy}")
+    gaps = np.diff(times.to_numpy())
+    if len(gaps) and not (gaps == gaps[0]).all():
+        i = int(np.argmax(gaps != gaps[0]))
+        raise InputError(
+            f"{origin}: time steps are not even: {times[i]} to {times[i + 1]} is "
+            f"{pd.Timedelta(gaps[i])}, the first step is {pd.Timedelta(gaps[0])}; fill the time "
+            "axis and leave NaN where nothing was recorded"
+        )
+    if len(gaps) and gaps[0] <= np.timedelta64(0):
+        raise InputError(f"{origin}: time does not increase at {times[1]}; sort and deduplicate it")
+    cells = ds.indexes["cell"]
+    if cells.has_duplicates:
+        raise InputError(f"{origin}: cell {cells[cells.duplicated()][0]!r} occurs more than once")
+    if ds.attrs.get("clock", "utc") not in CLOCKS:
+        raise choose(f"clock in {origin}", ds.attrs["clock"], CLOCKS)
+    return ds
+
+
+def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Open a cube lazily: values are read when they are used.
+
+    Raises:
+        InputError: if there is no such file, it is not netCDF4 or it is not a cube.
+    """
+    path = Path(path)
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing"
+        raise InputError(f"{path}: no cube here (found {found}); write one with `stforecast prepare`")
+    try:
+        ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise InputError(
+            f"{path}: cannot be read as netCDF4 ({e}); write a cube with `stforecast prepare`"
+        ) from e
+    return check_cube(ds, str(path))
+
+
+def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
+    """Write a cube as netCDF4, whole or not at all: a killed run leaves no half file."""
+    path = Path(path)
+    encoding = {name: {"zlib": True, "complevel": 1, "shuffle": True} for name in ds.data_vars}
+    with atomic_path(path) as part:
+        check_cube(ds, str(path)).to_netcdf(part, engine="h5netcdf", encoding=encoding)
+    return path
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `path`, and move it there only if the block succeeds."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        part.chmod(0o644)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def step_of(ds: xr.Dataset) -> pd.Timedelta:
+    """Length of a time step.
+
+    Raises:
+        InputError: if there is only one step.
+    """
+    times = ds.indexes["time"]
+    if len(times) < 2:
+        raise InputError("the cube has a single time step; at least two are needed")
+    return pd.Timedelta(times[1] - times[0])
+
+
+def observed(ds: xr.Dataset, variable: str) -> xr.DataArray:
+    """Values of one variable with NaN wherever nothing was recorded.
+
+    Args:
+        ds: a cube.
+        variable: its name.
+
+    Returns:
+        `(time, cell)`, in the variable's own units.
+
+    Raises:
+        InputError: listing the cube's variables if it has no such one.
+    """
+    names = [str(n) for n, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}]
+    if variable not in names:
+        raise choose("service", variable, names)
+    values = ds[variable].transpose("time", "cell")
+    return values.where(values != 0) if values.attrs.get("zero_is_missing", 0) else values
+
+
+def local_time(ds: xr.Dataset) -> pd.DatetimeIndex:
+    """The place's wall clock at each step, `(time,)`, without a zone: for calendar features."""
+    times = pd.DatetimeIndex(ds.indexes["time"])
+    if ds.attrs.get("clock", "utc") == "local":
+        return times
+    zone = ds.attrs.get("time_zone", "UTC")
+    return times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
