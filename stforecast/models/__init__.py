@@ -1,0 +1,1 @@
+"""Forecasting models, one file each."""

@@ -1,0 +1,88 @@
+"""Samples of many clients, and the order in which a client trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+
+Batch = dict[str, Tensor]
+"""Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task knows their names."""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """Samples of N clients as tensors with a leading client axis.
+
+    Attributes:
+        tensors: name to `(clients, samples, …)`. Clients with fewer samples are padded at the end.
+        sizes: `(clients,)` number of samples that each client really has.
+    """
+
+    tensors: dict[str, Tensor]
+    sizes: Tensor
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def take(self, ids: Tensor) -> ClientData:
+        """The data of some clients, without copying where `ids` is a contiguous range."""
+        return ClientData(take(self.tensors, ids), self.sizes[ids.to(self.sizes.device)])
+
+    def to(self, device: torch.device | str) -> ClientData:
+        """The same data on another device; sizes stay on the CPU, where they are read."""
+        return ClientData({name: t.to(device) for name, t in self.tensors.items()}, self.sizes)
+
+    def chunks(self, rows: int) -> Iterator[Batch]:
+        """All samples in order, `rows` at a time: for prediction."""
+        total = int(self.sizes.max()) if len(self) else 0
+        for start in range(0, total, rows):
+            yield {name: t[:, start : min(start + rows, total)] for name, t in self.tensors.items()}
+
+
+def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    """Rows `ids` of tensors with a leading client axis: views where `ids` is a contiguous range."""
+    first, n = (int(ids[0]), len(ids)) if len(ids) else (0, 0)
+    if is_range(ids):
+        return {name: t[first : first + n] for name, t in tensors.items()}
+    return {name: t[ids.to(t.device)] for name, t in tensors.items()}
+
+
+def is_range(ids: Tensor) -> bool:
+    """Whether `ids` is `first, first + 1, …`."""
+    return len(ids) > 0 and bool((ids[1:] - ids[:-1] == 1).all())
+
+
+def batches(
+    data: ClientData, batch_size: int, generators: Sequence[torch.Generator] | None = None
+) -> Iterator[Batch]:
+    """Full batches of one epoch for clients of equal size; a last short batch is dropped.
+
+    Args:
+        data: samples of clients that all have the same number of them.
+        batch_size: samples a batch.
+        generators: one for each client, to shuffle its samples; None keeps their order.
+
+    Raises:
+        InputError: if a client has less than one batch.
+    """
+    samples = int(data.sizes[0])
+    if samples < batch_size:
+        raise InputError(
+            f"a client has {samples} training samples, fewer than one batch of {batch_size}; "
+            "use longer data, an earlier split or a smaller --batch-size"
+        )
+    starts = range(0, samples - batch_size + 1, batch_size)
+    if generators is None:
+        for start in starts:
+            yield {name: t[:, start : start + batch_size] for name, t in data.tensors.items()}
+        return
+    order = torch.stack([torch.randperm(samples, generator=g) for g in generators])
+    client = torch.arange(len(data))[:, None]
+    for start in starts:
+        rows = order[:, start : start + batch_size]
+        yield {name: t[client, rows] for name, t in data.tensors.items()}

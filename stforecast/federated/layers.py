@@ -1,0 +1,82 @@
+"""Stacked layers: every parameter has a leading client axis, so N clients are one batched product.
+
+They stand in the core because the population does; any model, of series or of images, may use them.
+Parameters are created with a client axis of length 1; `Population` gives them the real one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class ClientLinear(nn.Module):
+    """`nn.Linear` for each client: `y = x W + b`.
+
+    Args:
+        in_features: width of the input.
+        out_features: width of the output.
+
+    Shapes:
+        x: `(clients, batch, in_features)`; returns `(clients, batch, out_features)`.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(in_features)
+        self.weight = _uniform(bound, in_features, out_features)
+        self.bias = _uniform(bound, out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply each client's own map."""
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
+
+
+class ClientGRU(nn.Module):
+    """One-layer `nn.GRU` for each client, returning the last hidden state.
+
+    The gates and their order (reset, update, new) are those of `torch.nn.GRU`; the weights are stored
+    transposed, `(in, 3 hidden)`, so that a step is one batched product. The first step skips the
+    hidden product, since h₀ = 0.
+
+    Args:
+        input_size: values a time step.
+        hidden_size: width of the hidden state.
+
+    Shapes:
+        x: `(clients, batch, steps, input_size)`; returns `(clients, batch, hidden_size)`.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(hidden_size)
+        self.weight_ih = _uniform(bound, input_size, 3 * hidden_size)
+        self.weight_hh = _uniform(bound, hidden_size, 3 * hidden_size)
+        self.bias_ih = _uniform(bound, 3 * hidden_size)
+        self.bias_hh = _uniform(bound, 3 * hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run over the steps and return the last hidden state."""
+        clients, batch, steps, _ = x.shape
+        by_step = x.transpose(1, 2).reshape(clients, steps * batch, -1)
+        inputs = torch.baddbmm(self.bias_ih.unsqueeze(1), by_step, self.weight_ih)
+        first, *rest = inputs.view(clients, steps, batch, -1).unbind(1)
+        bias = self.bias_hh.unsqueeze(1)
+        hidden = _gru_step(first, bias, None)
+        for step in rest:
+            hidden = _gru_step(step, torch.baddbmm(bias, hidden, self.weight_hh), hidden)
+        return hidden
+
+
+def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor | None) -> Tensor:
+    size = inputs.shape[-1] // 3
+    gates = torch.sigmoid(inputs[..., : 2 * size] + recurrent[..., : 2 * size])
+    reset, update = gates.chunk(2, dim=-1)
+    new = torch.tanh(torch.addcmul(inputs[..., 2 * size :], reset, recurrent[..., 2 * size :]))
+    return new - update * new if hidden is None else torch.lerp(new, hidden, update)
+
+
+def _uniform(bound: float, *shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(1, *shape).uniform_(-bound, bound))

@@ -1,0 +1,187 @@
+"""What a federated method is: four functions over populations, and a registry that finds them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import choose
+from stforecast.federated.data import Batch
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Population
+from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.training import Training
+
+
+class Task(Protocol):
+    """What is learned. The core sees this, never a series or an image.
+
+    Attributes:
+        n_keys: number of prototype keys: classes, or slots of the period.
+    """
+
+    n_keys: int
+
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        """Mean training loss of each client over the batch, `(clients,)`."""
+        ...
+
+    def keys(self, batch: Batch) -> Tensor:
+        """Prototype key of each sample, `(clients, batch)` integers below `n_keys`."""
+        ...
+
+    def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Validation loss as `(sum, count)`, each `(clients,)`; the lower the better."""
+        ...
+
+
+@dataclass(frozen=True)
+class Participants:
+    """The clients that one message concerns.
+
+    Attributes:
+        ids: `(n,)` increasing client ids.
+        sizes: `(n,)` training samples of each.
+        round: index of the round, from 0.
+    """
+
+    ids: Tensor
+    sizes: Tensor
+    round: int
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A method without options of its own."""
+
+
+class Method:
+    """Base of all methods: clients that train alone and send nothing.
+
+    A method overrides what it changes; `local_loss` alone is usual. Tensors have a leading client
+    axis throughout. Subclasses with a `name` are found by `methods()`.
+
+    Args:
+        population: the model.
+        task: the task.
+        training: settings that all methods share.
+        options: the method's own settings, an instance of `Options`.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    Options: ClassVar[type] = NoOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        self.population = population
+        self.task = task
+        self.training = training
+        self.options = self.Options() if options is None else options
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Add the method's own tensors to `clients` and return the server's state.
+
+        Args:
+            clients: with the model's parameters, the same for all; may be added to.
+            sizes: `(clients,)` training samples of each client.
+            seed: seed of the run.
+        """
+        return {}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """What the server sends to each of the clients `to`."""
+        return {}
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train the cohort in place for the round's local epochs; return what it sends back."""
+        self.receive(cohort, payload)
+        for batch in cohort.batches():
+            cohort.step(self.local_loss(cohort, batch, payload))
+        return self.upload(cohort)
+
+    def receive(self, cohort: Cohort, payload: Payload) -> None:
+        """Overwrite the cohort's parameters and buffers with those that the server sent."""
+        with torch.no_grad():
+            for name, t in cohort.state.items():
+                if name in payload:
+                    t.copy_(payload[name])
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Loss of each client on a batch, `(clients,)`; here the task's own."""
+        features = self.population.encode(cohort.state, batch["x"])
+        return self.task_loss(cohort, features, batch)
+
+    def task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
+        """The task's loss of the head on `features`, noted for the round's report."""
+        loss = self.task.loss(self.population.decode(cohort.state, features), batch)
+        cohort.record("task_loss", loss)
+        return loss
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """What the cohort sends back after its local training."""
+        return {}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """The server's next state, from the uploads of the clients `of`."""
+        return server
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor) -> Tensor:
+        """Predictions of clients from their own state and the server's latest message.
+
+        Args:
+            state: the clients' parameters and buffers `(clients, …)`.
+            payload: what `broadcast` would send to them now.
+            x: `(clients, batch, …)`.
+        """
+        shared = {name: t for name, t in payload.items() if name in self.population.names}
+        params = {**state, **shared}
+        return self.population.decode(params, self.population.encode(params, x))
+
+
+def methods() -> dict[str, type[Method]]:
+    """All known methods by name: every subclass of `Method` that has one.
+
+    The files of `stforecast.federated.methods` are imported here; others are known once imported.
+    """
+    from stforecast.federated import methods as package
+
+    import_all(package.__name__, package.__path__)
+    found: dict[str, type[Method]] = {}
+    for cls in _subclasses(Method):
+        if cls.name:
+            found.setdefault(cls.name, cls)
+    return dict(sorted(found.items()))
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of that name.
+
+    Raises:
+        InputError: listing the names if there is none.
+    """
+    known = methods()
+    if name not in known:
+        raise choose("method", name, known)
+    return known[name]
+
+
+def import_all(package: str, path: Iterable[str]) -> None:
+    """Import every module of a package, so that what they define is known."""
+    for module in pkgutil.iter_modules(path):
+        importlib.import_module(f"{package}.{module.name}")
+
+
+def _subclasses(cls: type[Method]) -> list[type[Method]]:
+    direct = cls.__subclasses__()
+    return direct + [s for d in direct for s in _subclasses(d)]

@@ -1,0 +1,71 @@
+"""FedAvg: clients train one global model; the server averages their parameters.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data, AISTATS 2017, arXiv 1602.05629, Algorithm 1.
+
+Parameters and buffers (running statistics of batch normalisation) are averaged alike, weighted by
+the clients' numbers of samples. Each client's optimiser state stays with it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.payload import Payload
+from stforecast.federated.state import Clients, Cohort
+
+
+class FedAvg(Method):
+    """Averages what `shares` names; a subclass that shares less is a partly personal method."""
+
+    name = "fedavg"
+    summary = "averages all parameters into one global model"
+    paper = "McMahan et al., AISTATS 2017"
+
+    def shares(self, name: str) -> bool:
+        """Whether the parameter or buffer of this name is sent and averaged."""
+        return True
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """The server starts from the clients' common initial model, `(…)` without a client axis."""
+        shared = {**clients.params, **clients.buffers}
+        return {
+            name: shared[name][0].clone() for name in self.population.names if self.shares(name)
+        }
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The global model, to everyone the same (a view, not copies)."""
+        return {name: t.expand(len(to.ids), *t.shape) for name, t in server.items()}
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The trained model."""
+        return {
+            name: cohort.state[name].detach() for name in self.population.names if self.shares(name)
+        }
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Mean of the uploads, weighted by the clients' samples (Algorithm 1, last line)."""
+        return {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
+
+
+def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over the client axis; integer tensors (counters) keep their type.
+
+    Args:
+        stacked: `(clients, …)`.
+        weights: `(clients,)`, not negative.
+
+    Returns:
+        `(…)`.
+
+    Example:
+        >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2, 1]))
+        tensor([2.])
+    """
+    share = (weights / weights.sum()).to(stacked.device, torch.float32)
+    mean = torch.tensordot(share, stacked.float(), dims=1)
+    return mean.to(stacked.dtype)

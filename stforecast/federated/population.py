@@ -1,0 +1,121 @@
+"""A population: N clients as one network whose every parameter has a leading client axis.
+
+Inputs are `(clients, batch, …)` and losses `(clients,)`; the sum of the losses back-propagates into
+independent gradients. A model is an `encoder` (input to features) and a `head` (features to
+prediction); either is made of stacked layers (`stforecast.federated.layers`) or is any `nn.Module`
+inside `PerClient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+Params = dict[str, Tensor]
+"""Parameter name to tensor `(clients, …)`."""
+
+
+class PerClient(nn.Module):
+    """Makes a population of any `nn.Module` by running it client by client, buffers included.
+
+    Big models (ResNet-18, a ViT) fill the processor on their own, so a loop costs nothing there.
+
+    Args:
+        module: an ordinary module, as for one client.
+
+    Shapes:
+        x: `(clients, batch, …)`; returns the module's output with a leading client axis.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the module with each client's own parameters and buffers."""
+        state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        outputs = [
+            functional_call(self.module, {name: t[i] for name, t in state.items()}, x[i])
+            for i in range(len(x))
+        ]
+        return torch.stack(outputs)
+
+
+class SplitModel(nn.Module):
+    """A model in two parts, as personalised federated learning needs it.
+
+    Args:
+        encoder: input `(clients, batch, …)` to features `(clients, batch, d)`.
+        head: features to predictions `(clients, batch, …)`.
+    """
+
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+
+class Population:
+    """Runs one model with the parameters of many clients.
+
+    Args:
+        build: makes the model; called once, under a generator seeded with `seed`.
+        seed: seed of the initial weights. All clients start from the same ones.
+
+    Attributes:
+        names: names of the model's parameters and buffers, `encoder.…` and `head.…`.
+    """
+
+    def __init__(self, build: Callable[[], SplitModel], seed: int = 0) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.model = build().requires_grad_(False)
+        self._lone = tuple(
+            f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
+        )
+        self._parameters = self._stackable(dict(self.model.named_parameters()))
+        self._buffers = self._stackable(dict(self.model.named_buffers()))
+        self.names = (*self._parameters, *self._buffers)
+
+    def _stackable(self, tensors: Mapping[str, Tensor]) -> Params:
+        return {
+            name: (t[None] if name.startswith(self._lone) else t).detach()
+            for name, t in tensors.items()
+        }
+
+    def initial(self) -> Params:
+        """Initial parameters and buffers of one client, each `(1, …)`."""
+        return {**self._parameters, **self._buffers}
+
+    def parameters(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
+        """Trainable parameters of `n_clients` clients, each `(n_clients, …)`."""
+        return _repeat(self._parameters, n_clients, device)
+
+    def buffers(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
+        """Buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`."""
+        return _repeat(self._buffers, n_clients, device)
+
+    def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Features `(clients, batch, d)` of inputs `(clients, batch, …)`."""
+        return functional_call(self.model.encoder, _part(params, "encoder."), (x,))
+
+    def decode(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        """Predictions of features `(clients, batch, d)`."""
+        return functional_call(self.model.head, _part(params, "head."), (features,))
+
+    def train(self, training: bool = True) -> None:
+        """Switch dropout and batch normalisation between training and evaluation."""
+        self.model.train(training)
+
+
+def _repeat(tensors: Params, n_clients: int, device: torch.device | str) -> Params:
+    return {
+        name: t.to(device).expand(n_clients, *t.shape[1:]).clone() for name, t in tensors.items()
+    }
+
+
+def _part(params: Mapping[str, Tensor], prefix: str) -> Params:
+    return {name[len(prefix) :]: t for name, t in params.items() if name.startswith(prefix)}

@@ -1,0 +1,237 @@
+"""The in-process executor: rounds of broadcast, local training and aggregation over cohorts."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.data import Batch, ClientData, take
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.payload import Payload, concatenate, total_bytes
+from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
+from stforecast.federated.training import zero_moments
+
+log = logging.getLogger(__name__)
+
+COHORT_ON_CPU = 16
+"""Clients trained together on a CPU: about what keeps parameters and moments in cache."""
+
+PREDICT_ROWS = 4096
+"""Samples of a client predicted at once."""
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One line of `rounds.csv`.
+
+    Attributes:
+        round: number of the round, from 1.
+        train_loss: mean of the whole local loss over clients and batches.
+        train_task_loss: mean of the task's loss alone.
+        validation_loss: pooled over clients after the round's aggregation; NaN without a
+            validation part.
+        participants: clients that took part.
+        bytes_down: bytes sent to clients, counted from the payloads.
+        bytes_up: bytes sent by clients.
+        seconds: wall-clock seconds of the round, validation included.
+    """
+
+    round: int
+    train_loss: float
+    train_task_loss: float
+    validation_loss: float
+    participants: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+class Federation:
+    """Trains a method on many clients in this process.
+
+    Args:
+        method: the method, with its model, task and settings.
+        train: training samples.
+        validation: samples to choose the best round by, or None.
+        seed: seed of the run.
+        device: where to compute.
+        cohort_size: most clients trained together; None takes 16 on a CPU, all on a GPU.
+
+    Attributes:
+        state: everything that survives a round.
+        best: copy of the state after the round of the lowest validation loss (None at the start
+            and without a validation part).
+        reports: one entry a round.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        train: ClientData,
+        validation: ClientData | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        cohort_size: int | None = None,
+    ) -> None:
+        self.method, self.seed, self.device = method, seed, torch.device(device)
+        self.train = train.to(device)
+        self.validation = validation.to(device) if validation is not None else None
+        self.cohort_size = cohort_size or (
+            COHORT_ON_CPU if self.device.type == "cpu" else len(train)
+        )
+        self.state = self._initial_state()
+        self.best: State | None = None
+        self.reports: list[RoundReport] = []
+
+    def _initial_state(self) -> State:
+        n = len(self.train)
+        population = self.method.population
+        clients = Clients(
+            params=population.parameters(n, self.device),
+            buffers=population.buffers(n, self.device),
+            moments={},
+            steps=torch.zeros(n, dtype=torch.long),
+        )
+        server = self.method.init(clients, self.train.sizes, self.seed)
+        clients.moments = zero_moments(clients.params, self.method.training)
+        return State(clients, server, round=0, seed=self.seed)
+
+    def run(self, after_round: Callable[[RoundReport], None] | None = None) -> None:
+        """Train until the settings' number of rounds, or until patience runs out.
+
+        Args:
+            after_round: called with each round's report, e.g. to draw a progress bar.
+        """
+        training = self.method.training
+        while self.state.round < training.rounds:
+            report = self.run_round()
+            if after_round:
+                after_round(report)
+            if self.best and 0 < training.patience <= self.state.round - self.best.round:
+                log.info("no better validation loss for %d rounds: stopped", training.patience)
+                return
+
+    def run_round(self) -> RoundReport:
+        """Do one round and return its report."""
+        start = time.perf_counter()
+        participants = self.participants()
+        down = up = 0
+        uploads, losses, task_losses = [], [], []
+        self.method.population.train()
+        for ids in cohorts(
+            participants.ids, self.train.sizes, self.state.clients.steps, self.cohort_size
+        ):
+            cohort = Cohort(
+                self.state.clients,
+                ids,
+                self.train.take(ids),
+                self.method.training,
+                self.seed,
+                self.state.round,
+            )
+            payload = self.method.broadcast(self.state.server, self._some(ids))
+            upload = self.method.local_update(cohort, payload)
+            cohort.write_back()
+            down, up = down + total_bytes(payload), up + total_bytes(upload)
+            uploads.append((ids, upload))
+            losses.append(_mean_record(cohort, "loss"))
+            task_losses.append(_mean_record(cohort, "task_loss"))
+        self._aggregate(uploads)
+        self.state.round += 1
+        report = RoundReport(
+            round=self.state.round,
+            train_loss=_mean(losses),
+            train_task_loss=_mean(task_losses),
+            validation_loss=self._validate(),
+            participants=len(participants.ids),
+            bytes_down=down,
+            bytes_up=up,
+            seconds=time.perf_counter() - start,
+        )
+        self.reports.append(report)
+        return report
+
+    def participants(self) -> Participants:
+        """The clients of the coming round: all in the first, then a random share α."""
+        n, share = len(self.train), self.method.training.participation
+        ids = torch.arange(n)
+        if self.state.round > 0 and share < 1:
+            g = generator(self.seed, self.state.round)
+            ids = torch.randperm(n, generator=g)[: max(1, round(share * n))].sort().values
+        return self._some(ids)
+
+    def _some(self, ids: Tensor) -> Participants:
+        return Participants(ids, self.train.sizes[ids], self.state.round)
+
+    def _aggregate(self, uploads: list[tuple[Tensor, Payload]]) -> None:
+        """Put the cohorts' uploads in order of client ids and hand them to the method."""
+        ids = torch.cat([i for i, _ in uploads])
+        joined = concatenate([u for _, u in uploads])
+        order = ids.argsort()
+        if not torch.equal(ids[order], ids):
+            ids, joined = ids[order], take(joined, order)
+        with torch.no_grad():
+            self.state.server = self.method.aggregate(self.state.server, self._some(ids), joined)
+
+    def _validate(self) -> float:
+        """Validation loss now; keeps a copy of the state if it is the best so far."""
+        if self.validation is None:
+            return math.nan
+        loss = self.evaluate(self.validation)
+        known = [r.validation_loss for r in self.reports]
+        if not known or loss < min(known):
+            self.best = copy.deepcopy(self.state)
+        return loss
+
+    def evaluate(self, data: ClientData) -> float:
+        """The task's score over all samples of all clients: total sum over total count."""
+        total, count = 0.0, 0.0
+        for ids in torch.arange(len(data)).split(self.cohort_size):
+            part = data.take(ids)
+            for batch, prediction in self._predictions(ids, part, self.state):
+                s, c = self.method.task.score(prediction, batch)
+                total, count = total + float(s.sum()), count + float(c.sum())
+        return total / count if count else math.nan
+
+    def predict(self, data: ClientData, state: State | None = None) -> Tensor:
+        """Predictions `(clients, samples, …)` on the CPU, of `state` or of the current one."""
+        data, state = data.to(self.device), state or self.state
+        return torch.cat(
+            [
+                torch.cat([p for _, p in self._predictions(ids, data.take(ids), state)], 1).cpu()
+                for ids in torch.arange(len(data)).split(self.cohort_size)
+            ]
+        )
+
+    @torch.no_grad()
+    def _predictions(
+        self, ids: Tensor, data: ClientData, state: State
+    ) -> Iterator[tuple[Batch, Tensor]]:
+        method = self.method
+        method.population.train(False)
+        own = take({**state.clients.params, **state.clients.buffers}, ids)
+        to = Participants(ids, self.train.sizes[ids], state.round)
+        payload = method.broadcast(state.server, to)
+        for batch in data.chunks(PREDICT_ROWS):
+            yield batch, method.predict(own, payload, batch["x"])
+
+    def history(self) -> list[dict[str, float]]:
+        """The rounds' reports as rows of a table."""
+        return [asdict(r) for r in self.reports]
+
+
+def _mean_record(cohort: Cohort, name: str) -> Tensor:
+    """Mean of what the cohort noted under `name`, `(clients,)`."""
+    return torch.stack(cohort.records[name]).mean(0)
+
+
+def _mean(values: list[Tensor]) -> float:
+    return float(torch.cat(values).mean())

@@ -1,0 +1,198 @@
+"""All that survives a round, as plain tensors: saving it is a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stforecast.federated.data import Batch, ClientData, batches, is_range, take
+from stforecast.federated.population import Params
+from stforecast.federated.training import Moments, Optimizer, Training
+
+
+@dataclass
+class Clients:
+    """State of N clients; every tensor has a leading client axis.
+
+    Attributes:
+        params: trainable tensors: the model's and those that a method adds, by name.
+        buffers: the model's running statistics.
+        moments: the optimiser's state for `params`.
+        steps: `(clients,)` optimiser steps done so far.
+        memory: what a method keeps on its clients besides, e.g. moving averages.
+    """
+
+    params: Params
+    buffers: Params
+    moments: Moments
+    steps: Tensor
+    memory: Params = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def groups(self) -> list[tuple[str, Params]]:
+        """All groups of tensors with a client axis, by name."""
+        moments = [(f"moments.{name}", tensors) for name, tensors in self.moments.items()]
+        return [
+            ("params", self.params),
+            ("buffers", self.buffers),
+            *moments,
+            ("memory", self.memory),
+        ]
+
+    def flat(self) -> dict[str, Tensor]:
+        """Every tensor under the name `group/name`."""
+        named = {f"{group}/{name}": t for group, ts in self.groups() for name, t in ts.items()}
+        return {**named, "steps": self.steps}
+
+
+@dataclass
+class State:
+    """State of a federated run after `round` rounds.
+
+    Attributes:
+        clients: the clients' side.
+        server: the server's side, names to tensors.
+        round: rounds done.
+        seed: seed of the run; every generator is keyed by (seed, round, client).
+    """
+
+    clients: Clients
+    server: dict[str, Tensor]
+    round: int
+    seed: int
+
+    def flat(self) -> dict[str, Tensor]:
+        """Every tensor of the state by name, `clients/…` and `server/…`."""
+        clients = {f"clients/{name}": t for name, t in self.clients.flat().items()}
+        return {**clients, **{f"server/{name}": t for name, t in self.server.items()}}
+
+
+def generator(seed: int, *key: int) -> torch.Generator:
+    """A generator for one place of a run, e.g. `generator(seed, round, client)`.
+
+    Streams of different keys are independent, so no number depends on the order of the work.
+    """
+    entropy = np.random.SeedSequence([seed, *key]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(entropy[0]))
+
+
+class Cohort:
+    """Some clients that train or predict together; all have the same size and step count.
+
+    The tensors are views of the population's where the ids are a range, else copies that
+    `write_back` returns.
+
+    Args:
+        clients: the whole population's state.
+        ids: `(n,)` increasing ids of the cohort's clients.
+        data: training samples of these clients.
+        training: settings.
+        seed: seed of the run.
+        round: index of the round, from 0.
+
+    Attributes:
+        params: leaf tensors `(n, …)` that require gradients, updated in place.
+        buffers: running statistics `(n, …)`.
+        memory: the method's own tensors `(n, …)`, to be changed in place.
+        epoch: index of the current local epoch.
+        records: name to the `(n,)` values noted at each batch (losses, for the report).
+        scratch: what a method keeps only until the end of this local update.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        ids: Tensor,
+        data: ClientData,
+        training: Training,
+        seed: int,
+        round: int,
+    ) -> None:
+        self.ids, self.data, self.training, self.round = ids, data, training, round
+        self.generators = [generator(seed, round, int(i)) for i in ids]
+        self.params = {
+            name: t.detach().requires_grad_() for name, t in take(clients.params, ids).items()
+        }
+        self.buffers = take(clients.buffers, ids)
+        self.memory = take(clients.memory, ids)
+        self._moments = {name: take(ts, ids) for name, ts in clients.moments.items()}
+        self._clients = clients
+        self._steps = int(clients.steps[ids[0]])
+        self._optimizer = Optimizer(self.params, self._moments, self._steps, training)
+        self.epoch = 0
+        self.records: dict[str, list[Tensor]] = {}
+        self.scratch: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def state(self) -> Params:
+        """Parameters and buffers together, as a model needs them."""
+        return {**self.params, **self.buffers}
+
+    @property
+    def last_epoch(self) -> bool:
+        """Whether this is the last local epoch of the round."""
+        return self.epoch == self.training.epochs - 1
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches of all local epochs, in order; sets `epoch`."""
+        shuffled = self.generators if self.training.shuffle else None
+        for self.epoch in range(self.training.epochs):
+            yield from batches(self.data, self.training.batch_size, shuffled)
+
+    def step(self, losses: Tensor) -> None:
+        """One optimiser step of every client. `losses`: `(n,)`."""
+        self.record("loss", losses)
+        self._optimizer.step(losses)
+        self._steps += 1
+
+    def record(self, name: str, values: Tensor) -> None:
+        """Note a `(n,)` value of this batch for the round's report."""
+        self.records.setdefault(name, []).append(values.detach())
+
+    def rand(self, *shape: int) -> Tensor:
+        """Uniform numbers `(n, *shape)`, drawn per client so that cohorts do not change them."""
+        return torch.stack([torch.rand(shape, generator=g) for g in self.generators])
+
+    def write_back(self) -> None:
+        """Return the cohort's state to the population."""
+        self._clients.steps[self.ids] = self._steps
+        if is_range(self.ids):
+            return
+        mine = Clients(self.params, self.buffers, self._moments, self._clients.steps, self.memory)
+        for (_, whole), (_, part) in zip(self._clients.groups(), mine.groups(), strict=True):
+            for name, t in whole.items():
+                t[self.ids.to(t.device)] = part[name].detach()
+
+
+def cohorts(ids: Tensor, sizes: Tensor, steps: Tensor, limit: int) -> Sequence[Tensor]:
+    """Split clients into cohorts of equal size and step count, at most `limit` in each.
+
+    Equal sizes give equal batch plans, and equal steps make the shared optimiser exact.
+
+    Args:
+        ids: `(n,)` increasing client ids.
+        sizes: `(clients,)` samples of every client.
+        steps: `(clients,)` optimiser steps done by every client.
+        limit: most clients in a cohort.
+
+    Returns:
+        Ids of each cohort, increasing.
+    """
+    plans: dict[tuple[int, int], list[int]] = {}
+    for i in ids.tolist():
+        plans.setdefault((int(sizes[i]), int(steps[i])), []).append(i)
+    return [
+        torch.tensor(plan[start : start + limit])
+        for plan in plans.values()
+        for start in range(0, len(plan), limit)
+    ]

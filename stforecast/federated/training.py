@@ -1,0 +1,121 @@
+"""How a client trains: settings of a run, and the optimiser over stacked parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.population import Params
+
+Moments = dict[str, Params]
+"""Name of an optimiser's moment to one tensor for each parameter, `(clients, …)`."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings that all methods share. Defaults are FUELS's (appendix D.1).
+
+    Attributes:
+        rounds: communication rounds, at least 1.
+        epochs: local epochs a round.
+        batch_size: samples a batch; FUELS needs it equal to the period.
+        lr: learning rate.
+        optimizer: `adam` or `sgd`; its state stays with each client from round to round.
+        momentum: momentum of `sgd`.
+        weight_decay: L2 penalty added to the gradient.
+        participation: share α of the clients that take part in a round, in (0, 1]. All take part
+            in the first one.
+        shuffle: draw batches in random order instead of in time.
+        patience: stop after this many rounds without a better validation loss; 0 never stops.
+    """
+
+    rounds: int = 200
+    epochs: int = 1
+    batch_size: int = 24
+    lr: float = 1e-3
+    optimizer: Literal["adam", "sgd"] = "adam"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    participation: float = 1.0
+    shuffle: bool = False
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        positive = {"rounds": self.rounds, "epochs": self.epochs, "batch_size": self.batch_size}
+        for name, value in {**positive, "lr": self.lr}.items():
+            if not value > 0:
+                raise InputError(f"{name} is {value}; it must be positive")
+        if not 0 < self.participation <= 1:
+            raise InputError(f"participation is {self.participation}; it must be in (0, 1]")
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"optimizer is {self.optimizer!r}; choose adam or sgd")
+
+
+class Optimizer:
+    """Steps the stacked parameters of one cohort; each client is as if optimised alone.
+
+    The arithmetic is elementwise, so torch's fused optimisers over `(clients, …)` tensors are exact
+    for every client, provided that all clients of the cohort have done the same number of steps.
+
+    Args:
+        params: leaf tensors `(clients, …)` that require gradients; changed in place.
+        moments: the optimiser's state for them; changed in place.
+        steps: optimiser steps that these clients have done before.
+        training: learning rate and the like.
+    """
+
+    def __init__(self, params: Params, moments: Moments, steps: int, training: Training) -> None:
+        self.params = params
+        self._torch = OPTIMIZERS[training.optimizer](list(params.values()), training)
+        for name, p in params.items():
+            state: dict[str, Tensor] = {m: tensors[name] for m, tensors in moments.items()}
+            if training.optimizer == "adam":
+                state["step"] = torch.tensor(float(steps), device=p.device)
+            self._torch.state[p] = state
+
+    def step(self, losses: Tensor) -> None:
+        """One step down the gradient of the sum of `losses`, `(clients,)`."""
+        self._torch.zero_grad(set_to_none=True)
+        losses.sum().backward()
+        self._torch.step()
+
+
+def moment_names(training: Training) -> tuple[str, ...]:
+    """Names of the moments that the optimiser keeps for each parameter."""
+    if training.optimizer == "adam":
+        return ("exp_avg", "exp_avg_sq")
+    return ("momentum_buffer",) if training.momentum else ()
+
+
+def zero_moments(params: Mapping[str, Tensor], training: Training) -> Moments:
+    """Moments before the first step."""
+    return {
+        moment: {name: torch.zeros_like(p) for name, p in params.items()}
+        for moment in moment_names(training)
+    }
+
+
+def _adam(params: list[Tensor], training: Training) -> torch.optim.Optimizer:
+    return torch.optim.Adam(params, lr=training.lr, weight_decay=training.weight_decay, fused=True)
+
+
+def _sgd(params: list[Tensor], training: Training) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        params,
+        lr=training.lr,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+        fused=True,
+    )
+
+
+OPTIMIZERS: dict[str, Callable[[list[Tensor], Training], torch.optim.Optimizer]] = {
+    "adam": _adam,
+    "sgd": _sgd,
+}

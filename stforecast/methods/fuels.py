@@ -1,0 +1,255 @@
+"""FUELS: dual semantic alignment-based contrastive learning with prototypes as the only message.
+
+Liu, Sun, Liang, Xue, Liu: Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual
+Semantic Alignment-Based Contrastive Approach, AAAI 2025, arXiv 2404.03702.
+
+Clients keep their models. They send prototypes, mean representations of each slot of the period
+(Eq. 8); the server compares them by Jensen–Shannon divergence and returns to each client the mean of
+those like its own and the mean of the others (Eq. 9, 10), which its representations are drawn to and
+pushed from (Eq. 11). A second contrastive loss (Eq. 6) tells the hours of a client's day apart; a
+learned matrix W leaves out those that look alike (Eq. 3–5).
+
+Where the paper contradicts itself or is silent, the choice stands at the option concerned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.payload import Payload
+from stforecast.federated.prototypes import (
+    PrototypeMeans,
+    attract_repel_loss,
+    by_key,
+    jensen_shannon,
+    weighted_prototypes,
+)
+from stforecast.federated.state import Clients, Cohort, generator
+
+
+@dataclass(frozen=True)
+class FuelsOptions:
+    """Settings of FUELS; the paper's values where it gives them.
+
+    Attributes:
+        tau: temperature τ of both contrastive losses, positive (section 5.4: 0.02).
+        rho: weight ρ of the inter-client loss, or of the prediction loss with `loss_form="alg1"`
+            (section 5.4: 5).
+        beta: the threshold β as a quantile of all JSD values, in [0, 1] (section 5.4: 0.5).
+        loss_form: `eq15`: pred + intra + ρ inter; `alg1`: intra + inter + ρ pred. The paper prints
+            both; the notation table and the sweep agree with Eq. 15.
+        intra: whether to use the intra-client loss (False: ablation "w/o intra").
+        inter: whether to use the inter-client loss (False: ablation "w/o inter").
+        filter_init: initial W: `uniform` in [0, 1) or `ones`. The paper does not say; a positive
+            start reproduces its Figure 9. The gradient on W is never negative, so W only falls.
+        filter_train: whether W is trained, by the client's own optimiser (False with `ones`:
+            ablation "w/o W").
+        shift: lower bound of the share a ~ U(shift, 1) that an augmented sample keeps of the
+            original; 1 turns augmentation off. The paper does not say.
+        prototypes: `periodic`: mean by slot of the period (Eq. 8); `concat`: one a sample (Eq. 7,
+            ablation "w/o p-aware").
+        prototype_pass: `training`: representations met in the last local epoch (Algorithm 1);
+            `fresh`: one more pass after it.
+        divergence: JSD of the softmax over the whole prototype (`flat`) or the mean of those over
+            its rows (`rows`). The paper does not say how real vectors become distributions.
+        include_self: whether a client's own prototype counts as positive.
+    """
+
+    tau: float = 0.02
+    rho: float = 5.0
+    beta: float = 0.5
+    loss_form: Literal["eq15", "alg1"] = "eq15"
+    intra: bool = True
+    inter: bool = True
+    filter_init: Literal["uniform", "ones"] = "uniform"
+    filter_train: bool = True
+    shift: float = 0.5
+    prototypes: Literal["periodic", "concat"] = "periodic"
+    prototype_pass: Literal["training", "fresh"] = "training"
+    divergence: Literal["flat", "rows"] = "flat"
+    include_self: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        if not self.tau > 0:
+            raise InputError(f"tau is {self.tau}; it must be positive")
+        for name in ("beta", "shift"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be in [0, 1]")
+
+
+class Fuels(Method):
+    """FUELS. The functions stand in the order of the paper's Algorithm 1."""
+
+    name = "fuels"
+    summary = "exchanges hourly prototypes; intra- and inter-client contrastive losses"
+    paper = "Liu et al., AAAI 2025"
+    Options = FuelsOptions
+    options: FuelsOptions
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Give each client its filtering matrix W `(B, B)`; the server starts with nothing."""
+        if self.training.shuffle:
+            raise InputError("fuels needs batches in order of time (row b is slot b): no --shuffle")
+        n, b = len(clients), self.training.batch_size
+        if self.options.prototypes == "periodic" and b != self.task.n_keys:
+            raise InputError(
+                f"fuels needs a batch of one period (section 3.3.1): batch_size is {b}, the period "
+                f"is {self.task.n_keys}; set --batch-size {self.task.n_keys}"
+            )
+        if self.options.prototypes == "concat" and len(sizes.unique()) > 1:
+            raise InputError("concatenated prototypes need clients of equal size; use 'periodic'")
+        filters = torch.ones(n, b, b)
+        if self.options.filter_init == "uniform":
+            filters = torch.stack(
+                [torch.rand(b, b, generator=generator(seed, 0, i, 1)) for i in range(n)]
+            )
+        device = next(iter(clients.params.values())).device
+        group = clients.params if self.options.filter_train else clients.memory
+        group["filter"] = filters.to(device)
+        return {}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """Global positive and negative prototypes of each client (Eq. 9, 10); none at first."""
+        if not server:
+            return {}
+        jsd, prototypes = server["jsd"], server["prototypes"]
+        ids = to.ids.to(jsd.device)
+        alike = jsd[ids] <= server["threshold"]
+        others = torch.arange(len(jsd), device=jsd.device) != ids[:, None]
+        positive = alike if self.options.include_self else alike & others
+        return {
+            "positive": weighted_prototypes(prototypes, positive.float()),
+            "negative": weighted_prototypes(prototypes, (~alike & others).float()),
+        }
+
+    def threshold(self, jsd: Tensor) -> Tensor:
+        """β: the quantile of the divergences of all pairs, each counted once (section 5.4)."""
+        pairs = jsd[tuple(torch.triu_indices(*jsd.shape, offset=1, device=jsd.device))]
+        return pairs.quantile(self.options.beta) if len(pairs) else jsd.new_zeros(())
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Algorithm 1, lines 16 to 26: train, averaging the representations met on the way."""
+        cohort.scratch["means"] = PrototypeMeans(len(cohort), self._n_keys(cohort))
+        return super().local_update(cohort, payload)
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Eq. 15, or line 23 of Algorithm 1."""
+        o = self.options
+        if o.intra:
+            both = torch.cat([batch["x"], self.augment(cohort, batch)], dim=1)
+            features, augmented = self.population.encode(cohort.state, both).chunk(2, dim=1)
+        else:
+            features = self.population.encode(cohort.state, batch["x"])
+        if cohort.last_epoch and o.prototype_pass == "training":
+            cohort.scratch["means"].add(features, self._keys(batch))
+        pred = self.task_loss(cohort, features, batch)
+        zero = torch.zeros_like(pred)
+        filters = cohort.params.get("filter", cohort.memory.get("filter"))
+        intra = intra_loss(features, augmented, filters, o.tau) if o.intra else zero
+        inter = self.inter_loss(features, batch, payload) if o.inter and payload else zero
+        if o.loss_form == "alg1":
+            return intra + inter + o.rho * pred
+        return pred + intra + o.rho * inter
+
+    def augment(self, cohort: Cohort, batch: Batch) -> Tensor:
+        """Temporal shifting (Liu et al. 2022): x' = a x + (1 - a) x one step later, a for a sample.
+
+        The last closeness value of x one step later is the target: only this view sees it, and only
+        in training.
+        """
+        shift = self.options.shift
+        keep = shift + (1 - shift) * cohort.rand(batch["x"].shape[1], 1).to(batch["x"].device)
+        return torch.lerp(batch["x_next"], batch["x"], keep)
+
+    def inter_loss(self, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
+        """Eq. 11 to 13, `(clients,)`; row b of a batch meets row b of the prototypes."""
+        keys = self._keys(batch)
+        positive, negative = by_key(payload["positive"], keys), by_key(payload["negative"], keys)
+        return attract_repel_loss(features, positive, negative, self.options.tau).mean(1)
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`."""
+        means: PrototypeMeans = cohort.scratch["means"]
+        if self.options.prototype_pass == "fresh":
+            with torch.no_grad():
+                for batch in cohort.data.chunks(self.training.batch_size):
+                    features = self.population.encode(cohort.state, batch["x"])
+                    means.add(features, self._keys(batch))
+        return {"prototypes": means.means()}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Store the prototypes and refresh the divergences of those who took part (3.3.2).
+
+        The rows of absent clients are reused. The divergences of a pair of absent clients cannot
+        have changed, since their prototypes have not.
+        """
+        fresh = uploads["prototypes"]
+        if server:
+            prototypes, jsd = server["prototypes"].clone(), server["jsd"].clone()
+            ids = of.ids.to(jsd.device)
+            prototypes[ids] = fresh
+            rows = self.divergences(fresh, prototypes)
+            jsd[ids], jsd[:, ids] = rows, rows.T
+        else:
+            prototypes, jsd = fresh.clone(), self.divergences(fresh, fresh)
+        return {"prototypes": prototypes, "jsd": jsd, "threshold": self.threshold(jsd)}
+
+    def divergences(self, p: Tensor, q: Tensor) -> Tensor:
+        """JSD between the prototypes of two groups of clients, `(n, m)`, in nats a value.
+
+        Softmax makes a distribution of a prototype; the sum is divided by its number of values, as
+        the size of the paper's threshold (0.00065) suggests. β is a quantile, so that factor
+        changes nothing.
+        """
+        if self.options.divergence == "flat":
+            p, q = p.flatten(1)[:, None], q.flatten(1)[:, None]
+        p, q = p.double().softmax(-1), q.double().softmax(-1)
+        rows = [jensen_shannon(a, b) for a, b in zip(p.unbind(1), q.unbind(1), strict=True)]
+        return (torch.stack(rows).mean(0) / p.shape[-1]).float()
+
+    def _n_keys(self, cohort: Cohort) -> int:
+        return self.task.n_keys if self.options.prototypes == "periodic" else self._used(cohort)
+
+    def _used(self, cohort: Cohort) -> int:
+        """Samples that ordered full batches reach."""
+        size, b = int(cohort.data.sizes[0]), self.training.batch_size
+        return size if self.options.prototype_pass == "fresh" else size // b * b
+
+    def _keys(self, batch: Batch) -> Tensor:
+        return self.task.keys(batch) if self.options.prototypes == "periodic" else batch["sample"]
+
+
+def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:
+    """Intra-client contrastive loss, Eq. 3 to 6, in log-sum-exp form.
+
+    With s = cosine similarity / τ, `Z = ReLU(e^s ⊙ W)` is `e^(s + log W)` where W > 0 and absent
+    elsewhere, so the loss of row b is `logsumexp(s_bb, {s_bi + log W_bi : W_bi > 0}) - s_bb`.
+
+    Args:
+        features: r, `(clients, B, d)`.
+        augmented: r', `(clients, B, d)`.
+        filters: W, `(clients, B, B)`.
+        tau: temperature τ.
+
+    Returns:
+        `(clients,)`.
+    """
+    r, shifted = F.normalize(features, dim=-1), F.normalize(augmented, dim=-1)
+    similarity = torch.bmm(r, shifted.mT) / tau
+    kept = filters > 0
+    negatives = similarity + torch.where(kept, filters, 1.0).log()
+    negatives = negatives.masked_fill(~kept, -torch.inf)
+    positive = similarity.diagonal(dim1=1, dim2=2)
+    total = torch.logsumexp(torch.cat([positive[..., None], negatives], dim=-1), dim=-1)
+    return (total - positive).mean(1)

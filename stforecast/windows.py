@@ -1,0 +1,264 @@
+"""Sliding windows over a series: what a forecaster reads (x) and what it has to say (y).
+
+A window is named by its first target step k. Its inputs are the closeness part
+cv = (v[k-c], …, v[k-1]) and the periodic part pv = (v[k-qp], …, v[k-p]), as in FUELS (Liu et al.,
+AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1].
+
+A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
+client, on the first axis. A missing input becomes 0.0: the training mean of a z-scored series.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.cube import step_of
+from data_prep.errors import InputError
+
+MONDAY = pd.Timestamp("1970-01-05")
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """Which steps a window reads and how many it forecasts.
+
+    The defaults are those of FUELS (appendix D.1). A plain window of 12 in and 12 out is
+    `WindowSpec(closeness=12, periods=0, horizon=12)`.
+
+    >>> WindowSpec().lags
+    (3, 2, 1, 72, 48, 24)
+    >>> WindowSpec(newest_first=True).lags
+    (1, 2, 3, 24, 48, 72)
+
+    Attributes:
+        closeness: number of steps just before the first target (c), 0 or more.
+        periods: number of steps one, two, … periods before the first target (q), 0 or more.
+        period: length of a period in steps (p), 1 or more.
+        horizon: number of target steps, 1 or more; periodic lags refer to the first of them.
+        newest_first: newest to oldest inside each part, the order of the FedDA code.
+
+    Raises:
+        InputError: naming the field that is out of range.
+    """
+
+    closeness: int = 3
+    periods: int = 3
+    period: int = 24
+    horizon: int = 1
+    newest_first: bool = False
+
+    def __post_init__(self) -> None:
+        lowest = {"closeness": 0, "periods": 0, "period": 1, "horizon": 1}
+        for name, low in lowest.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+                raise InputError(f"{name} is {value!r}; give a whole number of at least {low}")
+        if self.n_inputs == 0:
+            raise InputError("closeness and periods are both 0: a window needs at least one input")
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """Steps back from the first target, in input order: closeness, then periodic."""
+        closeness = range(1, self.closeness + 1)
+        periodic = range(self.period, self.periods * self.period + 1, self.period)
+        if self.newest_first:
+            return (*closeness, *periodic)
+        return (*reversed(closeness), *reversed(periodic))
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs of a window."""
+        return self.closeness + self.periods
+
+    @property
+    def max_lag(self) -> int:
+        """Steps of history that the first window needs."""
+        return max(self.closeness, self.periods * self.period)
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Windows of every cell, aligned in time.
+
+    Attributes:
+        x: `(cells, windows, n_inputs)` float32 inputs, 0.0 where missing.
+        x_next: the inputs of the window one step later, same shape, for temporal-shift augmentation
+            (Liu et al., "When do contrastive learning signals help spatio-temporal graph
+            forecasting?", SIGSPATIAL 2022). Its newest closeness input is the first target, so it
+            may serve in training only.
+        y: `(cells, windows, horizon)` float32 targets, 0.0 where `mask` is False.
+        mask: `(cells, windows, horizon)` bool, whether the target was observed.
+        start: `(windows,)` index of the first target step.
+        slot: `(windows,)` position of the first target in the period, 0 … period - 1.
+        n_missing_inputs: number of entries of `x` that were missing.
+    """
+
+    x: np.ndarray
+    x_next: np.ndarray
+    y: np.ndarray
+    mask: np.ndarray
+    start: np.ndarray
+    slot: np.ndarray
+    n_missing_inputs: int
+
+
+def make_windows(
+    series: np.ndarray, starts: np.ndarray, spec: WindowSpec, slot_of_step: np.ndarray
+) -> Windows:
+    """Cut the windows whose first targets are `starts`.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        starts: `(windows,)` indices of first target steps.
+        spec: the windows' shape.
+        slot_of_step: `(steps,)` position of each step in the period, from `day_slots`.
+
+    Returns:
+        The windows, in the order of `starts`.
+
+    Raises:
+        InputError: if a window would reach outside the series.
+    """
+    starts = np.asarray(starts, dtype=np.intp)
+    x, n_missing = input_windows(series, starts, spec)
+    y, mask = target_windows(series, starts, spec)
+    x_next, _ = input_windows(series, starts + 1, spec)
+    return Windows(x, x_next, y, mask, starts, np.asarray(slot_of_step)[starts], n_missing)
+
+
+def input_windows(
+    series: np.ndarray, starts: np.ndarray, spec: WindowSpec
+) -> tuple[np.ndarray, int]:
+    """Inputs of windows; a start may be the step just after the series: a real forecast.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
+        starts: `(windows,)` indices of first target steps.
+        spec: the windows' shape.
+
+    Returns:
+        `(cells, windows, n_inputs)` float32 with 0.0 where missing, and how many were missing.
+
+    Raises:
+        InputError: if a window would reach outside the series.
+    """
+    steps = np.asarray(starts, dtype=np.intp)[:, None] - np.asarray(spec.lags)
+    x = _gather(series, steps)
+    missing = np.isnan(x)
+    x[missing] = 0.0
+    return x, int(missing.sum())
+
+
+def target_windows(
+    series: np.ndarray, starts: np.ndarray, spec: WindowSpec
+) -> tuple[np.ndarray, np.ndarray]:
+    """Targets of windows.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        starts: `(windows,)` indices of first target steps.
+        spec: the windows' shape.
+
+    Returns:
+        `(cells, windows, horizon)` float32 with 0.0 where missing, and the bool mask of the same
+        shape that says which were observed.
+
+    Raises:
+        InputError: if a window would reach outside the series.
+    """
+    steps = np.asarray(starts, dtype=np.intp)[:, None] + np.arange(spec.horizon)
+    y = _gather(series, steps)
+    mask = ~np.isnan(y)
+    y[~mask] = 0.0
+    return y, mask
+
+
+def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """`series` at `steps` (windows, entries) as float32 (cells, windows, entries)."""
+    n_steps = len(series)
+    if steps.size and (steps.min() < 0 or steps.max() >= n_steps):
+        raise InputError(
+            f"a window reads steps {steps.min()} to {steps.max()} of a series that has steps 0 to "
+            f"{n_steps - 1}; start later, end earlier or give a longer series"
+        )
+    by_cell = np.ascontiguousarray(np.transpose(series), dtype=np.float32)
+    return np.take(by_cell, steps, axis=1)
+
+
+def day_slots(
+    local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
+) -> np.ndarray:
+    """Position of each step in the period: steps since a Monday's local midnight, modulo `period`.
+
+    With a period of one day, or a part of it, slot 0 is at local midnight; with a period of a week,
+    on Monday at midnight. Where the clock is put forward or back, slots are skipped or repeated.
+
+    >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq="1h"), period=24).tolist()
+    [22, 23, 0, 1]
+
+    Args:
+        local_times: `(steps,)` the place's wall clock at the start of each step.
+        period: steps in a period.
+        step: length of a step; by default the commonest difference of the times.
+
+    Returns:
+        `(steps,)` int64, 0 … period - 1.
+
+    Raises:
+        InputError: if there is only one time and no `step`.
+    """
+    if step is None:
+        if len(local_times) < 2:
+            raise InputError(f"{len(local_times)} time step(s); slots need at least two")
+        step = pd.Series(local_times).diff().mode().iloc[0]
+    return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The wall clock of an evenly spaced series, past its end too.
+
+    Attributes:
+        start: time of step 0, without a zone: UTC if `time_zone` is given, else local.
+        step: length of a step.
+        time_zone: IANA name of the place's zone, or None if `start` is local time already.
+    """
+
+    start: pd.Timestamp
+    step: pd.Timedelta
+    time_zone: str | None = None
+
+    @classmethod
+    def from_cube(cls, ds: xr.Dataset) -> Calendar:
+        """The calendar of a cube.
+
+        Raises:
+            InputError: if the cube has a single time step.
+        """
+        local = ds.attrs.get("clock", "utc") == "local"
+        zone = None if local else ds.attrs.get("time_zone", "UTC")
+        return cls(pd.Timestamp(ds.indexes["time"][0]), step_of(ds), zone)
+
+    def local_times(self, steps: np.ndarray) -> pd.DatetimeIndex:
+        """Wall clock at `steps` (n,), which may lie beyond the series."""
+        offsets = np.asarray(steps) * self.step.to_timedelta64()
+        times = pd.DatetimeIndex(self.start.to_datetime64() + offsets)
+        if self.time_zone is None:
+            return times
+        return times.tz_localize("UTC").tz_convert(self.time_zone).tz_localize(None)
+
+    def steps_in(self, span: pd.Timedelta) -> int:
+        """Number of steps in `span`.
+
+        Raises:
+            InputError: if it is not a whole number.
+        """
+        if span % self.step != pd.Timedelta(0):
+            raise InputError(
+                f"a step of {self.step} does not divide {span}; resample to one that does"
+            )
+        return int(span // self.step)
