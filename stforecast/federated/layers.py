@@ -37,9 +37,9 @@ class ClientLinear(nn.Module):
 class ClientGRU(nn.Module):
     """One-layer `nn.GRU` for each client, returning the last hidden state.
 
-    The gates and their order (reset, update, new) are those of `torch.nn.GRU`; the weights are stored
-    transposed, `(in, 3 hidden)`, so that a step is one batched product. The first step skips the
-    hidden product, since h₀ = 0.
+    The gates and their order (reset, update, new) are those of `torch.nn.GRU`; the weights are
+    stored transposed, `(in, 3 hidden)`, so that a step is one batched product. The first step skips
+    the hidden product, since h₀ = 0.
 
     Args:
         input_size: values a time step.

@@ -25,7 +25,12 @@ class PrototypeMeans:
         self._counts: Tensor | None = None
 
     def add(self, features: Tensor, keys: Tensor) -> None:
-        """Take in a batch. `features`: `(clients, batch, d)`, detached; `keys`: `(clients, batch)`."""
+        """Take in a batch.
+
+        Args:
+            features: `(clients, batch, d)`; no gradient flows into the means.
+            keys: `(clients, batch)`.
+        """
         n, _, d = features.shape
         if self._sums is None or self._counts is None:
             self._sums = features.new_zeros(n * self.n_keys, d)

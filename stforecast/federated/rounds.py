@@ -99,6 +99,7 @@ class Federation:
             buffers=population.buffers(n, self.device),
             moments={},
             steps=torch.zeros(n, dtype=torch.long),
+            sizes=self.train.sizes,
         )
         server = self.method.init(clients, self.train.sizes, self.seed)
         clients.moments = zero_moments(clients.params, self.method.training)
@@ -194,38 +195,39 @@ class Federation:
     def evaluate(self, data: ClientData) -> float:
         """The task's score over all samples of all clients: total sum over total count."""
         total, count = 0.0, 0.0
-        for ids in torch.arange(len(data)).split(self.cohort_size):
-            part = data.take(ids)
-            for batch, prediction in self._predictions(ids, part, self.state):
-                s, c = self.method.task.score(prediction, batch)
-                total, count = total + float(s.sum()), count + float(c.sum())
+        for batch, prediction in predictions(self.method, self.state, data, self.cohort_size):
+            s, c = self.method.task.score(prediction, batch)
+            total, count = total + float(s.sum()), count + float(c.sum())
         return total / count if count else math.nan
-
-    def predict(self, data: ClientData, state: State | None = None) -> Tensor:
-        """Predictions `(clients, samples, …)` on the CPU, of `state` or of the current one."""
-        data, state = data.to(self.device), state or self.state
-        return torch.cat(
-            [
-                torch.cat([p for _, p in self._predictions(ids, data.take(ids), state)], 1).cpu()
-                for ids in torch.arange(len(data)).split(self.cohort_size)
-            ]
-        )
-
-    @torch.no_grad()
-    def _predictions(
-        self, ids: Tensor, data: ClientData, state: State
-    ) -> Iterator[tuple[Batch, Tensor]]:
-        method = self.method
-        method.population.train(False)
-        own = take({**state.clients.params, **state.clients.buffers}, ids)
-        to = Participants(ids, self.train.sizes[ids], state.round)
-        payload = method.broadcast(state.server, to)
-        for batch in data.chunks(PREDICT_ROWS):
-            yield batch, method.predict(own, payload, batch["x"])
 
     def history(self) -> list[dict[str, float]]:
         """The rounds' reports as rows of a table."""
         return [asdict(r) for r in self.reports]
+
+
+@torch.no_grad()
+def predictions(
+    method: Method, state: State, data: ClientData, cohort_size: int = COHORT_ON_CPU
+) -> Iterator[tuple[Batch, Tensor]]:
+    """What every client predicts with its own state and the server's latest message.
+
+    Args:
+        method: the method.
+        state: its state, on one device.
+        data: samples of all clients, on that device.
+        cohort_size: most clients that predict together.
+
+    Yields:
+        A batch `(some clients, some samples, …)` and its predictions, clients in order.
+    """
+    method.population.train(False)
+    clients = state.clients
+    for ids in torch.arange(len(data)).split(cohort_size):
+        own = take({**clients.params, **clients.buffers}, ids)
+        to = Participants(ids, clients.sizes[ids], state.round)
+        payload = method.broadcast(state.server, to)
+        for batch in data.take(ids).chunks(PREDICT_ROWS):
+            yield batch, method.predict(own, payload, batch["x"])
 
 
 def _mean_record(cohort: Cohort, name: str) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ class Clients:
         buffers: the model's running statistics.
         moments: the optimiser's state for `params`.
         steps: `(clients,)` optimiser steps done so far.
+        sizes: `(clients,)` training samples of each client.
         memory: what a method keeps on its clients besides, e.g. moving averages.
     """
 
@@ -31,6 +33,7 @@ class Clients:
     buffers: Params
     moments: Moments
     steps: Tensor
+    sizes: Tensor
     memory: Params = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -49,7 +52,7 @@ class Clients:
     def flat(self) -> dict[str, Tensor]:
         """Every tensor under the name `group/name`."""
         named = {f"{group}/{name}": t for group, ts in self.groups() for name, t in ts.items()}
-        return {**named, "steps": self.steps}
+        return {**named, "steps": self.steps, "sizes": self.sizes}
 
 
 @dataclass
@@ -72,6 +75,29 @@ class State:
         """Every tensor of the state by name, `clients/…` and `server/…`."""
         clients = {f"clients/{name}": t for name, t in self.clients.flat().items()}
         return {**clients, **{f"server/{name}": t for name, t in self.server.items()}}
+
+    @classmethod
+    def from_flat(cls, tensors: Mapping[str, Tensor], round: int, seed: int) -> State:
+        """The state whose `flat` this is.
+
+        Raises:
+            KeyError: if `clients/steps` or `clients/sizes` is missing.
+        """
+        groups: dict[str, Params] = {}
+        for name, t in tensors.items():
+            group, _, rest = name.rpartition("/")
+            groups.setdefault(group, {})[rest] = t
+        prefix = "clients/moments."
+        moments = {g.removeprefix(prefix): ts for g, ts in groups.items() if g.startswith(prefix)}
+        clients = Clients(
+            params=groups.get("clients/params", {}),
+            buffers=groups.get("clients/buffers", {}),
+            moments=moments,
+            steps=tensors["clients/steps"],
+            sizes=tensors["clients/sizes"],
+            memory=groups.get("clients/memory", {}),
+        )
+        return cls(clients, groups.get("server", {}), round, seed)
 
 
 def generator(seed: int, *key: int) -> torch.Generator:
@@ -146,7 +172,8 @@ class Cohort:
     def batches(self) -> Iterator[Batch]:
         """Batches of all local epochs, in order; sets `epoch`."""
         shuffled = self.generators if self.training.shuffle else None
-        for self.epoch in range(self.training.epochs):
+        for epoch in range(self.training.epochs):
+            self.epoch = epoch
             yield from batches(self.data, self.training.batch_size, shuffled)
 
     def step(self, losses: Tensor) -> None:
@@ -168,8 +195,14 @@ class Cohort:
         self._clients.steps[self.ids] = self._steps
         if is_range(self.ids):
             return
-        mine = Clients(self.params, self.buffers, self._moments, self._clients.steps, self.memory)
-        for (_, whole), (_, part) in zip(self._clients.groups(), mine.groups(), strict=True):
+        copies = dataclasses.replace(
+            self._clients,
+            params=self.params,
+            buffers=self.buffers,
+            moments=self._moments,
+            memory=self.memory,
+        )
+        for (_, whole), (_, part) in zip(self._clients.groups(), copies.groups(), strict=True):
             for name, t in whole.items():
                 t[self.ids.to(t.device)] = part[name].detach()
 

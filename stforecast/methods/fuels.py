@@ -4,10 +4,10 @@ Liu, Sun, Liang, Xue, Liu: Personalized Federated Learning for Spatio-Temporal F
 Semantic Alignment-Based Contrastive Approach, AAAI 2025, arXiv 2404.03702.
 
 Clients keep their models. They send prototypes, mean representations of each slot of the period
-(Eq. 8); the server compares them by Jensen–Shannon divergence and returns to each client the mean of
-those like its own and the mean of the others (Eq. 9, 10), which its representations are drawn to and
-pushed from (Eq. 11). A second contrastive loss (Eq. 6) tells the hours of a client's day apart; a
-learned matrix W leaves out those that look alike (Eq. 3–5).
+(Eq. 8); the server compares them by Jensen–Shannon divergence and returns to each client the mean
+of those like its own and the mean of the others (Eq. 9, 10), which its representations are drawn to
+and pushed from (Eq. 11). A second contrastive loss (Eq. 6) tells the hours of a client's day apart;
+a learned matrix W leaves out those that look alike (Eq. 3-5).
 
 Where the paper contradicts itself or is silent, the choice stands at the option concerned.
 """

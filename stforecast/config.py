@@ -1,0 +1,164 @@
+"""Settings of a forecast: flat names for people, one dataclass for each thing they configure.
+
+`Forecaster("fuels", rounds=50, tau=0.1, split="days:20,5,5")`, the options of `stforecast run` and
+the lines of a benchmark's TOML are the same names; `resolve` sends each to the dataclass that has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+import stforecast.methods  # makes the forecasting methods known
+from data_prep.errors import InputError, choose
+from stforecast.baselines import BASELINES
+from stforecast.federated.method import methods
+from stforecast.federated.training import Training
+from stforecast.models import MODELS
+from stforecast.windows import WindowSpec
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What is forecast, and on which part of it.
+
+    Attributes:
+        service: variable of the cube, such as internet or speed; may be left out if there is one.
+        split: training, validation and test part: fuels, fedda, days:20,5,5, steps:0.7,0.1,0.2 or
+            windows:0.7,0.1,0.2.
+        scale: z-score each cell by itself (cell) or all alike (global), fitted on the training part.
+    """
+
+    service: str | None = None
+    split: str = "fuels"
+    scale: Literal["cell", "global"] = "cell"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How it is computed.
+
+    Attributes:
+        model: name of the model that federated methods train.
+        seed: seed of everything random; the same seed gives the same numbers.
+        device: auto, cpu or cuda; auto takes a GPU where there is one.
+        select: whether the model of the best validation round or of the last one is kept.
+        cohort: most clients trained together; 0 chooses.
+    """
+
+    model: str = "dual_gru"
+    seed: int = 1
+    device: str = "auto"
+    select: Literal["best", "last"] = "best"
+    cohort: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of one run, resolved.
+
+    Attributes:
+        method: name of a method or of a reference forecaster.
+        data: what is forecast.
+        window: which steps a window reads and forecasts.
+        training: rounds, batches and the like; of no effect on reference forecasters.
+        run: model, seed, device.
+        method_options: an instance of the method's `Options`.
+        model_options: an instance of the model's `Options`.
+    """
+
+    method: str
+    data: DataOptions = field(default_factory=DataOptions)
+    window: WindowSpec = field(default_factory=WindowSpec)
+    training: Training = field(default_factory=Training)
+    run: RunOptions = field(default_factory=RunOptions)
+    method_options: Any = None
+    model_options: Any = None
+
+    @property
+    def federated(self) -> bool:
+        """Whether the method trains in rounds (not a reference forecaster)."""
+        return self.method not in BASELINES
+
+    def flat(self) -> dict[str, Any]:
+        """The settings under their flat names, so that `resolve(**config.flat())` equals this."""
+        values: dict[str, Any] = {"method": self.method}
+        for part in _parts(self):
+            values.update(dataclasses.asdict(part))
+        return values
+
+
+def _parts(config: Config) -> list[Any]:
+    parts = (config.data, config.window, config.training, config.run)
+    return [*parts, config.method_options, config.model_options]
+
+
+def options_type(method: str) -> type:
+    """The dataclass of a method's own settings.
+
+    Raises:
+        InputError: listing the methods if there is no such one.
+    """
+    known: dict[str, Any] = {**methods(), **BASELINES}
+    if method not in known:
+        raise choose("method", method, known)
+    return known[method].Options
+
+
+def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
+    """Name of each section of `Config` and its dataclass, for a method and a model.
+
+    Raises:
+        InputError: listing the valid names if there is no such method or model.
+    """
+    if model not in MODELS:
+        raise choose("model", model, MODELS)
+    return {
+        "data": DataOptions,
+        "window": WindowSpec,
+        "training": Training,
+        "run": RunOptions,
+        "method_options": options_type(method),
+        "model_options": MODELS[model].Options,
+    }
+
+
+def resolve(method: str, **settings: Any) -> Config:
+    """Settings by flat name to a `Config`, types checked and converted.
+
+    Raises:
+        InputError: for an unknown name (with the known ones) or a value that does not fit.
+    """
+    types = sections(method, str(settings.get("model", RunOptions.model)))
+    owner = {f.name: section for section, t in types.items() for f in dataclasses.fields(t)}
+    if unknown := settings.keys() - owner.keys():
+        raise choose(f"option of {method}", min(unknown), owner)
+    chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
+    for name, value in settings.items():
+        chosen[owner[name]][name] = value
+    return Config(method, **{s: _build(t, chosen[s]) for s, t in types.items()})
+
+
+def _build(options: type, values: Mapping[str, Any]) -> Any:
+    try:
+        return TypeAdapter(options).validate_python(dict(values))
+    except ValidationError as e:
+        first = e.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:
+            raise InputError(message) from e
+        raise InputError(f"{first['loc'][0]} is {first['input']!r}: {message}") from e
+
+
+def describe(options: type) -> Iterator[tuple[dataclasses.Field[Any], str]]:
+    """Fields of an options dataclass with their text from its docstring's `Attributes`."""
+    doc = (options.__doc__ or "").partition("Attributes:")[2]
+    entries = re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w+: |^ {0,4}\w+:|\Z)", doc, re.M | re.S)
+    texts = {name: " ".join(text.split()) for name, text in entries}
+    for f in dataclasses.fields(options):
+        yield f, texts.get(f.name, "")

@@ -1,0 +1,155 @@
+"""A federated method fitted to a series: windows in, forecasts out, state as plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from data_prep.errors import InputError
+from stforecast.config import Config
+from stforecast.federated.data import ClientData
+from stforecast.federated.method import Method, Participants, find_method
+from stforecast.federated.population import Population, SplitModel
+from stforecast.federated.rounds import Federation, RoundReport, predictions
+from stforecast.federated.state import State
+from stforecast.models import MODELS
+from stforecast.splits import Split
+from stforecast.task import ForecastTask, client_data
+from stforecast.windows import Calendar, day_slots, input_windows, make_windows
+
+
+@dataclass(frozen=True)
+class FittedMethod:
+    """A method with the state that training left it.
+
+    Attributes:
+        config: settings of the run.
+        method: the method, with its model.
+        state: clients and server after the chosen round.
+    """
+
+    config: Config
+    method: Method
+    state: State
+
+    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast windows, each from what lies before it.
+
+        Args:
+            series: `(steps, cells)`, z-scored, NaN where missing.
+            starts: `(windows,)` first target steps; may be the step just after the series.
+            calendar: the series' wall clock (unused: the inputs are values alone).
+
+        Returns:
+            `(cells, windows, horizon)` float32, z-scored.
+        """
+        x, _ = input_windows(series, starts, self.config.window)
+        sizes = torch.full((len(x),), len(starts))
+        device = next(iter({**self.state.server, **self.state.clients.params}.values())).device
+        data = ClientData({"x": torch.from_numpy(x)}, sizes).to(device)
+        forecasts = [p.cpu() for _, p in predictions(self.method, self.state, data)]
+        return torch.cat(forecasts).numpy()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What predicting needs of the state, as plain arrays.
+
+        The optimiser's moments are left out, and so are parameters that the server's message
+        replaces.
+        """
+        clients = self.state.clients
+        everyone = Participants(torch.arange(len(clients)), clients.sizes, self.state.round)
+        replaced = self.method.broadcast(self.state.server, everyone)
+        return {
+            name: t.detach().cpu().numpy()
+            for name, t in self.state.flat().items()
+            if not name.startswith("clients/moments.")
+            and name.removeprefix("clients/params/") not in replaced
+        }
+
+    @classmethod
+    def from_arrays(
+        cls, config: Config, arrays: Mapping[str, np.ndarray], round: int
+    ) -> FittedMethod:
+        """The fitted method whose `arrays` these are, on the configured device."""
+        tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+        device = pick_device(config.run.device)
+        for name in tensors:
+            if name not in ("clients/steps", "clients/sizes"):
+                tensors[name] = tensors[name].to(device)
+        state = State.from_flat(tensors, round, config.run.seed)
+        return cls(config, build_method(config), state)
+
+
+def build_method(config: Config) -> Method:
+    """The configured method with a new model."""
+    window = config.window
+
+    def build() -> SplitModel:
+        model = MODELS[config.run.model]
+        return model(window.closeness, window.periods, window.horizon, config.model_options)
+
+    population = Population(build, config.run.seed)
+    task = ForecastTask(n_keys=window.period)
+    return find_method(config.method)(population, task, config.training, config.method_options)
+
+
+def train(
+    config: Config,
+    series: np.ndarray,
+    split: Split,
+    calendar: Calendar,
+    after_round: Callable[[RoundReport], None] | None = None,
+) -> tuple[dict[str, FittedMethod], Federation]:
+    """Train the configured method on the training part, watching the validation part.
+
+    Args:
+        config: settings.
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        split: first target steps of each part.
+        calendar: the series' wall clock.
+        after_round: called with each round's report.
+
+    Returns:
+        The method after the `last` and after the `best` round (the last one, if there is no
+        validation part), and the federation with its reports.
+    """
+    slots = day_slots(
+        calendar.local_times(np.arange(len(series))), config.window.period, calendar.step
+    )
+    train_data = client_data(make_windows(series, split.train, config.window, slots))
+    validation = None
+    if len(split.validation):
+        validation = client_data(make_windows(series, split.validation, config.window, slots))
+    federation = Federation(
+        build_method(config),
+        train_data,
+        validation,
+        seed=config.run.seed,
+        device=pick_device(config.run.device),
+        cohort_size=config.run.cohort or None,
+    )
+    federation.run(after_round)
+    last, best = federation.state, federation.best or federation.state
+    fitted = {
+        "last": FittedMethod(config, federation.method, last),
+        "best": FittedMethod(config, federation.method, best),
+    }
+    return fitted, federation
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one.
+
+    Raises:
+        InputError: if the device is not known or not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}; choose auto, cpu or cuda")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device is {name!r}, but torch finds no GPU here; use --device cpu")
+    return torch.device(name)
