@@ -144,7 +144,7 @@ def check_cube(ds: xr.Dataset, origin: str) -> xr.Dataset:
         raise InputError(f"{origin}: time does not increase at {times[1]}; sort and deduplicate it")
     cells = ds.indexes["cell"]
     if cells.has_duplicates:
-        raise InputError(f"{origin}: cell {cells[cells.duplicated()][0]!r} occurs more than once")
+        raise InputError(f"{origin}: cell {cells[cells.duplicated()][0]} occurs more than once")
     if ds.attrs.get("clock", "utc") not in CLOCKS:
         raise choose(f"clock in {origin}", ds.attrs["clock"], CLOCKS)
     return ds
@@ -159,7 +159,9 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     path = Path(path)
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing"
-        raise InputError(f"{path}: no cube here (found {found}); write one with `stforecast prepare`")
+        raise InputError(
+            f"{path}: no cube here (found {found}); write one with `stforecast prepare`"
+        )
     try:
         ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False)
     except (OSError, ValueError, KeyError, TypeError) as e:

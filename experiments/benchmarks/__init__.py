@@ -1,0 +1,1 @@
+"""Programs that measure this project beside others in one run."""

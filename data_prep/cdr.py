@@ -1,0 +1,203 @@
+"""One raw day of Telecom Italia's call detail records, checked and summed in a single pass.
+
+A raw file holds one local day: no header, eight tab-separated fields a row (square id, start of the
+ten-minute interval in epoch milliseconds, country code, SMS in, SMS out, calls in, calls out,
+internet), one row per (square, interval, country), an empty field where no activity was recorded.
+
+The file is read in blocks of whole lines. Checksum, field count and parser thus see the same bytes,
+memory does not grow with the file, a packed file is read like a plain one, and a fault is traced to
+its line by looking at one block again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import polars as pl
+
+from data_prep.errors import InputError
+from data_prep.raw_day import (
+    AGAIN,
+    FIELDS,
+    INTERVAL_MS,
+    RawDay,
+    block_error,
+    open_raw,
+    repeat_error,
+)
+
+SERVICES = ("sms_in", "sms_out", "call_in", "call_out", "internet")
+"""The measured services, in the order of the raw fields."""
+
+BLOCK_BYTES = 8 << 20
+
+_KEYS = ("cell", "interval", "country")
+_SCHEMA = {"cell": pl.Int32, "interval": pl.Int64, "country": pl.Int32} | dict.fromkeys(
+    SERVICES, pl.Float64
+)
+_COUNTRY_BITS = 31
+
+
+@dataclass(frozen=True)
+class DaySums:
+    """The activity of one day, summed over country codes and over each step.
+
+    Args:
+        values: `(service, step, cell)` in the order of `SERVICES`, no physical unit; 0 where no
+            activity was recorded, NaN in a step of which the file lacks an interval.
+        cells: `(cell,)` ids that occur in the file, ascending.
+        recorded: `(interval,)` whether the file has any row in each ten-minute interval.
+        checksum: `"sha256:…"` of the text; of a gzip file, of what it unpacks to, which is the
+            file as published.
+    """
+
+    values: np.ndarray
+    cells: np.ndarray
+    recorded: np.ndarray
+    checksum: str
+
+
+def read_day(day: RawDay, per_step: int = 1) -> DaySums:
+    """Read, check and sum the file of one day.
+
+    Args:
+        day: the file and what it may hold.
+        per_step: ten-minute intervals in a step.
+
+    Returns:
+        The sums of every cell that occurs in the file.
+
+    Raises:
+        InputError: naming file and line if a row is short, long, not numeric, negative, of an
+            unknown cell or of another day, if a row is there twice or if the file is cut.
+    """
+    sums = _Sums(day, per_step)
+    digest = hashlib.sha256()
+    with open_raw(day.path) as f:
+        for block in _blocks(f):
+            digest.update(block)
+            try:
+                sums.add(block)
+            except (_BadRowsError, pl.exceptions.PolarsError) as e:
+                raise block_error(day, block, sums.n_rows, e) from e
+    if not sums.n_rows:
+        raise InputError(f"{day.path}: the file is empty, expected the rows of a day; {AGAIN}")
+    if not block.endswith(b"\n"):
+        _check_last_row(day, sums)
+    if repeated := sums.repeated_row():
+        raise repeat_error(day, *repeated)
+    return sums.result(f"sha256:{digest.hexdigest()}")
+
+
+def _blocks(f: BinaryIO) -> Iterator[bytes]:
+    """The file in blocks of whole lines."""
+    while block := f.read(BLOCK_BYTES) + f.readline():
+        yield block
+
+
+def _check_last_row(day: RawDay, sums: _Sums) -> None:
+    """Refuse a file cut in its last field, where the row still looks whole.
+
+    Published rows are sorted by cell and time, so those of a whole file end with the last interval
+    of the day; an editor may have taken the newline after it, a cut almost never falls there.
+    """
+    if sums.last_interval != day.n_intervals - 1:
+        raise InputError(
+            f"{day.path}: line {sums.n_rows} ends without a newline, at "
+            f"{day.clock(sums.last_interval)} local: the file is cut; {AGAIN}"
+        )
+
+
+class _BadRowsError(Exception):
+    """Some row of a block breaks a rule of `RawDay`."""
+
+
+class _Sums:
+    """Running sums of a day; `add` applies the rules of `RawDay.fault` to a block at a time."""
+
+    def __init__(self, day: RawDay, per_step: int) -> None:
+        self.day = day
+        self.per_step = per_step
+        self.n_steps = day.n_steps(per_step)
+        self.n_intervals = day.n_intervals
+        self.totals = np.zeros((len(SERVICES), self.n_steps * len(day.cells)))
+        self.recorded = np.zeros(self.n_intervals, dtype=bool)
+        self.occurs = np.zeros(len(day.cells), dtype=bool)
+        self.n_rows = 0
+        self.last_interval = 0
+        self._position = np.full(day.cells[-1] + 1, -1)
+        self._position[day.cells] = np.arange(len(day.cells))
+        self._keys: list[np.ndarray] = []
+        self._ascending = True
+
+    def add(self, block: bytes) -> None:
+        """Add a block of whole lines."""
+        frame = pl.read_csv(
+            block, schema=_SCHEMA, separator="\t", has_header=False, quote_char=None
+        )
+        # Polars fills a short row with nulls; only the tabs tell it from a row of empty fields.
+        n_tabs = np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("\t"))
+        _require(n_tabs == frame.height * (len(FIELDS) - 1))
+        _require(not any(frame.select(_KEYS).null_count().row(0)))
+        cell, interval = self._cell(frame), self._interval(frame)
+        bins = interval // self.per_step * len(self.occurs) + cell
+        for total, service in zip(self.totals, SERVICES, strict=True):
+            values = frame[service].fill_null(0.0).to_numpy()
+            _require(values.min() >= 0 and values.max() < np.inf)
+            np.add.at(total, bins, values)
+        self.occurs[cell] = True
+        self.recorded[interval] = True
+        self._remember(cell, interval, frame["country"].to_numpy())
+
+    def _cell(self, frame: pl.DataFrame) -> np.ndarray:
+        """Positions of the rows' cells in `day.cells`, `(row,)`."""
+        ids = frame["cell"].to_numpy()
+        _require(ids.min() >= 0 and ids.max() < len(self._position))
+        cell = self._position[ids]
+        _require(cell.min() >= 0)
+        return cell
+
+    def _interval(self, frame: pl.DataFrame) -> np.ndarray:
+        """Numbers of the rows' intervals in the day, `(row,)`."""
+        elapsed = frame["interval"].to_numpy() - self.day.start_ms
+        interval = elapsed // INTERVAL_MS
+        _require(interval.min() >= 0 and interval.max() < self.n_intervals)
+        _require((interval * INTERVAL_MS == elapsed).all())
+        return interval
+
+    def _remember(self, cell: np.ndarray, interval: np.ndarray, country: np.ndarray) -> None:
+        _require(country.min() >= 0)
+        keys = ((cell * self.n_intervals + interval) << _COUNTRY_BITS) | country
+        after = not self._keys or keys[0] > self._keys[-1][-1]
+        self._ascending &= bool(after and (keys[1:] > keys[:-1]).all())
+        self._keys.append(keys)
+        self.last_interval = int(interval[-1])
+        self.n_rows += len(cell)
+
+    def repeated_row(self) -> tuple[int, int, int] | None:
+        """Cell id, interval and country code of a row that occurs twice, if any does."""
+        if self._ascending:  # the published order
+            return None
+        keys = np.sort(np.concatenate(self._keys))
+        twice = keys[1:][keys[1:] == keys[:-1]]
+        if not len(twice):
+            return None
+        place, country = divmod(int(twice[0]), 1 << _COUNTRY_BITS)
+        cell, interval = divmod(place, self.n_intervals)
+        return int(self.day.cells[cell]), interval, country
+
+    def result(self, checksum: str) -> DaySums:
+        """The sums of the cells that occur, with NaN in the steps that are not complete."""
+        complete = self.recorded.reshape(self.n_steps, self.per_step).all(axis=1)
+        values = self.totals.reshape(len(SERVICES), self.n_steps, -1)[:, :, self.occurs]
+        values[:, ~complete] = np.nan
+        return DaySums(values, self.day.cells[self.occurs], self.recorded, checksum)
+
+
+def _require(condition: object) -> None:
+    if not condition:
+        raise _BadRowsError("a row breaks the rules of the format")

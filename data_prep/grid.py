@@ -1,0 +1,150 @@
+"""The official grid of Milan or Trentino: cell ids and the centroids of their squares.
+
+Telecom Italia publishes the squares as GeoJSON polygons in WGS 84 degrees, with the id in the
+property `cellId`. Milan's file lists them under `features`, as the standard says, Trentino's under
+`trentinogrid`. Row 1 of Milan's grid is its south edge: to draw it, put the first row at the bottom
+(`origin="lower"`).
+
+Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence ODbL.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.errors import InputError
+
+FEATURE_KEYS = ("features", "trentinogrid")
+REMEDY = "use the official grid file"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the cells are.
+
+    Args:
+        cells: `(cell,)` ids, ascending.
+        lon: `(cell,)` longitude of the centroids, degrees east.
+        lat: `(cell,)` latitude of the centroids, degrees north.
+        path: the file they come from.
+        checksum: `"sha256:…"` of that file.
+    """
+
+    cells: np.ndarray
+    lon: np.ndarray
+    lat: np.ndarray
+    path: Path
+    checksum: str
+
+    def at(self, cells: np.ndarray) -> Grid:
+        """The part of the grid with these ids, in their order.
+
+        Raises:
+            InputError: listing ids that the grid does not have.
+        """
+        unknown = np.setdiff1d(cells, self.cells)
+        if len(unknown):
+            listed = ", ".join(map(str, unknown[:5]))
+            raise InputError(
+                f"{self.path}: no cell {listed} ({len(unknown)} of {len(cells)} ids unknown); "
+                "give the grid that belongs to the data"
+            )
+        i = np.searchsorted(self.cells, cells)
+        return replace(self, cells=self.cells[i], lon=self.lon[i], lat=self.lat[i])
+
+
+def read_grid(path: Path) -> Grid:
+    """Read a grid from `.geojson`, or `.geojson.gz`.
+
+    Args:
+        path: the official file.
+
+    Returns:
+        Ids and centroids, sorted by id.
+
+    Raises:
+        InputError: naming the file and the feature if it is not a grid of square cells in degrees.
+    """
+    features = _features(path)
+    cells = np.array([_cell_id(f, i, path) for i, f in enumerate(features)])
+    order = np.argsort(cells)
+    cells = cells[order]
+    if (cells[1:] == cells[:-1]).any():
+        twice = cells[1:][cells[1:] == cells[:-1]][0]
+        raise InputError(f"{path}: cellId {twice} occurs more than once; {REMEDY}")
+    lon, lat = np.array([_centroid_of(f, i, path) for i, f in enumerate(features)])[order].T
+    checksum = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return Grid(cells, lon, lat, path, checksum)
+
+
+def _features(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file, expected a grid in GeoJSON; {REMEDY}")
+    try:
+        data = path.read_bytes()
+        content = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+    except (EOFError, OSError, ValueError) as e:
+        raise InputError(f"{path}: cannot be read as GeoJSON ({e}); {REMEDY}") from e
+    found = list(content) if isinstance(content, dict) else type(content).__name__
+    for key in FEATURE_KEYS:
+        if key in found and isinstance(content[key], list) and content[key]:
+            return content[key]
+    raise InputError(
+        f"{path}: no list of features under {' or '.join(map(repr, FEATURE_KEYS))} "
+        f"(found {found}); {REMEDY}"
+    )
+
+
+def _cell_id(feature: Any, i: int, path: Path) -> int:
+    try:
+        cell = feature["properties"]["cellId"]
+    except (KeyError, TypeError):
+        cell = None
+    if type(cell) is not int or cell < 0:
+        raise InputError(
+            f"{path}: feature {i} has cellId {cell!r}, expected a whole number; {REMEDY}"
+        )
+    return cell
+
+
+def _centroid_of(feature: Any, i: int, path: Path) -> tuple[float, float]:
+    geometry = feature.get("geometry") or {}
+    kind = geometry.get("type")
+    try:
+        lon, lat = _centroid(geometry["coordinates"][0]) if kind == "Polygon" else (np.nan, np.nan)
+    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
+        lon = lat = np.nan
+    if not (-180 <= lon <= 180 and -90 <= lat <= 90):
+        raise InputError(
+            f"{path}: feature {i} (geometry {kind!r}) is not a polygon in degrees of longitude "
+            f"and latitude; {REMEDY}"
+        )
+    return lon, lat
+
+
+def _centroid(ring: list[list[float]]) -> tuple[float, float]:
+    """Centroid of a closed ring of (x, y), by the shoelace formula.
+
+    Coordinates are taken relative to the first corner: squares of 1e-3 degrees at 45 degrees would
+    lose their digits in the products otherwise.
+
+    >>> _centroid([[45.0, 9.0], [45.0, 9.5], [46.0, 9.5], [46.0, 9.0], [45.0, 9.0]])
+    (45.5, 9.25)
+    """
+    x0, y0 = ring[0]
+    corners = [(x - x0, y - y0) for x, y in ring]
+    area = x_moment = y_moment = 0.0
+    for (xa, ya), (xb, yb) in itertools.pairwise(corners):
+        cross = xa * yb - xb * ya
+        area += cross
+        x_moment += (xa + xb) * cross
+        y_moment += (ya + yb) * cross
+    return x0 + x_moment / (3 * area), y0 + y_moment / (3 * area)

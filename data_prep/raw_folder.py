@@ -1,0 +1,133 @@
+"""The raw files of a period: one a day, each under its own name, none missing or cut in silence."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from data_prep.day_store import StoredDay
+from data_prep.errors import InputError
+from data_prep.raw_day import AGAIN, RawDay, foreign_copy, open_raw
+from data_prep.selection import some
+
+CUT_SHARE = 0.01
+CUT_CELLS = 10
+"""A day whose ids stop this early (both hold), while other days go on, is taken for a cut file."""
+
+_log = logging.getLogger(__name__)
+
+
+def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list[RawDay]:
+    """The raw days in a folder, by date.
+
+    Args:
+        raw: a folder, in which files that do not begin with `prefix` are left alone, or one file.
+        prefix: beginning of the names, such as `sms-call-internet-mi-`.
+        cells: `(cell,)` ids that may occur.
+        time_zone: IANA name of the zone of the local days.
+
+    Returns:
+        At least one day, in order.
+
+    Raises:
+        InputError: if there is no file, a name does not tell its day, or a day has two files.
+    """
+    if not raw.exists():
+        raise InputError(f"{raw}: no such file or folder, expected {prefix}YYYY-MM-DD.txt")
+    files = [raw] if raw.is_file() else sorted(p for p in raw.glob(f"{prefix}*") if p.is_file())
+    if not files:
+        found = some(sorted(p.name for p in raw.iterdir()), 3) or "nothing"
+        raise InputError(
+            f"{raw}: found {found}, expected files named {prefix}YYYY-MM-DD.txt; "
+            "give the folder that holds them"
+        )
+    days: dict[datetime.date, RawDay] = {}
+    for path in files:
+        day = RawDay(path, _date_of(path, prefix), cells, time_zone)
+        if other := days.get(day.date):
+            raise InputError(
+                f"{path}: {other.path.name} is also {day.date}, expected one file a day; remove one"
+            )
+        days[day.date] = day
+    return sorted(days.values(), key=lambda day: day.date)
+
+
+def _date_of(path: Path, prefix: str) -> datetime.date:
+    match = re.fullmatch(re.escape(prefix) + r"(\d{4}-\d{2}-\d{2})\.txt(\.gz)?", path.name)
+    try:
+        if match:
+            return datetime.date.fromisoformat(match[1])
+    except ValueError:
+        pass
+    with open_raw(path) as f:
+        remedy = foreign_copy(f.readline()) or "rename it, or move it away if it is a copy"
+    raise InputError(f"{path}: expected a name like {prefix}2013-11-01.txt; {remedy}")
+
+
+def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
+    """Refuse missing days between the first and the last, or warn of them.
+
+    Raises:
+        InputError: naming the missing days.
+    """
+    dates = [day.date for day in days]
+    whole = pd.date_range(dates[0], dates[-1]).date
+    missing = sorted(set(whole) - set(dates))
+    if missing:
+        _gap(
+            f"{name}: {len(dates)} of {len(whole)} days from {dates[0]} to {dates[-1]} "
+            f"(missing {some(missing)})",
+            allow_gaps,
+        )
+
+
+def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
+    """Refuse a day that lacks intervals, or warn of it.
+
+    Raises:
+        InputError: naming the file and the missing intervals.
+    """
+    missing = np.flatnonzero(~day.recorded)
+    if len(missing):
+        n = len(day.recorded)
+        clocks = some(map(day.raw.clock, missing.tolist()))
+        _gap(
+            f"{name}: {day.raw.date} has {n - len(missing)} of {n} intervals "
+            f"(missing {clocks} local) in {day.raw.path}",
+            allow_gaps,
+        )
+
+
+def _gap(message: str, allow: bool) -> None:
+    if not allow:
+        raise InputError(f"{message}; {AGAIN} or pass --allow-gaps")
+    _log.warning("%s; left as NaN", message)
+
+
+def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
+    """The cells of all days, once no file is found to be cut between two lines.
+
+    Published files are sorted by cell, so a cut one has all intervals of its first cells and lacks
+    the last cells, which must not become "no activity". Only the other days can tell.
+
+    Returns:
+        `(cell,)` ids that occur on any day, ascending.
+
+    Raises:
+        InputError: naming the file.
+    """
+    cells = np.unique(np.concatenate([day.cells for day in days]))
+    for day in days:
+        n_after = len(cells) - np.searchsorted(cells, day.cells[-1], side="right")
+        if n_after > max(CUT_CELLS, CUT_SHARE * len(cells)):
+            raise InputError(
+                f"{day.raw.path}: found no cell after {day.cells[-1]}, other days have {n_after} "
+                f"up to {cells[-1]}: the file is cut; {AGAIN}, or remove it and pass --allow-gaps"
+            )
+    return cells

@@ -1,0 +1,132 @@
+"""Which cells to keep: all that occur, a list such as `1-100,5060`, or a random sample."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_prep.errors import InputError
+
+
+def some(items: Iterable[object], n: int = 5) -> str:
+    """The first `n` items for a message, and how many there are if that is not all.
+
+    >>> some(range(1, 9), 3)
+    '1, 2, 3, … (8 in all)'
+    """
+    names = [str(item) for item in items]
+    return ", ".join(names[:n]) + (f", … ({len(names)} in all)" if len(names) > n else "")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The cells that a user asks for.
+
+    Args:
+        cells: ids and inclusive ranges, separated by commas; None if not asked for.
+        sample: how many cells to draw; None if not asked for.
+        seed: seed of the draw.
+
+    Raises:
+        InputError: if both are asked for.
+    """
+
+    cells: str | None = None
+    sample: int | None = None
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cells is not None and self.sample is not None:
+            raise InputError("cells and sample are both given, expected at most one; drop one")
+
+    def check(self, known: np.ndarray) -> None:
+        """Refuse ids that cannot exist, before any data are read.
+
+        Args:
+            known: `(cell,)` ids that may occur.
+
+        Raises:
+            InputError: naming some of the ids.
+        """
+        if self.cells is not None:
+            _require_among(known, parse_cells(self.cells))
+
+    def choose(self, occurring: np.ndarray, grid: np.ndarray | None = None) -> np.ndarray:
+        """The ids to keep.
+
+        Args:
+            occurring: `(cell,)` ids that occur in the data, ascending.
+            grid: `(cell,)` ids of the whole grid, where known: a sample is drawn from these.
+
+        Returns:
+            The ids, ascending.
+
+        Raises:
+            InputError: if an id does not occur, or a sample is larger than what it is drawn from.
+        """
+        if self.cells is not None:
+            cells = parse_cells(self.cells)
+            _require_among(occurring, cells)
+            return cells
+        if self.sample is not None:
+            return sample_cells(occurring if grid is None else grid, self.sample, self.seed)
+        return occurring
+
+
+def parse_cells(text: str) -> np.ndarray:
+    """Ids from a list of ids and ranges, ascending, each once.
+
+    Raises:
+        InputError: if the text is not such a list.
+
+    >>> parse_cells("5,1-3")
+    array([1, 2, 3, 5])
+    """
+    ids: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,7})\s*(?:-\s*([0-9]{1,7})\s*)?", part)
+        if not match:
+            raise InputError(
+                f"cells: found {part!r}, expected ids and ranges; write them like 1-100,5060"
+            )
+        low, high = int(match[1]), int(match[2] or match[1])
+        if low > high:
+            raise InputError(f"cells: the range {part!r} runs backwards; write {high}-{low}")
+        ids.update(range(low, high + 1))
+    return np.array(sorted(ids))
+
+
+def sample_cells(known: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Draw cells as FedDA's code does: `sorted(random.sample(ids, n))` after seeding.
+
+    C. Zhang, S. Dang, B. Shihada, M.-S. Alouini, "Dual attention-based federated learning for
+    wireless traffic prediction", INFOCOM 2021; code: github.com/chuanting/FedDA.
+
+    Args:
+        known: `(cell,)` ids to draw from, in any order.
+        n: how many.
+        seed: seed of Python's generator.
+
+    Returns:
+        `(n,)` ids, ascending.
+
+    Raises:
+        InputError: if there are not so many ids.
+    """
+    if not 0 < n <= len(known):
+        raise InputError(f"sample: cannot draw {n} cells; choose from 1 to {len(known)}")
+    ids = sorted(int(cell) for cell in known)
+    return np.array(sorted(random.Random(seed).sample(ids, n)))
+
+
+def _require_among(known: np.ndarray, cells: np.ndarray) -> None:
+    unknown = np.setdiff1d(cells, known)
+    if len(unknown):
+        raise InputError(
+            f"cells: {some(unknown)} not found among the {len(known)} ids "
+            f"{known[0]}–{known[-1]} of the data; choose ids that occur"
+        )

@@ -1,0 +1,192 @@
+"""The raw days of Telecom Italia's open data to a cube: what Milan and Trentino share.
+
+Each day is summed by `data_prep.cdr` and kept by `data_prep.day_store` until all days are done;
+then the cube is written a day at a time. Neither step holds more than one day.
+
+Source: G. Barlacchi et al., "A multi-source dataset of urban life in the city of Milan and the
+Province of Trentino", Scientific Data 2, 150055 (2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from tqdm import tqdm
+
+from data_prep.cdr import SERVICES
+from data_prep.cube import make_cube
+from data_prep.day_store import DayStore, StoredDay
+from data_prep.errors import InputError
+from data_prep.grid import Grid, read_grid
+from data_prep.raw_day import INTERVAL
+from data_prep.raw_folder import check_dates, check_intervals, find_days, occurring_cells
+from data_prep.selection import Selection
+from data_prep.slabs import write_slabs
+
+LONG_NAMES = {
+    "sms_in": "SMS received",
+    "sms_out": "SMS sent",
+    "call_in": "calls received",
+    "call_out": "calls made",
+    "internet": "internet activity",
+    "sms": "SMS received and sent",
+    "call": "calls received and made",
+    "net": "internet activity",
+}
+"""The cube's variables. Activity is proportional to the number of records and has no unit."""
+
+
+@dataclass(frozen=True)
+class TelecomItalia:
+    """One of the two published sets. A data set's module takes its `prepare` from here.
+
+    Args:
+        name: what to call it in messages, e.g. `"milan"`.
+        title: title of the cube.
+        prefix: beginning of the raw files' names.
+        source: where the records come from.
+        max_cell: largest cell id there may be; the smallest is 1.
+        time_zone: IANA name of the zone of the local days.
+    """
+
+    name: str
+    title: str
+    prefix: str
+    source: str
+    max_cell: int
+    time_zone: str = "Europe/Rome"
+
+    def prepare(
+        self,
+        raw: Path,
+        out: Path,
+        *,
+        step: str = "1h",
+        cells: str | None = None,
+        sample: int | None = None,
+        seed: int = 1,
+        grid: Path | None = None,
+        allow_gaps: bool = False,
+        progress: bool = False,
+    ) -> Path:
+        """Sum the raw days over country codes and time steps, and write them as a cube.
+
+        Args:
+            raw: Folder of the daily files (`.txt`, or packed as `.txt.gz`), or a single one.
+            out: The netCDF file to write.
+            step: Length of a time step: 10min, or a multiple of it that divides a day.
+            cells: Only these cells: ids and ranges separated by commas, such as 1-100,5060.
+            sample: Only this many cells, drawn at random by the rule of the FedDA code.
+            seed: Seed of the draw.
+            grid: The official GeoJSON grid, which gives each cell its longitude and latitude.
+            allow_gaps: Leave missing days and intervals as NaN instead of refusing them.
+            progress: Show a progress bar.
+
+        Returns:
+            `out`.
+
+        Raises:
+            InputError: naming the file and its line if raw files are damaged, foreign, doubled or
+                incomplete, or naming the option that cannot be met.
+        """
+        selection = Selection(cells, sample, seed)
+        per_step = intervals_per_step(step)
+        places = read_grid(grid) if grid else None
+        known = np.arange(1, self.max_cell + 1) if places is None else places.cells
+        selection.check(known)
+        raw_days = find_days(raw, self.prefix, known, self.time_zone)
+        check_dates(raw_days, self.name, allow_gaps)
+
+        store = DayStore(out, per_step)
+        days = []
+        for raw_day in tqdm(raw_days, desc=self.name, unit="file", disable=not progress):
+            days.append(store.day(raw_day))
+            check_intervals(days[-1], self.name, allow_gaps)
+        chosen = selection.choose(occurring_cells(days), known if grid else None)
+        cube = self._describe(days, chosen, per_step, places)
+        write_slabs(cube, _slabs(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
+        store.clear()
+        return out
+
+    def _describe(
+        self, days: Sequence[StoredDay], cells: np.ndarray, per_step: int, places: Grid | None
+    ) -> xr.Dataset:
+        """The cube with its times, cells and attributes; its values take no memory."""
+        first, last = days[0].raw, days[-1].raw
+        end = last.start + last.n_intervals * INTERVAL
+        time = pd.date_range(first.start, end, freq=INTERVAL * per_step, inclusive="left")
+        nothing = np.broadcast_to(np.float64(np.nan), (len(time), len(cells)))
+        here = places.at(cells) if places else None
+        grid_checksum = {places.path.name: places.checksum} if places else {}
+        return make_cube(
+            dict.fromkeys(LONG_NAMES, nothing),
+            time.tz_convert("UTC").tz_localize(None),
+            cells,
+            title=self.title,
+            source=self.source,
+            license="ODbL-1.0",
+            units="1",
+            time_zone=self.time_zone,
+            long_names=LONG_NAMES,
+            checksums={day.raw.path.name: day.checksum for day in days} | grid_checksum,
+            lon=here.lon if here else None,
+            lat=here.lat if here else None,
+        )
+
+
+def intervals_per_step(step: str) -> int:
+    """Ten-minute intervals in a step such as `"1h"`.
+
+    Raises:
+        InputError: if it is no multiple of ten minutes that divides a day.
+
+    >>> intervals_per_step("30min")
+    3
+    """
+    day = pd.Timedelta("1D")
+    try:
+        length = pd.Timedelta(step)
+    except ValueError:
+        length = pd.Timedelta(0)
+    if length <= pd.Timedelta(0) or length % INTERVAL or day % length:
+        raise InputError(
+            f"step: found {step!r}, expected ten minutes or a multiple of it that divides a day; "
+            "choose for example 10min, 30min, 1h or 1D"
+        )
+    return length // INTERVAL
+
+
+def _slabs(
+    days: Sequence[StoredDay], cells: np.ndarray, per_step: int
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Each day's first time step and its values of all variables, `(step, cell)`."""
+    step = INTERVAL * per_step
+    for day in days:
+        first, rest = divmod(day.raw.start - days[0].raw.start, step)
+        if rest:
+            raise InputError(
+                f"{day.raw.path}: the days before {day.raw.date} do not make whole steps of "
+                f"{step}; choose a step that divides every day"
+            )
+        yield first, _variables(day, cells, per_step)
+
+
+def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
+    """A day's values of all variables, `(step, cell)`: 0 for a cell that the day does not have."""
+    n_steps = len(day.recorded) // per_step
+    complete = day.recorded.reshape(n_steps, per_step).all(axis=1)
+    sums = np.zeros((len(SERVICES), n_steps, len(cells)))
+    sums[:, ~complete] = np.nan
+    _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
+    sums[:, :, to] = day.values()[:, :, of]
+    services = dict(zip(SERVICES, sums, strict=True))
+    return services | {
+        "sms": services["sms_in"] + services["sms_out"],
+        "call": services["call_in"] + services["call_out"],
+        "net": services["internet"],
+    }

@@ -1,0 +1,195 @@
+"""The cube: what it holds, what it refuses and that it survives the disk."""
+
+import json
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from data_prep.cube import (
+    atomic_path,
+    check_cube,
+    local_time,
+    make_cube,
+    observed,
+    open_cube,
+    step_of,
+    write_cube,
+)
+from data_prep.errors import InputError
+
+TIMES = pd.date_range("2013-10-31T23:00", periods=3, freq="h")
+
+
+def small_cube(**changes):
+    arguments = {
+        "values": {"net": np.array([[1.0, 0.0], [np.nan, 4.0], [5.0, 6.0]])},
+        "time": TIMES,
+        "cell": np.array([7, 5060]),
+        "title": "Two cells",
+        "source": "doi:10.0/none",
+        "license": "CC0-1.0",
+        "units": "1",
+        "time_zone": "Europe/Rome",
+        "lon": np.array([9.1, 9.2]),
+        "lat": np.array([45.4, 45.5]),
+    }
+    return make_cube(**(arguments | changes))
+
+
+def test_says_what_a_reader_must_know():
+    ds = small_cube(long_names={"net": "Internet activity"}, checksums={"b": "md5:2", "a": "md5:1"})
+    assert ds["net"].dims == ("time", "cell")
+    assert ds["net"].attrs == {
+        "units": "1",
+        "long_name": "Internet activity",
+        "zero_is_missing": 0,
+    }
+    assert ds.attrs["Conventions"].startswith("CF-")
+    assert ds.attrs["time_zone"] == "Europe/Rome"
+    assert ds.attrs["clock"] == "utc"
+    assert json.loads(ds.attrs["source_checksums"]) == {"a": "md5:1", "b": "md5:2"}
+    assert ds["lon"].attrs["units"] == "degrees_east"
+    assert ds["lat"].attrs["units"] == "degrees_north"
+
+
+@pytest.mark.parametrize("cell", [np.array([7, 5060]), np.array(["773869", "007"])])
+def test_round_trip(tmp_path, cell):
+    ds = small_cube(cell=cell)
+    path = write_cube(ds, tmp_path / "new" / "cube.nc")
+    xr.testing.assert_identical(open_cube(path).load(), ds)
+
+
+def test_file_is_read_by_plain_hdf5_and_plain_xarray(tmp_path):
+    path = write_cube(small_cube(), tmp_path / "cube.nc")
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["net"][:], [[1, 0], [np.nan, 4], [5, 6]])
+        assert file["net"].compression == "gzip"
+        assert file["time"].attrs["units"] == "hours since 2013-10-31 23:00:00"
+    with xr.open_dataset(path) as ds:
+        assert list(ds.indexes["time"]) == list(TIMES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"time": TIMES[[0, 1, 1]]}, "time steps are not even: .*00:00:00 to .*00:00:00"),
+        ({"time": TIMES[[0, 0, 0]]}, "time does not increase"),
+        ({"time": TIMES[::-1]}, "time does not increase"),
+        (
+            {"time": pd.to_datetime(["2013-11-01 00:00", "2013-11-01 01:00", "2013-11-01 03:00"])},
+            "01:00:00 to 2013-11-01 03:00:00 is 0 days 02:00:00, the first step is 0 days 01:00",
+        ),
+        ({"time": pd.DatetimeIndex([TIMES[0], pd.NaT, TIMES[2]])}, "'time' has empty entries"),
+        ({"cell": np.array([7, 7])}, "cell 7 occurs more than once"),
+        ({"clock": "gmt"}, "unknown clock in the cube 'gmt'; choose one of: local, utc"),
+        ({"values": {}}, "no variable with dimensions"),
+        (
+            {"values": {"net": np.zeros((0, 2))}, "time": TIMES[:0]},
+            "dimension 'time' is empty",
+        ),
+    ],
+)
+def test_refuses_what_is_no_cube(changes, message):
+    with pytest.raises(InputError, match=message):
+        small_cube(**changes)
+
+
+@pytest.mark.parametrize(
+    ("ds", "message"),
+    [
+        (xr.Dataset({"net": (("t", "cell"), np.zeros((2, 2)))}), "no dimension 'time'"),
+        (small_cube().drop_vars("cell"), "no dimension 'cell' with a coordinate"),
+        (small_cube().assign_coords(time=[0, 1, 2]), "'time' holds int64, not dates"),
+    ],
+)
+def test_check_names_the_origin(ds, message):
+    with pytest.raises(InputError, match=f"^some.nc: .*{message}"):
+        check_cube(ds, "some.nc")
+
+
+@pytest.mark.filterwarnings("ignore:The 'phony_dims'")  # h5netcdf, of the file without dimensions
+def test_open_says_what_it_found(tmp_path):
+    with pytest.raises(InputError, match=r"none\.nc: no cube here \(found nothing\)"):
+        open_cube(tmp_path / "none.nc")
+    with pytest.raises(InputError, match=r"found a folder"):
+        open_cube(tmp_path)
+    (tmp_path / "text.nc").write_text("time,cell,value\n")
+    with pytest.raises(InputError, match=r"text\.nc: cannot be read as netCDF4"):
+        open_cube(tmp_path / "text.nc")
+    with h5py.File(tmp_path / "other.nc", "w") as file:
+        file["idx"] = [1, 2]
+    with pytest.raises(InputError, match=r"other\.nc: "):
+        open_cube(tmp_path / "other.nc")
+
+
+def test_open_refuses_a_truncated_file(tmp_path):
+    path = write_cube(small_cube(), tmp_path / "cube.nc")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"cube\.nc: cannot be read as netCDF4"):
+        open_cube(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "cube.nc"
+    path.write_text("old")
+
+    def fail():
+        with atomic_path(path) as part:
+            part.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert [p.name for p in tmp_path.iterdir()] == ["cube.nc"]
+    assert path.read_text() == "old"
+
+
+def test_a_new_file_takes_the_place_of_the_old_at_once(tmp_path):
+    path = tmp_path / "cube.nc"
+    path.write_text("old")
+    with path.open() as reader:
+        with atomic_path(path) as part:
+            part.write_text("new")
+            assert path.read_text() == "old"
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+
+
+def test_write_checks_before_it_writes(tmp_path):
+    with pytest.raises(InputError, match=r"bad\.nc: no dimension 'time'"):
+        write_cube(xr.Dataset(), tmp_path / "bad.nc")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_step_of():
+    assert step_of(small_cube()) == pd.Timedelta("1h")
+    with pytest.raises(InputError, match="at least two"):
+        step_of(small_cube().isel(time=[0]))
+
+
+def test_observed_masks_zeros_only_where_they_mean_missing():
+    nan = np.nan
+    kept = observed(small_cube(), "net")
+    np.testing.assert_array_equal(kept, [[1, 0], [nan, 4], [5, 6]])
+    masked = observed(small_cube(zero_is_missing=True), "net")
+    np.testing.assert_array_equal(masked, [[1, nan], [nan, 4], [5, 6]])
+    assert masked.attrs["units"] == "1"
+
+
+def test_observed_keeps_the_order_of_dimensions_and_lists_the_variables():
+    ds = small_cube().transpose("cell", "time")
+    assert observed(ds, "net").dims == ("time", "cell")
+    ds["adjacency"] = (("cell", "other"), np.eye(2))
+    with pytest.raises(InputError, match=r"unknown service 'adjacency'; choose one of: net$"):
+        observed(ds, "adjacency")
+
+
+def test_local_time_follows_the_clock():
+    rome = local_time(small_cube())
+    assert rome[0] == pd.Timestamp("2013-11-01T00:00")
+    assert rome.tz is None
+    wall = local_time(small_cube(clock="local"))
+    assert wall[0] == pd.Timestamp("2013-10-31T23:00")

@@ -1,0 +1,64 @@
+import random
+
+import numpy as np
+import pytest
+
+from data_prep.errors import InputError
+from data_prep.selection import Selection, parse_cells, sample_cells
+
+KNOWN = np.array([1, 2, 3, 5, 8, 13])
+
+
+def test_ids_and_ranges_are_sorted_and_unique():
+    assert parse_cells(" 5, 1-3,2 - 4,5").tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("text", ["", "1,", "a", "1-", "-3", "1-2-3", "1.5", "1;2", "٣"])
+def test_what_is_no_list_is_refused(text):
+    with pytest.raises(InputError, match=r"cells: found '.*', expected ids and ranges"):
+        parse_cells(text)
+
+
+def test_a_backward_range_is_refused():
+    with pytest.raises(InputError, match="the range '9-3' runs backwards; write 3-9"):
+        parse_cells("1,9-3")
+
+
+def test_sample_follows_the_rule_of_the_fedda_code():
+    known = list(range(1, 10_001))
+    random.seed(7)
+    expected = sorted(random.sample(known, 100))
+    random.seed(99)
+    state = random.getstate()
+    assert sample_cells(np.array(known[::-1]), 100, seed=7).tolist() == expected
+    assert random.getstate() == state
+
+
+@pytest.mark.parametrize("n", [0, -1, 7])
+def test_a_sample_larger_than_the_data_is_refused(n):
+    with pytest.raises(InputError, match=f"cannot draw {n} cells; choose from 1 to 6"):
+        Selection(sample=n).choose(KNOWN)
+
+
+def test_all_cells_unless_asked():
+    assert Selection().choose(KNOWN).tolist() == KNOWN.tolist()
+
+
+def test_sample_is_drawn_from_the_grid_where_there_is_one():
+    grid = np.arange(100, 110)
+    assert set(Selection(sample=3).choose(KNOWN, grid)) <= set(grid)
+    assert set(Selection(sample=3).choose(KNOWN)) <= set(KNOWN)
+
+
+def test_ids_that_do_not_occur_are_refused_before_and_after_reading():
+    selection = Selection("3-9")
+    selection.check(np.arange(10))
+    with pytest.raises(InputError, match="cells: 9 not found among the 9 ids 0–8 of the data"):
+        selection.check(np.arange(9))
+    with pytest.raises(InputError, match="cells: 4, 6, 7, 9 not found among the 6 ids 1–13"):
+        selection.choose(KNOWN)
+
+
+def test_cells_and_sample_exclude_each_other():
+    with pytest.raises(InputError, match="both given"):
+        Selection("1", 2)

@@ -1,0 +1,419 @@
+"""Tables of one's own: long and wide, from files and from frames, and all that can be wrong."""
+
+import gzip
+import hashlib
+import io
+import json
+import logging
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import xarray as xr
+
+from data_prep.cube import make_cube, open_cube
+from data_prep.errors import InputError
+from data_prep.table import (
+    Origin,
+    TableOptions,
+    from_frame,
+    from_long,
+    numbers,
+    prepare,
+    read_table,
+    regular_steps,
+)
+
+NAN = np.nan
+TIMES = pd.date_range("2024-03-30T22:00", periods=3, freq="30min")
+VALUES = np.array([[1.5, -2.0], [NAN, 0.0], [5.0, 6.0]])
+
+LONG = """time,cell,speed
+2024-03-30T22:00,3,-2
+2024-03-30T22:00,1,1.5
+2024-03-30T23:00,1,5
+2024-03-30T22:30,1,
+2024-03-30T22:30,3,0
+2024-03-30T23:00,3,6
+"""
+WIDE = """time,1,3
+2024-03-30T22:00,1.5,-2
+2024-03-30T22:30,NaN,0
+2024-03-30T23:00,5,6
+"""
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Write a text as a file, prepare it and open the cube."""
+
+    def prepare_text(text, name="my.csv", **options):
+        raw = tmp_path / name
+        raw.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return open_cube(prepare(raw, tmp_path / "out.nc", **options)).load()
+
+    return prepare_text
+
+
+def expected(name, cell=(1, 3), **changes):
+    arguments = {
+        "values": {name: VALUES},
+        "time": TIMES,
+        "cell": np.array(cell),
+        "title": "any",
+        "source": "any",
+        "license": "any",
+        "units": "1",
+    }
+    return make_cube(**(arguments | changes))
+
+
+@pytest.mark.parametrize(("text", "name"), [(LONG, "speed"), (WIDE, "value")])
+def test_text_becomes_the_cube_built_by_hand(prepared, text, name):
+    ds = prepared(text)
+    xr.testing.assert_equal(ds, expected(name))
+    assert ds[name].attrs == {"units": "1", "long_name": name, "zero_is_missing": 0}
+    assert ds.attrs["time_zone"] == "UTC"
+    assert ds.attrs["clock"] == "utc"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert json.loads(ds.attrs["source_checksums"]) == {"my.csv": f"sha256:{digest}"}
+
+
+def test_options_reach_the_cube(prepared):
+    options = {"units": "mile/hour", "time_zone": "America/Los_Angeles", "clock": "local"}
+    ds = prepared(WIDE, name="my.csv", zero_is_missing=True, **options)
+    assert ds["value"].attrs["units"] == "mile/hour"
+    assert ds["value"].attrs["zero_is_missing"] == 1
+    assert ds.attrs["time_zone"] == "America/Los_Angeles"
+    assert ds.attrs["clock"] == "local"
+    assert ds.indexes["time"][0] == TIMES[0]
+
+
+def test_wide_variable_and_columns_have_names(tmp_path):
+    (tmp_path / "my.csv").write_text("date,a,b,note\n2024-01-01,1,2,x\n2024-01-02,3,4,y\n")
+    prepare(tmp_path / "my.csv", tmp_path / "o.nc", time="date", name="flow", values="b,a")
+    ds = open_cube(tmp_path / "o.nc")
+    assert list(ds["cell"].values) == ["b", "a"]
+    np.testing.assert_array_equal(ds["flow"], [[2, 1], [4, 3]])
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (LONG.replace(",", ";"), "my.csv"),
+        (LONG.replace(",", "\t"), "my.tsv"),
+        (LONG.replace("\n", "\r\n"), "my.csv"),
+        (b"\xef\xbb\xbf" + LONG.encode(), "my.csv"),
+        (gzip.compress(LONG.encode()), "my.csv.gz"),
+        ("".join(f'"{x}"\n'.replace(",", '","') for x in LONG.splitlines()), "my.csv"),
+    ],
+)
+def test_dialects_of_text(prepared, text, name):
+    xr.testing.assert_equal(prepared(text, name), expected("speed"))
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_parquet(tmp_path, long):
+    table = pl.read_csv(io.StringIO(LONG if long else WIDE), try_parse_dates=True)
+    table.write_parquet(tmp_path / "my.parquet")
+    prepare(tmp_path / "my.parquet", tmp_path / "o.nc")
+    ds = open_cube(tmp_path / "o.nc")
+    xr.testing.assert_equal(ds.load(), expected("speed" if long else "value"))
+
+
+def test_parquet_keeps_its_time_zone(tmp_path):
+    zoned = pl.Series(TIMES.to_numpy()).dt.replace_time_zone("UTC").dt.convert_time_zone
+    table = pl.DataFrame({"time": zoned("Europe/Rome"), "1": VALUES[:, 0], "3": VALUES[:, 1]})
+    table.write_parquet(tmp_path / "my.parquet")
+    ds = open_cube(prepare(tmp_path / "my.parquet", tmp_path / "o.nc"))
+    xr.testing.assert_equal(ds.load(), expected("value"))
+    assert ds.attrs["time_zone"] == "Europe/Rome"
+
+
+def test_what_pandas_writes_without_a_name_for_the_index(prepared):
+    text = pd.DataFrame(VALUES, index=TIMES, columns=[1, 3]).to_csv()
+    assert text.startswith(",1,3")
+    xr.testing.assert_equal(prepared(text), expected("value"))
+
+
+def test_long_agrees_with_pandas_pivot_in_any_order():
+    rng = np.random.default_rng(1)
+    index = pd.MultiIndex.from_product(
+        [pd.date_range("2024-01-01", periods=50, freq="10min"), [5, 11, 400]],
+        names=["time", "cell"],
+    )
+    df = pd.DataFrame({"up": rng.normal(size=150), "down": rng.normal(size=150)}, index=index)
+    df = df.reset_index().sample(frac=1, random_state=1, ignore_index=True)
+    ds = from_long(df)
+    for name in ("up", "down"):
+        pivot = df.pivot(index="time", columns="cell", values=name)
+        pd.testing.assert_frame_equal(
+            ds[name].to_pandas(), pivot, check_freq=False, check_index_type=False
+        )
+
+
+def test_wide_frame_is_sorted_by_time_and_keeps_its_cells():
+    df = pd.DataFrame(VALUES, index=TIMES, columns=["b", "a"])
+    ds = from_frame(df.iloc[[2, 0, 1]])
+    xr.testing.assert_equal(ds, expected("value", cell=("b", "a")))
+
+
+def test_zoned_index_becomes_utc_across_the_spring_change():
+    index = pd.date_range("2024-03-31T00:00", periods=4, freq="h", tz="Europe/Rome")
+    ds = from_frame(pd.DataFrame({1: range(4)}, index=index))
+    assert list(ds.indexes["time"]) == list(pd.date_range("2024-03-30T23:00", periods=4, freq="h"))
+    assert ds.attrs["time_zone"] == "Europe/Rome"
+    assert ds.attrs["clock"] == "utc"
+
+
+def test_time_zone_of_the_option_wins_and_an_offset_has_no_name():
+    index = pd.date_range("2024-01-01", periods=2, freq="h", tz="UTC")
+    df = pd.DataFrame({1: [1, 2]}, index=index)
+    assert from_frame(df).attrs["time_zone"] == "UTC"
+    rome = TableOptions(time_zone="Europe/Rome")
+    assert from_frame(df, options=rome).attrs["time_zone"] == "Europe/Rome"
+    offset = df.set_axis(pd.to_datetime(["2024-01-01T01:00+01:00", "2024-01-01T02:00+01:00"]))
+    assert from_frame(offset).attrs["time_zone"] == "UTC"
+    assert from_frame(offset).indexes["time"][0] == pd.Timestamp("2024-01-01")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["2024-10-27T02:30+02:00", "2024-10-27T02:30+01:00"],
+        ["2024-10-27 00:30:00Z", "2024-10-27 01:30:00+0000"],
+        ["2024-10-26T22:30-02", "2024-10-27T01:30+00:00"],
+        ["20241027T003000Z", "20241027T013000Z"],
+        ["1729989000", "1729992600"],
+        ["1729989000000", "1729992600000"],
+        ["1729989000.0", "1729992600.0"],
+        [1729989000, 1729992600],
+        [1729989000000, 1729992600000],
+    ],
+)
+def test_absolute_times_become_utc(texts):
+    ds = from_long(pd.DataFrame({"time": texts, "cell": 1, "value": [1.0, 2.0]}))
+    assert list(ds.indexes["time"]) == list(
+        pd.to_datetime(["2024-10-27 00:30", "2024-10-27 01:30"])
+    )
+
+
+def test_times_without_a_zone_and_dates():
+    ds = from_long(pd.DataFrame({"time": ["2024-10-27", "20241028"], "cell": 1, "value": [1, 2]}))
+    assert list(ds.indexes["time"]) == list(pd.to_datetime(["2024-10-27", "2024-10-28"]))
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (["20240101", "20240102"], "row 0: time 20240101 is ambiguous"),
+        (["2024010100", "2024010101"], "row 0: time 2024010100 is ambiguous"),
+        (["202401010000", "202401010010"], "time 202401010000 is ambiguous"),
+        ([1729989000, 1729992600000], "row 1: time 1729992600000 is ambiguous"),
+        ([0, 1], "row 0: time 0 is ambiguous"),
+        (["31/12/2013 00:00", "31/12/2013 01:00"], "row 0: cannot read time '31/12/2013 00:00'"),
+        (["2024-01-01", "2024-01-32"], "row 1: cannot read time '2024-01-32'"),
+        (
+            ["2024-01-01T00:00Z", "2024-01-01T01:00"],
+            "row 1: time '2024-01-01T01:00' and .*00:00Z' .*row 0.* mix time zones",
+        ),
+        (["2024-01-01", None], "row 1: empty time"),
+        (["0001-01-01", "0001-01-02"], "expected (years 1678 to 2261|ISO 8601)"),
+    ],
+)
+def test_unclear_times_are_refused(times, message):
+    with pytest.raises(InputError, match=message):
+        from_long(pd.DataFrame({"time": times, "cell": 1, "value": [1, 2]}))
+
+
+def test_absolute_times_have_no_local_clock():
+    df = pd.DataFrame({"time": ["2024-01-01T00:00Z"], "cell": 1, "value": 1.0})
+    with pytest.raises(InputError, match="clock is said to be local"):
+        from_long(df, options=TableOptions(clock="local"))
+
+
+@pytest.mark.parametrize(
+    ("ids", "cells"),
+    [
+        (["10", "9"], [9, 10]),
+        (["007", "12"], ["007", "12"]),
+        (["b", "a"], ["a", "b"]),
+        (["-1", "2"], ["-1", "2"]),
+    ],
+)
+def test_ids_of_a_file_are_integers_only_if_nothing_is_lost(prepared, ids, cells):
+    ds = prepared(f"time,cell,value\n2024-01-01,{ids[0]},1\n2024-01-01,{ids[1]},2\n")
+    assert ds["cell"].values.tolist() == cells
+    wide = prepared(f"time,{ids[0]},{ids[1]}\n2024-01-01,1,2\n")
+    assert sorted(wide["cell"].values.tolist()) == cells
+
+
+def test_text_ids_of_a_frame_stay_text():
+    ds = from_frame(pd.DataFrame([[1.0, 2.0]], index=TIMES[:1], columns=["773869", "1"]))
+    assert ds["cell"].values.tolist() == ["773869", "1"]
+
+
+def test_columns_without_numbers_are_left_out_with_a_warning(prepared, caplog):
+    text = "time,cell,road,speed,empty\n2024-01-01,1,A1,5,\n2024-01-02,1,A1,6,\n"
+    with caplog.at_level(logging.WARNING):
+        ds = prepared(text)
+    assert list(ds.data_vars) == ["speed", "empty"]
+    assert np.isnan(ds["empty"]).all()
+    assert "my.csv: columns without numbers are left out: ['road']" in caplog.text
+
+
+def test_the_frame_of_a_user_loses_no_column():
+    df = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}, index=TIMES[:2])
+    with pytest.raises(InputError, match="the DataFrame, row 0: column 'b' holds 'x'"):
+        from_frame(df)
+    for column in ([True, False], TIMES[:2]):
+        with pytest.raises(InputError, match="row 0: column 'a' holds"):
+            from_frame(pd.DataFrame({"a": column}, index=TIMES[:2]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"my\.csv, line 1: nothing, expected column names"),
+        ("time,cell,value\n", r"my\.csv: 0 rows and 3 columns"),
+        ("time,cell,v,v\n2024-01-01,1,2,3\n", "line 1: column 'v' more than once"),
+        ("date,cell,v\n2024-01-01,1,2\n", r"no column 'time' among 'date', 'cell', 'v'"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2x\n", "line 3: column 'v' holds '2x'"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,inf\n", "line 3: column 'v' holds 'inf'"),
+        ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: cannot read time 'yesterday'"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,,2\n", "line 3: empty cell id"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1\n", "line 3: 2 fields, expected 3"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2,9\n", "line 3: 4 fields, expected 3"),
+        ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02,1,2\n", "line 3: 0 fields, expected 3"),
+        ("time,cell,v\n2024-01-01,1,\xe9\n".encode("latin-1"), r"my\.csv: cannot be read .* UTF-8"),
+        ("time,cell,v\n2024-01-01,1,x\n2024-01-02,1,y\n", "no column of numbers beside time, cell"),
+        ("time,cell,lon\n2024-01-01,1,9.1\n", "a variable cannot be named 'lon'"),
+        ("time,cell,km/h\n2024-01-01,1,9.1\n", "a variable cannot be named 'km/h'"),
+        (
+            "time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2\n2024-01-01,1,3\n",
+            "line 4: time 2024-01-01 00:00:00, cell 1 stands already in line 2",
+        ),
+        (
+            "time,sensor,v\n2024-01-01,1,2\n2024-01-01,2,2\n",
+            "line 3: time 2024-01-01 00:00:00 stands already in line 2.*name the column of cells",
+        ),
+        (
+            "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-03,2\n2024-01-04T01:00,2\n",
+            "not even: 2024-01-03 00:00:00 to 2024-01-04 01:00:00 is 1 days 01:00.*most .*1 days",
+        ),
+        (
+            "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-05,2\n",
+            "2 of 5 time steps have no row, the first after 2024-01-02 .*next row 2024-01-05",
+        ),
+        (
+            "time,cell,v\n2024-01-01,1,2\n2024-01-01,2,2\n2024-01-02,1,2\n",
+            r"1 of 4 \(time, cell\) pairs have no row, the first is 2024-01-02 00:00:00, cell 2",
+        ),
+    ],
+)
+def test_damaged_files_are_refused_by_line(prepared, text, message):
+    with pytest.raises(InputError, match=message) as raised:
+        prepared(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_line_cut_short_at_the_end_of_a_download_is_refused(prepared):
+    with pytest.raises(InputError, match=r"line 4: 2 fields, expected 3"):
+        prepared(WIDE[: WIDE.rindex(",")])
+    with pytest.raises(InputError, match=r"my\.csv\.gz: cannot be read"):
+        prepared(gzip.compress(LONG.encode() * 99)[:-20], "my.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.csv", r"none\.csv: no table here \(found nothing\)"),
+        ("folder", r"folder: no table here \(found a folder\)"),
+        ("my.xlsx", r"my\.xlsx: unknown kind of file '\.xlsx', expected one of \.csv, .*\.parquet"),
+        ("my.parquet", r"my\.parquet: cannot be read as Parquet"),
+    ],
+)
+def test_what_is_no_table(tmp_path, name, message):
+    (tmp_path / "folder").mkdir()
+    for file in ("my.xlsx", "my.parquet"):
+        (tmp_path / file).write_text(LONG)
+    with pytest.raises(InputError, match=message):
+        prepare(tmp_path / name, tmp_path / "o.nc")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layout": "tall"}, "unknown layout 'tall'; choose one of: auto, long, wide"),
+        ({"clock": "gmt"}, "unknown clock 'gmt'; choose one of: local, utc"),
+        ({"duplicates": "max"}, "unknown choice for duplicates 'max'; choose one of: error, mean"),
+        ({"time_zone": "Rome"}, "unknown time zone 'Rome'; give an IANA name"),
+        ({"values": "sped"}, "no column 'sped' among 'time', 'cell', 'speed'"),
+        ({"cell": "id", "layout": "long"}, "no column 'id' among"),
+    ],
+)
+def test_options_list_what_is_valid(prepared, options, message):
+    with pytest.raises(InputError, match=message):
+        prepared(LONG, **options)
+
+
+@pytest.mark.parametrize(
+    ("duplicates", "zero_is_missing", "value"),
+    [("sum", False, 5.0), ("mean", False, 5 / 3), ("sum", True, 5.0), ("mean", True, 2.5)],
+)
+def test_duplicates_are_merged_over_what_was_recorded(duplicates, zero_is_missing, value):
+    options = TableOptions(duplicates=duplicates, zero_is_missing=zero_is_missing)
+    index = TIMES[[0, 0, 0, 0, 1, 1]]
+    values = [0.0, 2.0, 3.0, NAN, NAN, NAN]
+    wide = from_frame(pd.DataFrame({1: values}, index=index), options=options)
+    np.testing.assert_allclose(wide["value"], [[value], [NAN]])
+    long = from_long(pd.DataFrame({"time": index, "cell": 1, "v": values}), options=options)
+    np.testing.assert_allclose(long["v"], [[value], [NAN]])
+
+
+def test_allowed_gaps_are_nan_and_logged(prepared, caplog):
+    text = "time,cell,v\n2024-01-01,1,1\n2024-01-02,1,2\n2024-01-04,1,4\n2024-01-04,2,5\n"
+    with caplog.at_level(logging.WARNING):
+        ds = prepared(text, allow_gaps=True)
+    np.testing.assert_array_equal(ds["v"], [[1, NAN], [2, NAN], [NAN, NAN], [4, 5]])
+    assert "1 of 4 time steps have no row" in caplog.text
+    assert "2 of 8 (time, cell) pairs have no row" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([1.5, 2.5], "cell id 1.5 is a float"),
+        ([1, "a"], "cell id 1 is a int"),
+        (["a", "a"], "cell 'a' occurs more than once"),
+        (pd.MultiIndex.from_tuples([("a", 1), ("a", 2)]), "is a tuple"),
+    ],
+)
+def test_ids_of_a_frame_are_integers_or_text(columns, message):
+    df = pd.DataFrame([[1.0, 2.0]], index=TIMES[:1], columns=columns)
+    with pytest.raises(InputError, match=message):
+        from_frame(df)
+
+
+def test_regular_steps_places_each_time():
+    axis, at = regular_steps(TIMES[[2, 0, 0, 1]], "t")
+    assert list(axis) == list(TIMES)
+    assert at.tolist() == [2, 0, 0, 1]
+    axis, at = regular_steps(TIMES[[1]], "t")
+    assert (list(axis), at.tolist()) == ([TIMES[1]], [0])
+
+
+def test_a_stray_time_is_named_against_the_usual_step():
+    minutes = pd.to_timedelta([0, 5, 10, 12, 15, 20], unit="min")
+    message = "00:10:00 to 2024-01-01 00:12:00 is 0 days 00:02:00, most steps are 0 days 00:05:00"
+    with pytest.raises(InputError, match=message):
+        regular_steps(pd.Timestamp("2024-01-01") + minutes, "t")
+
+
+def test_read_table_and_numbers(tmp_path):
+    (tmp_path / "d.csv").write_text("from,to,cost\n007,1,2.5\n1,007,\n")
+    df, origin = read_table(tmp_path / "d.csv", text_columns=("from", "to"))
+    assert df["from"].tolist() == ["007", "1"]
+    assert origin == Origin("d.csv", "line", 2)
+    np.testing.assert_array_equal(numbers(df["cost"], origin), [2.5, NAN])

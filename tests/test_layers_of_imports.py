@@ -1,0 +1,124 @@
+"""Imports go one way, experiments → vision → stforecast → data_prep, and nothing is unpickled."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ("data_prep", "stforecast", "vision", "experiments")
+CORE = "stforecast.federated"
+PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+FILES = [p for layer in LAYERS for p in sorted((ROOT / layer).rglob("*.py"))]
+
+
+def within(module, package):
+    return module == package or module.startswith(f"{package}.")
+
+
+def module_name(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(tree, package):
+    """Dotted names of everything imported anywhere in a module of `package`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level]
+            parts = (parents if node.level else []) + ([node.module] if node.module else [])
+            yield from (".".join([*parts, alias.name]) for alias in node.names)
+
+
+def forbidden_import(name, module):
+    """Why `module` must not import `name`, or None."""
+    layer, own = name.partition(".")[0], module.partition(".")[0]
+    if layer in PICKLERS:
+        return "pickles"
+    if own == "data_prep" and layer in ("torch", "torchvision"):
+        return "torch below stforecast"
+    if layer not in LAYERS:
+        return None
+    if LAYERS.index(layer) > LAYERS.index(own):
+        return "upwards"
+    if own == "vision" and layer == "stforecast" and not within(name, CORE):
+        return "vision uses the core alone"
+    if within(module, CORE) and layer == "stforecast" and not within(name, CORE):
+        return "the core uses nothing above it"
+    return None
+
+
+def forbidden_call(node):
+    """Why this call must not stand in a package, or None."""
+    call = ast.unparse(node.func)
+    keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+    if call == "print":
+        return "prints"
+    if call == "torch.load" and keywords.get("weights_only") != "True":
+        return "unpickles"
+    if call.endswith((".read_pickle", ".to_pickle")) or call == "torch.save":
+        return "pickles"
+    return "unpickles" if keywords.get("allow_pickle", "False") != "False" else None
+
+
+def violations(source, module, package):
+    """What a module's source does that it must not, one line each."""
+    tree = ast.parse(source)
+    for name in imported(tree, package):
+        if reason := forbidden_import(name, module):
+            yield f"{module} imports {name}: {reason}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (reason := forbidden_call(node)):
+            yield f"{module}:{node.lineno} {ast.unparse(node)}: {reason}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_a_module_keeps_to_its_layer(path):
+    module = module_name(path)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    assert list(violations(path.read_text(), module, package)) == []
+
+
+def test_every_package_is_there():
+    assert {path.relative_to(ROOT).parts[0] for path in FILES} == set(LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("data_prep.cube", "import torch.nn", "torch below"),
+        ("data_prep.cube", "def f():\n    from stforecast import windows", "upwards"),
+        ("stforecast.windows", "from vision.gldp import x", "upwards"),
+        ("vision.gldp", "import experiments.cli as cli", "upwards"),
+        ("vision.gldp", "from stforecast import Forecaster", "the core alone"),
+        ("vision.gldp", "import stforecast.federated_too", "the core alone"),
+        ("stforecast.federated.state", "from stforecast.windows import x", "nothing above"),
+        ("stforecast.federated.state", "from ..windows import x", "nothing above"),
+        ("stforecast.federated.state", "from .. import windows", "nothing above"),
+        ("stforecast.windows", "import numpy, pickle", "pickles"),
+        ("stforecast.windows", "torch.load(f)", "unpickles"),
+        ("stforecast.windows", "torch.load(f, weights_only=False)", "unpickles"),
+        ("stforecast.windows", "np.load(f, allow_pickle=True)", "unpickles"),
+        ("stforecast.windows", "table.to_pickle(f)", "pickles"),
+        ("experiments.cli", "print('done')", "prints"),
+    ],
+)
+def test_what_is_forbidden_is_found(module, source, reason):
+    (found,) = violations(source, module, module.rpartition(".")[0])
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("data_prep.cube", "from data_prep.errors import InputError\nimport numpy, xarray"),
+        ("stforecast.windows", "import torch, data_prep\ntorch.load(f, weights_only=True)"),
+        ("stforecast.federated.rounds", "from .state import Cohort\nfrom . import state"),
+        ("vision.gldp", "from stforecast.federated.method import Method\nimport data_prep.errors"),
+        ("vision.gldp", "from stforecast import federated\nimport stforecast.federated"),
+        ("experiments.cli", "from stforecast import Forecaster\nimport vision\npprint(1)"),
+    ],
+)
+def test_what_is_allowed_is_passed(module, source):
+    assert list(violations(source, module, module.rpartition(".")[0])) == []
