@@ -172,9 +172,9 @@ def _unpack(prefix: str, kind: type, state: Mapping[str, np.ndarray]) -> Any:
 class _SeasonalNaive(Baseline):
     """The latest observed value a whole number of seasons before the target."""
 
+    @abstractmethod
     def _season(self, calendar: Calendar) -> int:
         """Length of a season in steps."""
-        raise NotImplementedError
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         season = self._season(calendar)

@@ -1,20 +1,20 @@
 """Settings of a forecast: flat names for people, one dataclass for each thing they configure.
 
 `Forecaster("fuels", rounds=50, tau=0.1, split="days:20,5,5")`, the options of `stforecast run` and
-the lines of a benchmark's TOML are the same names; `resolve` sends each to the dataclass that has it.
+the lines of a benchmark's TOML are the same names; `resolve` sends each to the dataclass that has
+it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-import stforecast.methods  # makes the forecasting methods known
+import stforecast.methods  # noqa: F401  importing makes the forecasting methods known
 from data_prep.errors import InputError, choose
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
@@ -31,7 +31,8 @@ class DataOptions:
         service: variable of the cube, such as internet or speed; may be left out if there is one.
         split: training, validation and test part: fuels, fedda, days:20,5,5, steps:0.7,0.1,0.2 or
             windows:0.7,0.1,0.2.
-        scale: z-score each cell by itself (cell) or all alike (global), fitted on the training part.
+        scale: z-score each cell by itself (cell) or all alike (global); fitted on the training
+            part.
     """
 
     service: str | None = None
@@ -46,7 +47,7 @@ class RunOptions:
     Attributes:
         model: name of the model that federated methods train.
         seed: seed of everything random; the same seed gives the same numbers.
-        device: auto, cpu or cuda; auto takes a GPU where there is one.
+        device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
         select: whether the model of the best validation round or of the last one is kept.
         cohort: most clients trained together; 0 chooses.
     """
@@ -153,12 +154,3 @@ def _build(options: type, values: Mapping[str, Any]) -> Any:
         if not first["loc"]:
             raise InputError(message) from e
         raise InputError(f"{first['loc'][0]} is {first['input']!r}: {message}") from e
-
-
-def describe(options: type) -> Iterator[tuple[dataclasses.Field[Any], str]]:
-    """Fields of an options dataclass with their text from its docstring's `Attributes`."""
-    doc = (options.__doc__ or "").partition("Attributes:")[2]
-    entries = re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w+: |^ {0,4}\w+:|\Z)", doc, re.M | re.S)
-    texts = {name: " ".join(text.split()) for name, text in entries}
-    for f in dataclasses.fields(options):
-        yield f, texts.get(f.name, "")

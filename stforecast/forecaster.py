@@ -123,7 +123,8 @@ class Forecaster:
                 forecasts are fed back as if they had been observed.
 
         Returns:
-            Table (time × cell) with the times of the forecast steps on the data's clock.
+            Table (time × cell) with the times of the forecast steps on the data's clock; `attrs`
+            names `service`, `units` and `clock` ("utc" or "local").
 
         Raises:
             InputError: if the history lacks cells, has another step length or is too short.
@@ -153,16 +154,19 @@ class Forecaster:
             z = np.concatenate([z, y_hat[:, 0].T])
         values = self.scaler.inverse(z[n_steps : n_steps + steps], cell_axis=1)
         times = series.times[-1] + self.step * np.arange(1, steps + 1)
-        return pd.DataFrame(
+        table = pd.DataFrame(
             values, pd.DatetimeIndex(times, name="time"), pd.Index(self.cells, name="cell")
         )
+        clock = "local" if series.calendar.time_zone is None else "utc"
+        table.attrs = {"service": self.service, "units": self.units, "clock": clock}
+        return table
 
     def evaluate(self) -> pd.DataFrame:
         """Errors on the validation and test part of the data that it was fitted on.
 
         Returns:
             One row for each client (and "all"), horizon step (and "all"), split, selection ("last"
-            or "best") and metric: `mse`, `mae`, `rmse` of z-scores, and `raw_…` in the data's units.
+            or "best") and metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units.
 
         Raises:
             InputError: if it was loaded rather than fitted here.

@@ -271,7 +271,5 @@ def _cut_windows(rule: SplitRule, n_steps: int, spec: WindowSpec) -> _Cut:
     first, stop = spec.max_lag, n_steps + 1 - spec.horizon
     n_windows = max(0, stop - first)
     test = stop - round(rule.parts[2] * n_windows)
-    train = test
-    if rule.has_validation:
-        train = min(first + round(rule.parts[0] * n_windows), test)
+    train = first + round(rule.parts[0] * n_windows) if rule.has_validation else test
     return _Cut(range(first, train), range(train, test), range(test, stop), train)

@@ -26,7 +26,8 @@ class Task(Protocol):
         n_keys: number of prototype keys: classes, or slots of the period.
     """
 
-    n_keys: int
+    @property
+    def n_keys(self) -> int: ...  # noqa: D102  described above
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """Mean training loss of each client over the batch, `(clients,)`."""

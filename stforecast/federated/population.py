@@ -9,6 +9,7 @@ inside `PerClient`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,8 @@ class SplitModel(nn.Module):
         encoder: input `(clients, batch, …)` to features `(clients, batch, d)`.
         head: features to predictions `(clients, batch, …)`.
     """
+
+    name: ClassVar[str] = ""
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()

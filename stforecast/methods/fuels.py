@@ -133,7 +133,8 @@ class Fuels(Method):
 
     def threshold(self, jsd: Tensor) -> Tensor:
         """β: the quantile of the divergences of all pairs, each counted once (section 5.4)."""
-        pairs = jsd[tuple(torch.triu_indices(*jsd.shape, offset=1, device=jsd.device))]
+        n = len(jsd)
+        pairs = jsd[tuple(torch.triu_indices(n, n, 1, device=jsd.device))]
         return pairs.quantile(self.options.beta) if len(pairs) else jsd.new_zeros(())
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
@@ -153,7 +154,7 @@ class Fuels(Method):
             cohort.scratch["means"].add(features, self._keys(batch))
         pred = self.task_loss(cohort, features, batch)
         zero = torch.zeros_like(pred)
-        filters = cohort.params.get("filter", cohort.memory.get("filter"))
+        filters = {**cohort.memory, **cohort.params}["filter"]
         intra = intra_loss(features, augmented, filters, o.tau) if o.intra else zero
         inter = self.inter_loss(features, batch, payload) if o.inter and payload else zero
         if o.loss_form == "alg1":

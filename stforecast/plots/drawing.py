@@ -1,0 +1,162 @@
+"""Panels, axes, legend and file of a figure.
+
+Pyplot is not used: figures need no display and may be made in threads.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import textwrap
+import threading
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from data_prep.cube import atomic_path
+from data_prep.errors import InputError
+
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
+"""Widths in inches of one column and of both in a two-column paper (IEEE)."""
+
+TEXT, SMALL = 8, 7
+"""Font sizes in points: of axis labels, and of ticks, titles and the legend."""
+
+CHARACTERS_PER_INCH = 18
+"""Of `SMALL` text, with some room to spare."""
+
+FORMATS = (".pdf", ".png", ".svg")
+"""File name extensions that `save_figure` knows."""
+
+PNG_DPI = 200
+
+_saving = threading.Lock()
+
+
+def panels(
+    width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `n` plain panels.
+
+    Args:
+        width: width of the figure in inches.
+        height: height of a row of panels in inches.
+        n: number of panels.
+        n_columns: panels in a row.
+        sharex: whether all have one x axis.
+    """
+    n_rows = math.ceil(n / n_columns)
+    fig = Figure(figsize=(width, height * n_rows), layout="constrained")
+    axes = list(fig.subplots(n_rows, n_columns, sharex=sharex, squeeze=False).flat)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=SMALL)
+        ax.xaxis.label.set_fontsize(TEXT)
+        ax.yaxis.label.set_fontsize(TEXT)
+        ax.xaxis.get_offset_text().set_fontsize(SMALL)
+        ax.yaxis.get_offset_text().set_fontsize(SMALL)
+        ax.grid(color="0.92", linewidth=0.6)
+        ax.set_axisbelow(True)
+    return fig, axes
+
+
+def count_axis(ax: Axes, label: str) -> None:
+    """Make the x axis one of whole numbers."""
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.set_xlabel(label)
+
+
+def date_axis(ax: Axes, label: str) -> None:
+    """Make the x axis one of days and hours, with the year in its label."""
+    locator = AutoDateLocator(minticks=3, maxticks=8)
+    day, minute = "%d %b", "%H:%M"
+    ax.xaxis.set_major_locator(locator)
+    ax.xaxis.set_major_formatter(
+        ConciseDateFormatter(
+            locator,
+            formats=["%Y", "%b %Y", day, minute, minute, "%S"],
+            zero_formats=["%Y", "%b %Y", day, day, minute, minute],
+            show_offset=False,
+        )
+    )
+    years = dict.fromkeys(str(num2date(x).year) for x in ax.get_xlim())
+    ax.set_xlabel(f"{label}, {'–'.join(years)}")
+
+
+def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
+    """Make the x axis logarithmic, in kB, MB, GB.
+
+    Args:
+        ax: axes.
+        n_bytes: what lies on the axis; decides which ticks are named.
+        label: label of the axis.
+    """
+    ax.set_xscale("log")
+    subs = (1.0,) if n_bytes.max() / n_bytes.min() > 100 else (1.0, 2.0, 5.0)
+    ax.xaxis.set_major_locator(LogLocator(subs=subs))
+    ax.xaxis.set_major_formatter(EngFormatter("B"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel(label)
+
+
+def add_legend(fig: Figure, note: str = "") -> None:
+    """Put a legend below the panels, in as few rows as fit the width, and make room for it.
+
+    Args:
+        fig: figure from `panels` with labelled artists; equal labels make one entry.
+        note: lines of what else the reader must know.
+    """
+    entries: dict[str, Artist] = {}
+    for ax in fig.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    n_characters = int(CHARACTERS_PER_INCH * fig.get_figwidth())
+    labels = [textwrap.fill(label, n_characters - 10) for label in entries]
+    title = "\n".join(textwrap.fill(line, n_characters) for line in note.splitlines())
+    for n_rows in range(1, len(entries) + 1):
+        legend = fig.legend(
+            list(entries.values()),
+            labels,
+            loc="outside lower center",
+            ncols=math.ceil(len(entries) / n_rows),
+            frameon=False,
+            fontsize=SMALL,
+            title=title,
+            title_fontproperties={"size": SMALL, "style": "italic"},
+        )
+        box = legend.get_window_extent()
+        if box.width <= fig.bbox.width or n_rows == len(entries):
+            break
+        legend.remove()
+    fig.set_figheight(fig.get_figheight() + box.height / fig.dpi)
+
+
+def save_figure(fig: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure whole or not at all, as PDF, PNG (200 dpi) or SVG by its extension.
+
+    Args:
+        fig: any figure.
+        path: where to; missing folders are made.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: listing the extensions if it has another one.
+    """
+    path = Path(path)
+    extension = path.suffix.lower()
+    if extension not in FORMATS:
+        found = f"extension {extension!r}" if extension else "no extension"
+        raise InputError(f"{path}: {found}; a figure's is one of {', '.join(FORMATS)}")
+    # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
+    # the whole process only, hence the lock.
+    with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part:
+        fig.savefig(part, format=extension[1:], dpi=PNG_DPI)
+    return path

@@ -1,0 +1,164 @@
+"""Figures of test errors: over clients and over steps ahead."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from data_prep.errors import InputError, choose
+from stforecast.plots.curves import Curve, as_curves, quantity
+from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, count_axis, panels
+from stforecast.results import Run
+
+SHARES = ("mape", "wape")
+"""Errors without a unit."""
+
+LINE_HEIGHT = 0.12
+"""Inches from line to line of small text."""
+
+
+def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
+    """Share of the clients whose test error is at most x: who pays for a good mean?
+
+    The clients of runs that differ in the seed alone are pooled. The dot marks the median; the mean
+    is the area to the left of the curve. As Figure 3 (bottom) of FUELS (arXiv 2404.03702).
+
+    Args:
+        runs: finished runs.
+        metric: which error of each client, over all steps; raw_… is in the data's units.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: listing the metrics if there is no such one, or if no client has an error.
+    """
+    curves = as_curves(runs)
+    pooled = [np.concatenate([_client_errors(run, metric) for run in c.runs]) for c in curves]
+    if not any(np.isfinite(errors).any() for errors in pooled):
+        raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
+    fig, (ax,) = panels(width, 2.3)
+    for curve, errors in zip(curves, pooled, strict=True):
+        known = np.sort(errors[np.isfinite(errors)])
+        label = curve.label
+        if len(known):
+            label += f": median {_short(np.median(known))}, mean {_short(known.mean())}"
+            ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
+        if unknown := len(errors) - len(known):
+            label += f" ({unknown} of {len(errors)} clients have no finite error)"
+        shares = np.arange(len(known) + 1) / max(1, len(known))
+        ax.step([0.0, *known], shares, where="post", label=label, **curve.line)
+    ax.set_xlim(left=0)
+    ax.set_ylim(0, 1.02)
+    ax.set_xlabel(f"test {_error_name(metric, runs)}, per client")
+    ax.set_ylabel("share of clients")
+    add_legend(fig)
+    return fig
+
+
+def horizon(runs: Sequence[Run], *, metric: str = "raw_mae", width: float = ONE_COLUMN) -> Figure:
+    """Test error at each step ahead, pooled over clients; with one step, a bar for each curve.
+
+    Of runs that differ in the seed alone, the mean is drawn with whiskers from lowest to highest.
+
+    Args:
+        runs: finished runs.
+        metric: which error; raw_… is in the data's units.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: listing the metrics if there is no such one.
+    """
+    curves = as_curves(runs)
+    errors = [pd.concat([_step_errors(r, metric) for r in c.runs], axis=1) for c in curves]
+    name = f"test {_error_name(metric, runs)}"
+    if all(len(table) == 1 for table in errors):
+        return _bars(curves, errors, name, width)
+    fig, (ax,) = panels(width, 2.3)
+    for curve, table in zip(curves, errors, strict=True):
+        mean = _mean(table)
+        label = curve.label if np.isfinite(mean).all() else f"{curve.label}, not finite everywhere"
+        style = {**curve.line, "marker": curve.marker, "markersize": 3.5}
+        ax.errorbar(table.index, mean, _whiskers(table), label=label, **style)
+    count_axis(ax, "steps ahead")
+    ax.set_ylabel(name)
+    add_legend(fig)
+    return fig
+
+
+def _bars(
+    curves: Sequence[Curve], errors: Sequence[pd.DataFrame], name: str, width: float
+) -> Figure:
+    """One bar for each curve, the first on top."""
+    labels = [textwrap.fill(curve.label, int(8 * width)) for curve in curves]
+    slots = np.array([label.count("\n") + 1.6 for label in labels])
+    middles = slots.cumsum() - slots / 2
+    fig, (ax,) = panels(width, 0.5 + LINE_HEIGHT * slots.sum())
+    for middle, curve, table in zip(middles, curves, errors, strict=True):
+        mean, whiskers = _mean(table), _whiskers(table)
+        bar = ax.barh(middle, mean, 1.2, xerr=whiskers, color=curve.color, ecolor="0.3")
+        ax.bar_label(bar, fmt=_short, padding=2, fontsize=SMALL)
+    ax.set_yticks(middles, labels)
+    ax.set_ylim(slots.sum(), 0)
+    ax.margins(x=0.12)
+    ax.grid(visible=False, axis="y")
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(name)
+    return fig
+
+
+def _short(value: float) -> str:
+    """A number to three digits, or whole from a thousand on.
+
+    >>> _short(0.12345), _short(123456.7)
+    ('0.123', '123,457')
+    """
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _client_errors(run: Run, metric: str) -> np.ndarray:
+    """Errors `(clients,)` over the whole horizon."""
+    table = _test_errors(run, metric)
+    return table.loc[(table["client"] != "all") & (table["horizon"] == "all"), "value"].to_numpy()
+
+
+def _step_errors(run: Run, metric: str) -> pd.Series:
+    """Errors `(horizon,)` pooled over clients, by step."""
+    table = _test_errors(run, metric)
+    table = table[(table["client"] == "all") & (table["horizon"] != "all")]
+    return table.set_index(table["horizon"].astype(int))["value"].sort_index()
+
+
+def _test_errors(run: Run, metric: str) -> pd.DataFrame:
+    """Rows of `metrics.csv` on the test part, of the selection that the run's settings name."""
+    table = run.metrics()
+    selected = table["selection"] == run.about["settings"]["select"]
+    tested = table[selected & (table["split"] == "test")]
+    if metric not in set(tested["metric"]):
+        raise InputError(f"{run.folder}: {choose('metric', metric, tested['metric'].unique())}")
+    return tested[tested["metric"] == metric]
+
+
+def _error_name(metric: str, runs: Sequence[Run]) -> str:
+    """Name of an error with its unit: "MSE of z-scores", "MAE of speed (mph)"."""
+    kind = metric.removeprefix("raw_")
+    if kind == metric:
+        return f"{kind.upper()} of z-scores"
+    if kind in SHARES:
+        return f"{kind.upper()} (share)"
+    return f"{kind.upper()} of {quantity(runs, squared=kind == 'mse')}"
+
+
+def _mean(table: pd.DataFrame) -> np.ndarray:
+    """Mean over runs `(horizon,)`; NaN where a run has no error."""
+    return table.mean(axis=1, skipna=False).to_numpy()
+
+
+def _whiskers(table: pd.DataFrame) -> np.ndarray | None:
+    """How far the lowest and the highest run lie from the mean, `(2, horizon)`."""
+    if table.shape[1] == 1:
+        return None
+    mean = _mean(table)
+    return np.array([mean - table.min(axis=1), table.max(axis=1) - mean])

@@ -1,0 +1,139 @@
+"""The figure of forecasts over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from data_prep.errors import InputError
+from stforecast.plots.curves import as_curves, open_forecasts, quantity
+from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.results import Run
+
+CLOCKS = {"utc": "time (UTC)", "local": "local time"}
+
+N_CELLS = 4
+"""Cells that are drawn if none are named."""
+
+
+def predictions(
+    runs: Sequence[Run],
+    *,
+    cells: str | None = None,
+    horizon: int = 1,
+    hours: int | None = None,
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """Forecasts beside what was observed in the test part, in the data's units: one panel a cell.
+
+    Each run is a line in its curve's colour. Gaps were not observed. As Figure 3 (top) of FUELS
+    (arXiv 2404.03702).
+
+    Args:
+        runs: runs tested on the same data.
+        cells: ids, separated by commas; by default four, from the lowest mean to the highest.
+        horizon: which step ahead to draw, from 1.
+        hours: how many hours of the test part to draw, from its start; by default all.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if a cell or step is not there, or the runs were tested on different data.
+    """
+    curves = as_curves(runs)
+    runs = [run for curve in curves for run in curve.runs]
+    styles = [{"label": curve.label, **curve.line} for curve in curves for _ in curve.runs]
+    tested = [_forecasts(run, horizon, hours) for run in runs]
+    _check_same_data(runs, tested)
+    titles = _cell_titles(tested[0]["y"], cells)
+    tested = [_take_cells(ds, list(titles), run) for ds, run in zip(tested, runs, strict=True)]
+    observed = reduce(xr.DataArray.combine_first, [ds["y"] for ds in tested])
+    unit = quantity(runs)
+    fig, axes = panels(width, 1.2, len(titles), sharex=True)
+    for ax, (cell, title) in zip(axes, titles.items(), strict=True):
+        ax.set_title(title, fontsize=SMALL, loc="left")
+        ax.set_ylabel(unit)
+        ax.margins(x=0)
+        _trace(ax, observed.sel(cell=cell), label="observed", color="black", linewidth=1.4)
+        for ds, style in zip(tested, styles, strict=True):
+            _trace(ax, ds["y_hat"].sel(cell=cell), **style)
+    fig.align_ylabels()
+    date_axis(axes[-1], CLOCKS.get(tested[0].attrs.get("clock", ""), "time on the data's clock"))
+    add_legend(fig)
+    return fig
+
+
+def _forecasts(run: Run, horizon: int, hours: int | None) -> xr.Dataset:
+    """`y` and `y_hat` `(cell, time)` of one step ahead, at the times that they are for."""
+    with open_forecasts(run) as ds:
+        steps, times = ds.indexes["horizon"], ds.indexes["time"]
+        if horizon not in steps:
+            raise InputError(
+                f"{run.folder}: no forecasts {horizon} steps ahead; choose a horizon of "
+                f"{steps[0]} to {steps[-1]}"
+            )
+        if len(times) < 2:
+            raise InputError(f"{run.folder}: a single test window is no line; test on more")
+        end = len(times)
+        if hours is not None:
+            end = int(times.searchsorted(times[0] + pd.Timedelta(hours=hours)))
+        if end < 1:
+            raise InputError(f"hours is {hours}; draw at least 1")
+        chosen = ds.sel(horizon=horizon).isel(time=slice(end)).load()
+    return chosen.assign_coords(time=times[:end] + (horizon - 1) * (times[1] - times[0]))
+
+
+def _check_same_data(runs: Sequence[Run], tested: Sequence[xr.Dataset]) -> None:
+    """Refuse runs that share no cell and time with the first, or observed other values there."""
+    first = runs[0]
+    for run, ds in zip(runs[1:], tested[1:], strict=True):
+        y, other = xr.align(tested[0]["y"], ds["y"], join="inner")
+        rounding = 1e-4 * np.fmax.reduce(np.abs(y.to_numpy()), axis=None, initial=0.0)
+        if not y.size or not np.allclose(y, other, rtol=0, atol=rounding, equal_nan=True):
+            raise InputError(
+                f"{run.folder} was tested on other data or times ({run.about['data']}, "
+                f"{run.about['service']}) than {first.folder} ({first.about['data']}, "
+                f"{first.about['service']}); draw them in separate figures"
+            )
+
+
+def _cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
+    """The cells to draw, and what to write above each."""
+    if wanted is None:
+        return _typical_cells(y)
+    known = {str(cell): cell for cell in y.indexes["cell"]}
+    names = [name.strip() for name in wanted.split(",")]
+    for name in names:
+        if name not in known:
+            some = ", ".join(list(known)[:10]) + (", …" if len(known) > 10 else "")
+            raise InputError(f"no cell {name!r} among the {len(known)} that were tested: {some}")
+    return {known[name]: f"cell {name}" for name in names}
+
+
+def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
+    """Cells evenly spread over the ranks of mean observed traffic."""
+    means = y.mean("time").to_series().dropna().sort_values(kind="stable")
+    if means.empty:
+        raise InputError("nothing was observed in the test part; there is nothing to draw")
+    last = len(means) - 1
+    ranks = np.unique(np.linspace(0, last, N_CELLS).round().astype(int))
+    places = {rank: f", mean at quantile {rank / max(1, last):.2f}" for rank in ranks}
+    places |= {0: ", lowest mean", last: ", highest mean"} if last else {0: ""}
+    return {means.index[rank]: f"cell {means.index[rank]}{places[rank]}" for rank in ranks}
+
+
+def _take_cells(ds: xr.Dataset, cells: list[Any], run: Run) -> xr.Dataset:
+    for cell in cells:
+        if cell not in ds.indexes["cell"]:
+            raise InputError(f"{run.folder}: no cell {cell}; name cells that every run has")
+    return ds.sel(cell=cells)
+
+
+def _trace(ax: Axes, values: xr.DataArray, **style: Any) -> None:
+    ax.plot(values["time"].to_numpy(), values.to_numpy(), **style)

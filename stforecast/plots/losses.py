@@ -1,0 +1,135 @@
+"""Figures of losses: by round and by the bytes that they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from data_prep.errors import InputError
+from stforecast.plots.curves import Curve, as_curves
+from stforecast.plots.drawing import (
+    ONE_COLUMN,
+    TWO_COLUMNS,
+    add_legend,
+    byte_axis,
+    count_axis,
+    panels,
+)
+from stforecast.results import Run
+
+LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
+"""Losses of the task alone, without a method's further terms, and their columns in `rounds.csv`."""
+
+
+def communication(
+    runs: Sequence[Run],
+    *,
+    loss: Literal["training", "validation"] = "training",
+    width: float = ONE_COLUMN,
+) -> Figure:
+    """Loss against the bytes it took: sent and received by all clients, summed over the rounds.
+
+    Each run is a line in its curve's colour. A method that sends nothing is a level line at its
+    last loss; runs without the loss, such as reference forecasters, are named below the panel. As
+    Figure 4 of FUELS (arXiv 2404.03702).
+
+    Args:
+        runs: finished runs.
+        loss: on the training windows, or on the validation part.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if no run has this loss and sends anything.
+    """
+    fig, (ax,) = panels(width, 2.3)
+    tables, absent = _with_loss(as_curves(runs), loss)
+    traffic = []
+    for curve, table in tables:
+        n_bytes = (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy()
+        losses = table[LOSSES[loss]].to_numpy()
+        if n_bytes[-1] > 0:
+            _loss_line(ax, n_bytes, losses, curve)
+            traffic.append(n_bytes[n_bytes > 0])
+        else:
+            ax.axhline(
+                losses[np.isfinite(losses)][-1], label=f"{curve.label}, sends nothing", **curve.line
+            )
+    if not traffic:
+        raise InputError(
+            f"none of these runs has a {loss} loss and sends anything; draw `rounds` or `cdf`"
+        )
+    byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
+    ax.set_ylabel(f"{loss} MSE of z-scores")
+    add_legend(fig, _not_drawn({loss: absent}))
+    return fig
+
+
+def rounds(runs: Sequence[Run], *, width: float = TWO_COLUMNS) -> Figure:
+    """Training and validation loss by round.
+
+    Each run is a line in its curve's colour; runs without a loss, such as reference forecasters,
+    are named below the panels.
+
+    Args:
+        runs: finished runs.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if no run has rounds.
+    """
+    curves = as_curves(runs)
+    found = {loss: _with_loss(curves, loss) for loss in LOSSES}
+    shown = [loss for loss, (tables, _) in found.items() if tables]
+    if not shown:
+        raise InputError("none of these runs has rounds; draw `predictions`, `cdf` or `horizon`")
+    fig, axes = panels(width, 2.0, len(shown), n_columns=len(shown) if width > ONE_COLUMN else 1)
+    for ax, loss in zip(axes, shown, strict=True):
+        for curve, table in found[loss][0]:
+            _loss_line(ax, table["round"].to_numpy(), table[LOSSES[loss]].to_numpy(), curve)
+        count_axis(ax, "round")
+        ax.set_ylabel(f"{loss} MSE of z-scores")
+    add_legend(fig, _not_drawn({loss: absent for loss, (_, absent) in found.items()}))
+    return fig
+
+
+def _with_loss(
+    curves: Sequence[Curve], loss: str
+) -> tuple[list[tuple[Curve, pd.DataFrame]], list[str]]:
+    """`rounds.csv` of the runs that have a finite loss, and the names of the others."""
+    tables, absent = [], []
+    for curve in curves:
+        lacking = []
+        for run in curve.runs:
+            table = run.rounds()
+            if np.isfinite(table[LOSSES[loss]].to_numpy(dtype=float)).any():
+                tables.append((curve, table))
+            else:
+                lacking.append(curve.run_label(run))
+        absent += [curve.name] if len(lacking) == len(curve.runs) else lacking
+    return tables, absent
+
+
+def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
+    """One line for each list of curves that lack a loss, or both.
+
+    >>> _not_drawn({"training": ["ridge"], "validation": ["ridge"]})
+    'Not drawn, having no training or validation loss: ridge'
+    """
+    lacking: dict[str, list[str]] = {}
+    for loss, names in absent.items():
+        lacking.setdefault(", ".join(names), []).append(loss)
+    return "\n".join(
+        f"Not drawn, having no {' or '.join(losses)} loss: {names}"
+        for names, losses in lacking.items()
+        if names
+    )
+
+
+def _loss_line(ax: Axes, x: np.ndarray, losses: np.ndarray, curve: Curve) -> None:
+    """A line with a dot at its end, so that a single round shows too."""
+    ax.plot(x, losses, marker=".", markevery=[-1], label=curve.label, **curve.line)

@@ -1,0 +1,180 @@
+"""A run on disk: settings, errors, rounds, forecasts and the model, in open formats.
+
+A run folder holds
+
+- `run.json`: settings, data, versions, seconds; written last, so its presence says "complete";
+- `metrics.csv`: one row an error, long form, columns `METRIC_COLUMNS`;
+- `rounds.csv`: one row a round (`stforecast.federated.rounds.RoundReport`);
+- `forecasts.nc`: forecasts of the test part beside what was observed, in the data's units;
+- `model/`: what `Forecaster.load` reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from data_prep.cube import atomic_path
+from data_prep.errors import InputError
+from stforecast.federated.rounds import RoundReport
+from stforecast.forecaster import Forecaster
+
+METRIC_COLUMNS = (
+    "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
+    "value",
+)  # fmt: skip
+"""Columns of `metrics.csv`."""
+
+PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: where it lies.
+        about: contents of `run.json`.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.about["settings"]["method"])
+
+    @property
+    def label(self) -> str:
+        """What to call the run in a legend."""
+        return str(self.about.get("label", self.method))
+
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv`; clients and horizons are text."""
+        return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str, "horizon": str})
+
+    def rounds(self) -> pd.DataFrame:
+        """`rounds.csv`; empty for reference forecasters."""
+        return pd.read_csv(self.folder / "rounds.csv")
+
+    def forecasts(self) -> xr.Dataset:
+        """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""
+        with xr.open_dataset(self.folder / "forecasts.nc", engine="h5netcdf") as ds:
+            return ds.load()
+
+    def score(self, metric: str = "mse", selection: str = "best", split: str = "test") -> float:
+        """One pooled error, over all clients and the whole horizon."""
+        table = self.metrics()
+        row = table[
+            (table["metric"] == metric)
+            & (table["selection"] == selection)
+            & (table["split"] == split)
+            & (table["client"] == "all")
+            & (table["horizon"] == "all")
+        ]
+        return float(row["value"].iloc[0]) if len(row) else float("nan")
+
+
+def run(
+    method: str,
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    settings: dict[str, Any],
+    *,
+    label: str | None = None,
+    after_round: Callable[[RoundReport], None] | None = None,
+) -> Run:
+    """Fit a forecaster, judge it and write the run folder.
+
+    Args:
+        method: name of a method.
+        data: path of a cube.
+        out: run folder; made if it is not there.
+        settings: flat settings, see `stforecast.config`.
+        label: what to call the run in tables and legends; by default the method.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if data or settings do not fit, or `out` already holds a finished run.
+    """
+    out = Path(out)
+    if (out / "run.json").exists():
+        raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
+    start = time.perf_counter()
+    forecaster = Forecaster(method, **settings).fit(data, after_round)
+    metrics = forecaster.evaluate()
+    seed = forecaster.config.run.seed
+    metrics = metrics.assign(
+        method=method, data=Path(data).stem, service=forecaster.service, seed=seed
+    )
+    forecaster.save(out / "model")
+    write_csv(metrics[list(METRIC_COLUMNS)], out / "metrics.csv")
+    rounds = forecaster.rounds_
+    write_csv(rounds if len(rounds) else _no_rounds(), out / "rounds.csv")
+    with atomic_path(out / "forecasts.nc") as part:
+        forecaster.test_forecasts().to_netcdf(part, engine="h5netcdf")
+    about = {
+        "settings": forecaster.config.flat(),
+        "label": label or method,
+        "data": str(data),
+        "service": forecaster.service,
+        "clients": len(forecaster.cells),
+        "federated": forecaster.config.federated,
+        "seconds": round(time.perf_counter() - start, 3),
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+    }
+    with atomic_path(out / "run.json") as part:
+        part.write_text(json.dumps(about, indent=2) + "\n")
+    return Run(out, about)
+
+
+def open_run(folder: str | os.PathLike[str]) -> Run:
+    """A finished run.
+
+    Raises:
+        InputError: if the folder is none.
+    """
+    folder = Path(folder)
+    try:
+        return Run(folder, json.loads((folder / "run.json").read_text()))
+    except (OSError, ValueError) as e:
+        raise InputError(
+            f"{folder}: not a finished run ({type(e).__name__} at run.json); give a folder that "
+            "`stforecast run` wrote"
+        ) from e
+
+
+def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
+    """Every finished run in the given folders and below them, in order of name.
+
+    Raises:
+        InputError: naming a folder that holds none.
+    """
+    runs = []
+    for folder in map(Path, folders):
+        found = sorted(folder.rglob("run.json")) if folder.is_dir() else []
+        if not found:
+            raise InputError(f"{folder}: no finished run here; `stforecast run` writes one")
+        runs += [open_run(path.parent) for path in found]
+    return runs
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table whole or not at all."""
+    with atomic_path(path) as part:
+        table.to_csv(part, index=False)
+
+
+def _no_rounds() -> pd.DataFrame:
+    return pd.DataFrame(columns=list(RoundReport.__dataclass_fields__))

@@ -1,0 +1,182 @@
+"""What every federated method must do, whatever it is; a new method is tested by existing."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from safetensors import torch as safetensors
+
+import stforecast.methods  # noqa: F401  makes the forecasting methods known
+from stforecast.federated.method import methods
+from stforecast.federated.rounds import predictions
+from stforecast.federated.state import State
+
+METHODS = methods()
+SIZES = (8, 12, 8, 13, 20)
+
+
+@pytest.fixture(params=METHODS)
+def method(request):
+    return METHODS[request.param]
+
+
+@pytest.fixture(params=["stacked", "module"])
+def build(request):
+    """The method's model: stacked layers, then ordinary modules with running statistics."""
+    return request.getfixturevalue(request.param)
+
+
+def assert_equal(state, other, tolerance=0.0):
+    torch.testing.assert_close(state.flat(), other.flat(), rtol=tolerance, atol=tolerance)
+
+
+def copied(state):
+    return State.from_flat(
+        {name: t.clone() for name, t in state.flat().items()}, state.round, state.seed
+    )
+
+
+def run(federation):
+    federation.run()
+    return federation.state
+
+
+def client_rows(state, i):
+    groups = state.clients.groups()
+    rows = {f"{group}/{name}": t[i].clone() for group, ts in groups for name, t in ts.items()}
+    return {**rows, "steps": state.clients.steps[i].clone()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_describes_itself(name):
+    method = METHODS[name]
+    assert method.summary
+    assert method.paper
+    assert dataclasses.is_dataclass(method.Options)
+    assert method.Options.__dataclass_params__.frozen
+    assert method.Options() == method.Options()
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (12,)], ids=["unequal clients", "one client"])
+def test_rounds_leave_finite_tensors_and_reports(federate, method, build, sizes):
+    federation = federate(method, sizes, build=build)
+    initial = copied(federation.state)
+    state = run(federation)
+    assert state.round == len(federation.reports) == 3
+    assert all(t.isfinite().all() for t in state.flat().values())
+    assert all(math.isfinite(v) for row in federation.history() for v in row.values())
+    for group, tensors in state.clients.groups():
+        assert {name for name, t in tensors.items() if len(t) != len(sizes)} == set(), group
+    for i in range(len(sizes)):
+        before, after = client_rows(initial, i), client_rows(state, i)
+        assert any(not torch.equal(before[n], after[n]) for n in before if n.startswith("params/"))
+
+
+def test_messages_have_a_client_axis_and_their_bytes_are_counted(
+    federate, method, build, monkeypatch
+):
+    federation = federate(method, SIZES, build=build, cohort_size=2)
+    down, up = [], []
+    local_update = federation.method.local_update
+
+    def watched(cohort, payload):
+        upload = local_update(cohort, payload)
+        for sent, message in ((down, payload), (up, upload)):
+            assert all(len(t) == len(cohort) for t in message.values())
+            assert not any(t.requires_grad for t in message.values())
+            sent.append(sum(t.contiguous().numpy().nbytes for t in message.values()))
+        return upload
+
+    monkeypatch.setattr(federation.method, "local_update", watched)
+    for _ in range(2):
+        report = federation.run_round()
+        assert (report.bytes_down, report.bytes_up) == (sum(down), sum(up))
+        down.clear()
+        up.clear()
+
+
+def test_it_learns(federate, method):
+    federation = federate(method, SIZES, rounds=20, lr=0.05)
+    untrained = federation.evaluate(federation.validation)
+    federation.run()
+    assert federation.best.round > 1
+    assert federation.evaluate(federation.validation) < untrained
+
+
+@pytest.mark.parametrize("cohort_size", [1, 2])
+def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build, cohort_size):
+    alone = run(federate(method, SIZES, build=build, cohort_size=cohort_size))
+    together = run(federate(method, SIZES, build=build, cohort_size=len(SIZES)))
+    assert_equal(alone, together, tolerance=1e-5)
+
+
+def test_the_seed_decides_every_number(federate, method, build):
+    torch.manual_seed(1)
+    first = run(federate(method, SIZES, build=build, participation=0.5))
+    torch.manual_seed(2)
+    second = run(federate(method, SIZES, build=build, participation=0.5))
+    assert_equal(first, second)
+    other = run(federate(method, SIZES, build=build, participation=0.5, seed=2))
+    assert any(
+        not torch.equal(t, other.clients.params[name]) for name, t in first.clients.params.items()
+    )
+
+
+def test_no_number_comes_from_the_global_generators(federate, method, build):
+    before = torch.get_rng_state()
+    run(federate(method, SIZES, build=build))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(federate, method, build):
+    settings = {"sizes": SIZES, "build": build, "participation": 0.6, "rounds": 4}
+    whole = run(federate(method, **settings))
+    interrupted = federate(method, **settings)
+    interrupted.run_round()
+    interrupted.run_round()
+    saved = safetensors.save(interrupted.state.flat())
+    resumed = federate(method, **settings)
+    resumed.state = State.from_flat(safetensors.load(saved), round=2, seed=1)
+    assert_equal(run(resumed), whole)
+
+
+def test_clients_that_sit_a_round_out_are_left_as_they_are(federate, method, build):
+    federation = federate(method, SIZES, build=build, participation=0.4)
+    assert federation.run_round().participants == 5
+    first = copied(federation.state)
+    present = federation.participants().ids.tolist()
+    assert federation.run_round().participants == len(present) == 2
+    for i in range(5):
+        before, after = client_rows(first, i), client_rows(federation.state, i)
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert any(n.startswith("params/") for n in changed) == (i in present), i
+        assert i in present or not changed
+    server = federation.state.server
+    assert {n: t.shape for n, t in server.items()} == {n: t.shape for n, t in first.server.items()}
+    assert all(t.isfinite().all() for t in server.values())
+
+
+def test_the_server_shares_no_memory_with_the_clients(federate, method, build):
+    federation = federate(method, build=build)
+    for _ in range(2):
+        federation.run_round()
+        sides = {"clients": set(), "server": set()}
+        for name, t in federation.state.flat().items():
+            sides[name.partition("/")[0]].add(t.untyped_storage().data_ptr())
+        assert not sides["clients"] & sides["server"]
+
+
+def test_predicting_gives_every_output_and_changes_nothing(federate, method, build, make_data):
+    federation = federate(method, SIZES, build=build)
+    run(federation)
+    before = copied(federation.state)
+    data = make_data((5,) * len(SIZES), seed=2)
+    (_, first), (_, rest) = predictions(federation.method, federation.state, data, cohort_size=3)
+    assert first.shape == (3, 5, 2)
+    assert rest.shape == (2, 5, 2)
+    assert first.isfinite().all()
+    assert not first.requires_grad
+    assert_equal(federation.state, before)
+    together = [p for _, p in predictions(federation.method, federation.state, data)]
+    torch.testing.assert_close(torch.cat([first, rest]), torch.cat(together))

@@ -1,0 +1,85 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from stforecast.federated.layers import ClientGRU, ClientLinear
+
+CLIENTS, BATCH, STEPS, INPUTS, WIDTH = 3, 4, 5, 2, 6
+
+
+def stacked(layer):
+    """The layer with different random weights for each client, in double precision."""
+    g = torch.Generator().manual_seed(0)
+    for name, p in list(layer.named_parameters()):
+        values = torch.randn(CLIENTS, *p.shape[1:], generator=g, dtype=torch.float64)
+        setattr(layer, name, nn.Parameter(values))
+    return layer
+
+
+def reference(kind, layer, names, client):
+    """An ordinary layer with one client's weights; matrices are stored transposed there."""
+    alone = kind.double()
+    for own, theirs in names.items():
+        getattr(alone, theirs).data.copy_(getattr(layer, own)[client].t())
+    return alone
+
+
+def check_gradients(layer, alone, names, client):
+    for own, theirs in names.items():
+        gradient = getattr(layer, own).grad[client].t()
+        torch.testing.assert_close(gradient, getattr(alone, theirs).grad)
+
+
+def test_linear_is_nn_linear_for_each_client():
+    names = {"weight": "weight", "bias": "bias"}
+    layer = stacked(ClientLinear(INPUTS, WIDTH))
+    x = torch.randn(CLIENTS, BATCH, INPUTS, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    y.square().sum().backward()
+    for i in range(CLIENTS):
+        alone = reference(nn.Linear(INPUTS, WIDTH), layer, names, i)
+        own = x.detach()[i].requires_grad_()
+        expected = alone(own)
+        expected.square().sum().backward()
+        torch.testing.assert_close(y[i], expected)
+        torch.testing.assert_close(x.grad[i], own.grad)
+        check_gradients(layer, alone, names, i)
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_gru_is_the_last_state_of_nn_gru_for_each_client(steps):
+    names = {n: f"{n}_l0" for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+    layer = stacked(ClientGRU(INPUTS, WIDTH))
+    x = torch.randn(CLIENTS, BATCH, steps, INPUTS, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    y.square().sum().backward()
+    if steps == 1:  # The first step has no hidden product.
+        assert layer.weight_hh.grad is None
+        layer.weight_hh.grad = torch.zeros_like(layer.weight_hh)
+    for i in range(CLIENTS):
+        alone = reference(nn.GRU(INPUTS, WIDTH, batch_first=True), layer, names, i)
+        own = x.detach()[i].requires_grad_()
+        expected = alone(own)[1][0]
+        expected.square().sum().backward()
+        torch.testing.assert_close(y[i], expected)
+        torch.testing.assert_close(x.grad[i], own.grad)
+        check_gradients(layer, alone, names, i)
+
+
+def test_gru_gradients_agree_with_finite_differences():
+    layer = stacked(ClientGRU(1, 2))
+    x = torch.randn(CLIENTS, 2, 3, 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layer, (x,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fan", "width"), [(ClientLinear, 9, 200), (ClientGRU, 64, 64)], ids=["linear", "gru"]
+)
+def test_initial_weights_fill_the_range_of_torch_with_one_client(kind, fan, width):
+    bound = 1 / math.sqrt(fan)
+    for p in kind(9, width).parameters():
+        assert p.shape[0] == 1
+        assert 0.9 * bound < p.max() <= bound
+        assert -bound <= p.min() < -0.9 * bound

@@ -1,0 +1,143 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import jensenshannon
+
+from stforecast.federated.prototypes import (
+    PrototypeMeans,
+    attract_repel_loss,
+    by_key,
+    jensen_shannon,
+    weighted_prototypes,
+)
+
+CLIENTS, KEYS, WIDTH = 3, 4, 5
+
+
+def randn(*shape, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+
+def test_means_by_key():
+    g = torch.Generator().manual_seed(0)
+    means = PrototypeMeans(CLIENTS, KEYS)
+    seen = {}
+    for batch in range(3):
+        features = randn(CLIENTS, 6, WIDTH, seed=batch)
+        keys = torch.randint(KEYS - 1, (CLIENTS, 6), generator=g)  # The last key is never seen.
+        means.add(features, keys)
+        for i in range(CLIENTS):
+            for feature, key in zip(features[i], keys[i].tolist(), strict=True):
+                seen.setdefault((i, key), []).append(feature)
+    prototypes = means.means()
+    assert prototypes.shape == (CLIENTS, KEYS, WIDTH)
+    for i in range(CLIENTS):
+        for key in range(KEYS):
+            expected = seen.get((i, key), [torch.zeros(WIDTH, dtype=torch.float64)])
+            torch.testing.assert_close(prototypes[i, key], torch.stack(expected).mean(0))
+    assert not prototypes[:, -1].any()
+
+
+def test_no_gradient_flows_into_means():
+    means = PrototypeMeans(1, 1)
+    means.add(torch.ones(1, 2, 3, requires_grad=True), torch.zeros(1, 2, dtype=torch.long))
+    assert not means.means().requires_grad
+
+
+def test_means_of_nothing_are_an_error():
+    with pytest.raises(ValueError, match="no features"):
+        PrototypeMeans(1, 1).means()
+
+
+@pytest.mark.xfail(strict=True, reason="the key is counted as the next client's")
+def test_a_key_out_of_range_is_refused():
+    with pytest.raises((ValueError, IndexError)):
+        PrototypeMeans(2, 2).add(torch.ones(2, 1, 1), torch.tensor([[2], [0]]))
+
+
+def test_divergence_is_that_of_scipy():
+    p, q = randn(3, 6).softmax(-1), randn(4, 6, seed=1).softmax(-1)
+    p[0, :2] = 0
+    p[0] /= p[0].sum()
+    expected = [[jensenshannon(a, b) ** 2 for b in q.numpy()] for a in p.numpy()]
+    np.testing.assert_allclose(jensen_shannon(p, q), expected, rtol=1e-10)
+
+
+def test_divergence_lies_between_0_and_log_2():
+    apart = torch.eye(2)
+    torch.testing.assert_close(jensen_shannon(apart, apart), math.log(2) * (1 - apart))
+    alike = randn(5, 1000).float().softmax(-1)
+    same = jensen_shannon(alike, alike)
+    assert (same >= 0).all()
+    assert torch.equal(same, same.T)
+    assert same.diagonal().max() < 1e-5
+
+
+def test_divergence_of_nobody():
+    assert jensen_shannon(torch.zeros(0, 3), torch.ones(2, 3) / 3).shape == (0, 2)
+
+
+def test_mixtures_of_prototypes():
+    prototypes = randn(CLIENTS, KEYS, WIDTH)
+    weights = torch.tensor([[1.0, 0, 0], [1, 1, 2], [0, 0, 0]], dtype=torch.float64)
+    mixed = weighted_prototypes(prototypes, weights)
+    a, b, c = prototypes
+    expected = torch.stack([a, (a + b + 2 * c) / 4, torch.zeros_like(a)])
+    torch.testing.assert_close(mixed, expected)
+
+
+def test_more_receivers_than_clients():
+    prototypes = randn(1, KEYS, WIDTH)
+    mixed = weighted_prototypes(prototypes, torch.ones(2, 1, dtype=torch.float64))
+    torch.testing.assert_close(mixed, prototypes.expand(2, -1, -1))
+
+
+def test_the_prototype_of_each_sample():
+    prototypes = randn(2, KEYS, WIDTH)
+    keys = torch.tensor([[3, 0, 0], [1, 2, 3]])
+    chosen = by_key(prototypes, keys)
+    for i in range(2):
+        for b in range(3):
+            assert torch.equal(chosen[i, b], prototypes[i, keys[i, b]])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_contrast_is_its_formula(temperature):
+    features, attract, repel = (randn(2, 3, WIDTH, seed=seed) for seed in range(3))
+    a = torch.cosine_similarity(features, attract, dim=-1) / temperature
+    b = torch.cosine_similarity(features, repel, dim=-1) / temperature
+    expected = -torch.log(a.exp() / (a.exp() + b.exp()))
+    loss = attract_repel_loss(features, attract, repel, temperature)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_contrast_by_hand():
+    one, other = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 3.0]]])
+    near = attract_repel_loss(one, one, other, 1.0)
+    assert near.item() == pytest.approx(math.log(1 + math.exp(-1)))
+    far = attract_repel_loss(one, -one, one, 0.02)  # e^{100} overflows single precision.
+    assert far.item() == pytest.approx(100)
+
+
+@pytest.mark.parametrize("missing", ["attract", "repel"])
+def test_a_sample_without_a_prototype_has_no_loss_and_no_gradient(missing):
+    features = randn(1, 2, WIDTH).requires_grad_()
+    sides = {"attract": randn(1, 2, WIDTH, seed=1), "repel": randn(1, 2, WIDTH, seed=2)}
+    sides[missing][0, 0] = 0
+    loss = attract_repel_loss(features, **sides, temperature=0.02)
+    assert loss[0, 0] == 0
+    assert loss[0, 1] > 0
+    loss.sum().backward()
+    assert not features.grad[0, 0].any()
+    assert features.grad[0, 1].any()
+
+
+def test_contrast_survives_features_of_zero():
+    features = torch.zeros(1, 1, WIDTH, dtype=torch.float64, requires_grad=True)
+    loss = attract_repel_loss(features, randn(1, 1, WIDTH), randn(1, 1, WIDTH, seed=1), 0.02)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(math.log(2))
+    assert features.grad.isfinite().all()

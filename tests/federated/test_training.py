@@ -1,0 +1,122 @@
+import pytest
+import torch
+
+from data_prep.errors import InputError
+from stforecast.federated.training import Optimizer, Training, moment_names, zero_moments
+
+CLIENTS = 3
+SETTINGS = {
+    "adam": {"optimizer": "adam", "lr": 0.1},
+    "adam with decay": {"optimizer": "adam", "lr": 0.1, "weight_decay": 0.5},
+    "sgd": {"optimizer": "sgd", "lr": 0.1},
+    "sgd with momentum": {
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 0.5,
+    },
+}
+
+
+def reference(params, training):
+    """An ordinary optimiser of one client."""
+    settings = {"lr": training.lr, "weight_decay": training.weight_decay, "foreach": False}
+    if training.optimizer == "adam":
+        return torch.optim.Adam(params, **settings)
+    return torch.optim.SGD(params, **settings, momentum=training.momentum)
+
+
+def losses(params, target):
+    """A quartic for each client; `target`: `(clients, 2, 2)`."""
+    error = params["a"] - target + params["b"].unsqueeze(-1)
+    return error.pow(4).flatten(1).sum(1)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_stacked_clients_are_optimised_as_if_alone(settings):
+    training = Training(**settings)
+    g = torch.Generator().manual_seed(0)
+    params = {
+        "a": torch.randn(CLIENTS, 2, 2, generator=g, dtype=torch.float64).requires_grad_(),
+        "b": torch.randn(CLIENTS, 2, generator=g, dtype=torch.float64).requires_grad_(),
+    }
+    target = torch.randn(CLIENTS, 2, 2, generator=g, dtype=torch.float64)
+    alone = [
+        {name: p.detach()[i : i + 1].clone().requires_grad_() for name, p in params.items()}
+        for i in range(CLIENTS)
+    ]
+    own = [reference(list(one.values()), training) for one in alone]
+    moments, steps = zero_moments(params, training), 0
+    for n_steps in (2, 1, 3):  # A new optimiser in every round, on the same moments.
+        optimizer = Optimizer(params, moments, steps, training)
+        for _ in range(n_steps):
+            optimizer.step(losses(params, target))
+            for i, (one, optimiser) in enumerate(zip(alone, own, strict=True)):
+                optimiser.zero_grad()
+                losses(one, target[i : i + 1]).sum().backward()
+                optimiser.step()
+        steps += n_steps
+        for i, one in enumerate(alone):
+            for name, p in one.items():
+                torch.testing.assert_close(params[name][i : i + 1], p)
+                for moment in moments:
+                    expected = own[i].state[p][moment]
+                    torch.testing.assert_close(moments[moment][name][i : i + 1], expected)
+
+
+@pytest.mark.xfail(strict=True, reason="steps are counted for a client, not for a parameter")
+def test_a_parameter_that_joins_later_is_optimised_as_if_alone():
+    training = Training(lr=0.1)
+    target = torch.zeros(1, 2, 2)
+    params = {"a": torch.ones(1, 2, 2).requires_grad_(), "b": torch.ones(1, 2).requires_grad_()}
+    alone = {name: p.detach().clone().requires_grad_() for name, p in params.items()}
+    optimiser, moments = reference(list(alone.values()), training), zero_moments(params, training)
+    for steps, frozen in enumerate((True, True, False)):
+        for each in (params, alone):
+            each["b"].requires_grad_(not frozen)
+        Optimizer(params, moments, steps, training).step(losses(params, target))
+        optimiser.zero_grad()
+        losses(alone, target).sum().backward()
+        optimiser.step()
+    torch.testing.assert_close(params["b"], alone["b"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"optimizer": "adam"}, ("exp_avg", "exp_avg_sq")),
+        ({"optimizer": "sgd"}, ()),
+        ({"optimizer": "sgd", "momentum": 0.9}, ("momentum_buffer",)),
+    ],
+)
+def test_moments_before_the_first_step(settings, names):
+    training = Training(**settings)
+    assert moment_names(training) == names
+    moments = zero_moments({"w": torch.ones(3, 2)}, training)
+    assert moments.keys() == set(names)
+    for tensors in moments.values():
+        assert torch.equal(tensors["w"], torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "rounds is 0"),
+        ({"epochs": -1}, "epochs is -1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"participation": 0.0}, r"participation is 0.0; it must be in \(0, 1\]"),
+        ({"participation": 1.5}, "participation is 1.5"),
+        ({"optimizer": "rmsprop"}, "choose adam or sgd"),
+    ],
+)
+def test_values_out_of_range_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        Training(**settings)
+
+
+@pytest.mark.xfail(strict=True, reason="only some settings are checked")
+@pytest.mark.parametrize("name", ["momentum", "weight_decay", "patience"])
+def test_negative_values_are_refused(name):
+    with pytest.raises(InputError, match=name):
+        Training(**{name: -1})

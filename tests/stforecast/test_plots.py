@@ -1,0 +1,539 @@
+"""Figures are read back from their axes and compared with numbers worked out by hand."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+
+from data_prep.errors import InputError
+from stforecast.plots import PLOTS, cdf, communication, horizon, predictions, rounds, save_figure
+from stforecast.plots.curves import as_curves
+from stforecast.results import METRIC_COLUMNS, open_run, write_csv
+
+ROUNDS = pd.DataFrame(
+    {
+        "round": [1, 2, 3],
+        "train_loss": [9.0, 8.0, 7.0],
+        "train_task_loss": [3.0, 2.0, 1.0],
+        "validation_loss": [4.0, 3.0, 2.5],
+        "bytes_down": [0, 100, 100],
+        "bytes_up": [50, 50, 50],
+    }
+)
+START = np.datetime64("2013-11-25", "ns")
+HOUR = np.timedelta64(1, "h")
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Writes a run folder without training: two cells, four hours, two steps ahead."""
+
+    def make(
+        name="fuels",
+        *,
+        y=((1, 2, 3, 4), (50, 60, 70, 80)),
+        offset=1.0,
+        errors=(1.0, 3.0),
+        by_step=(1.0, 2.0),
+        history=ROUNDS,
+        data="data/milan.nc",
+        service="internet",
+        units="1",
+        start=START,
+        attrs=None,
+        label=None,
+        folder=None,
+        **settings,
+    ):
+        out = tmp_path / (folder or f"{name}-{len(list(tmp_path.iterdir()))}")
+        settings = {"method": name, "select": "best", "seed": 1, **settings}
+        about = {"settings": settings, "label": label or name, "data": data, "service": service}
+        out.mkdir(parents=True)
+        (out / "run.json").write_text(json.dumps(about))
+        write_csv(history, out / "rounds.csv")
+        write_csv(metrics_table(errors, by_step), out / "metrics.csv")
+        write_forecasts(out, np.array(y, dtype=float), offset, len(by_step), start, units, attrs)
+        return open_run(out)
+
+    return make
+
+
+def metrics_table(errors, by_step):
+    """Test errors of clients and of steps; other selections and splits hold 99."""
+    clients = [(str(i), "all", e) for i, e in enumerate(errors)]
+    steps = [("all", str(i + 1), e) for i, e in enumerate(by_step)]
+    rows = [
+        (c, h, split, selection, metric, value if (split, selection) == ("test", "best") else 99.0)
+        for c, h, value in [*clients, *steps, ("all", "all", 77.0)]
+        for split in ("validation", "test")
+        for selection in ("last", "best")
+        for metric in ("mse", "raw_mae", "raw_mse", "raw_wape")
+    ]
+    columns = ["client", "horizon", "split", "selection", "metric", "value"]
+    return pd.DataFrame(rows, columns=columns).reindex(columns=list(METRIC_COLUMNS))
+
+
+def write_forecasts(out, y, offset, n_steps, start, units, attrs):
+    """Step h ahead is forecast `offset * h` too high."""
+    steps = np.arange(1, n_steps + 1)
+    dims = ("cell", "time", "horizon")
+    targets = np.stack([np.roll(y, 1 - h, axis=1) for h in steps], axis=-1)
+    xr.Dataset(
+        {
+            "y": (dims, targets, {"units": units}),
+            "y_hat": (dims, targets + offset * steps, {"units": units}),
+        },
+        coords={
+            "cell": np.arange(len(y)) + 100,
+            "time": start + np.arange(y.shape[1]) * HOUR,
+            "horizon": steps,
+        },
+        attrs=attrs or {},
+    ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
+
+
+def lines(ax):
+    """Labelled lines of a panel: label to (x, y)."""
+    found = {}
+    for line in ax.lines:
+        if not line.get_label().startswith("_"):
+            found.setdefault(line.get_label(), []).append(
+                (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
+            )
+    return found
+
+
+def legend_texts(fig):
+    return [text.get_text() for text in fig.legends[0].get_texts()]
+
+
+def note(fig):
+    return fig.legends[0].get_title().get_text()
+
+
+def seeds(make_run, **changes):
+    return [make_run(seed=s, **{k: v[s - 1] for k, v in changes.items()}) for s in (1, 2)]
+
+
+def test_runs_that_differ_in_seed_and_device_are_one_curve(make_run):
+    runs = [make_run(seed=1, device="cpu"), make_run(seed=2, device="cuda"), make_run("solo")]
+    fuels, solo = as_curves(runs)
+    assert (fuels.label, fuels.runs) == ("fuels (2 runs)", tuple(runs[:2]))
+    assert [fuels.run_label(r) for r in fuels.runs] == ["fuels (seed 1)", "fuels (seed 2)"]
+    assert solo.label == "solo"
+    assert fuels.color != solo.color
+
+
+def test_a_run_given_twice_counts_once(make_run):
+    run = make_run()
+    assert [len(c.runs) for c in as_curves([run, run])] == [1]
+
+
+def test_names_say_the_settings_that_differ_between_equal_labels_only(make_run):
+    runs = [
+        make_run(tau=0.1, rho=5, beta=1),
+        make_run(tau=0.1, rho=2, beta=1),
+        make_run(tau=0.5, rho=2, beta=1),
+        make_run("fedavg"),
+    ]
+    assert [c.name for c in as_curves(runs)] == [
+        "fuels (tau 0.1, rho 5)",
+        "fuels (tau 0.1, rho 2)",
+        "fuels (tau 0.5)",
+        "fedavg",
+    ]
+
+
+def test_names_say_data_and_service_whenever_there_are_several(make_run):
+    runs = [make_run(), make_run("solo", data="x/trentino.nc"), make_run(service="sms")]
+    names = [c.name for c in as_curves(runs)]
+    assert names == ["fuels (milan, internet)", "solo (trentino, internet)", "fuels (milan, sms)"]
+
+
+def test_names_say_the_path_if_nothing_else_differs(make_run):
+    runs = [make_run(data="a/milan.nc"), make_run(data="b/milan.nc")]
+    assert [c.name for c in as_curves(runs)] == ["fuels (a/milan.nc)", "fuels (b/milan.nc)"]
+
+
+def test_a_service_named_in_the_settings_or_found_is_the_same(make_run):
+    runs = [make_run(), make_run(service="internet", seed=2)]
+    runs[0].about["settings"]["service"] = None
+    runs[1].about["settings"]["service"] = "internet"
+    assert len(as_curves(runs)) == 1
+
+
+def test_no_two_of_two_dozen_curves_look_alike(make_run):
+    curves = as_curves([make_run(str(i)) for i in range(24)])
+    assert len({(c.color, c.line["linestyle"]) for c in curves}) == 24
+
+
+@pytest.mark.parametrize("plot", PLOTS.values(), ids=PLOTS)
+def test_no_runs(plot):
+    with pytest.raises(InputError, match="no runs to draw"):
+        plot([])
+
+
+@pytest.mark.parametrize("plot", PLOTS.values(), ids=PLOTS)
+def test_every_plot_draws_one_run_and_two_curves(plot, make_run, tmp_path):
+    runs = [make_run(), make_run("fedavg", label="a label as long as a line of text, " * 4)]
+    for i in (1, 2):
+        fig = plot(runs[:i], width=3.5)
+        assert isinstance(fig, Figure)
+        assert save_figure(fig, tmp_path / f"{i}.png").stat().st_size > 5000
+
+
+def test_predictions_draw_observed_and_forecast_in_units(make_run):
+    runs = [make_run(units="mph", service="speed"), make_run("solo", units="mph", service="speed")]
+    fig = predictions(runs)
+    low, high = fig.axes
+    times = (START + np.arange(4) * HOUR).tolist()
+    assert lines(low) == {
+        "observed": [(times, [1, 2, 3, 4])],
+        "fuels": [(times, [2, 3, 4, 5])],
+        "solo": [(times, [2, 3, 4, 5])],
+    }
+    assert lines(high)["observed"] == [(times, [50, 60, 70, 80])]
+    titles = [ax.get_title(loc="left") for ax in fig.axes]
+    assert titles == ["cell 100, lowest mean", "cell 101, highest mean"]
+    assert low.get_ylabel() == "speed (mph)"
+    assert high.get_xlabel() == "time on the data's clock, 2013"
+    assert legend_texts(fig) == ["observed", "fuels", "solo"]
+    assert low.lines[0].get_color() == "black"
+
+
+def test_predictions_of_a_later_step_stand_at_the_time_they_are_for(make_run):
+    fig = predictions([make_run()], horizon=2, cells="101")
+    assert lines(fig.axes[0])["fuels"] == [
+        ((START + np.arange(1, 5) * HOUR).tolist(), [62, 72, 82, 52])
+    ]
+
+
+def test_predictions_of_seeds_share_colour_and_entry(make_run):
+    fig = predictions(seeds(make_run, offset=(1.0, 3.0)), cells="100")
+    values = [y for _, y in lines(fig.axes[0])["fuels (2 runs)"]]
+    assert values == [[2, 3, 4, 5], [4, 5, 6, 7]]
+    assert legend_texts(fig) == ["observed", "fuels (2 runs)"]
+
+
+def test_predictions_leave_gaps_where_nothing_was_observed(make_run):
+    y = [[1, np.nan, 3, 4], [np.nan] * 4, [5, 5, 5, 5]]
+    fig = predictions([make_run(y=y), make_run("solo", y=y)])
+    assert [ax.get_title(loc="left")[:8] for ax in fig.axes] == ["cell 100", "cell 102"]
+    ((_, values),) = lines(fig.axes[0])["observed"]
+    np.testing.assert_array_equal(values, [1, np.nan, 3, 4])
+
+
+def test_default_cells_are_spread_over_the_ranks_of_the_mean(make_run):
+    means = [[m] * 4 for m in (30, 0, 60, 20, 50, 10, 40)]
+    titles = [ax.get_title(loc="left") for ax in predictions([make_run(y=means)]).axes]
+    assert titles == [
+        "cell 101, lowest mean",
+        "cell 103, mean at quantile 0.33",
+        "cell 106, mean at quantile 0.67",
+        "cell 102, highest mean",
+    ]
+    (only,) = predictions([make_run(y=[[1, 2, 3]])]).axes
+    assert only.get_title(loc="left") == "cell 100"
+
+
+def test_predictions_draw_the_named_cells_in_order(make_run):
+    fig = predictions([make_run()], cells="101, 100")
+    assert [ax.get_title(loc="left") for ax in fig.axes] == ["cell 101", "cell 100"]
+
+
+def test_predictions_of_some_hours(make_run):
+    ((times, values),) = lines(predictions([make_run()], hours=2).axes[0])["observed"]
+    assert (len(times), values) == (2, [1, 2])
+
+
+def test_predictions_join_test_parts_that_overlap(make_run):
+    later = make_run("solo", y=[[3, 4, 5, 6], [70, 80, 90, 100]], start=START + 2 * HOUR)
+    panel = lines(predictions([make_run(), later], cells="100").axes[0])
+    assert panel["observed"] == [((START + np.arange(6) * HOUR).tolist(), [1, 2, 3, 4, 5, 6])]
+    assert panel["solo"] == [((START + np.arange(2, 6) * HOUR).tolist(), [4, 5, 6, 7])]
+
+
+@pytest.mark.parametrize(("clock", "label"), [("utc", "time (UTC)"), ("local", "local time")])
+def test_predictions_name_the_clock(make_run, clock, label):
+    fig = predictions([make_run(attrs={"clock": clock})])
+    assert fig.axes[-1].get_xlabel() == f"{label}, 2013"
+
+
+def test_dates_carry_both_years_at_new_year(make_run):
+    fig = predictions([make_run(start=np.datetime64("2013-12-31T22", "ns"))])
+    assert fig.axes[-1].get_xlabel().endswith("2013–2014")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"service": "sms", "y": ((1, 2, 3, 9), (50, 60, 70, 80))},
+        {"data": "metr-la.nc", "start": START + 100 * HOUR},
+        {"y": ((1, 2, 3, np.nan), (50, 60, 70, 80))},
+    ],
+)
+def test_predictions_refuse_runs_on_other_data(make_run, other):
+    with pytest.raises(InputError, match=r"fuels-1 was tested on other data .* than .*fuels-0 "):
+        predictions([make_run(), make_run(**other)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cells": "100,7"}, "no cell '7' among the 2 that were tested: 100, 101"),
+        ({"horizon": 3}, "no forecasts 3 steps ahead; choose a horizon of 1 to 2"),
+        ({"hours": 0}, "hours is 0"),
+    ],
+)
+def test_predictions_refuse_what_is_not_there(make_run, options, message):
+    with pytest.raises(InputError, match=message):
+        predictions([make_run()], **options)
+
+
+def test_predictions_refuse_a_cell_that_one_run_lacks(make_run):
+    smaller = make_run("solo", y=[[1, 2, 3, 4]], folder="solo")
+    with pytest.raises(InputError, match="solo: no cell 101"):
+        predictions([make_run(), smaller])
+
+
+@pytest.mark.parametrize(
+    ("y", "message"), [([[np.nan] * 4], "nothing was observed"), ([[1.0]], "single test window")]
+)
+def test_predictions_refuse_what_makes_no_line(make_run, y, message):
+    with pytest.raises(InputError, match=message):
+        predictions([make_run(y=y)])
+
+
+def test_cdf_rises_by_one_client_at_each_error(make_run):
+    fig = cdf([make_run(errors=(4.0, 1.0, 2.0, 3.5))])
+    (ax,) = fig.axes
+    label = "fuels: median 2.75, mean 2.62"
+    assert lines(ax) == {label: [([0, 1, 2, 3.5, 4], [0, 0.25, 0.5, 0.75, 1])]}
+    assert ax.lines[0].get_xydata().tolist() == [[2.75, 0.5]]
+    assert ax.lines[1].get_drawstyle() == "steps-post"
+    assert ax.get_xlim()[0] == 0
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (
+        "test MSE of z-scores, per client",
+        "share of clients",
+    )
+    assert legend_texts(fig) == [label]
+
+
+def test_the_area_left_of_a_cdf_is_the_mean_error(make_run):
+    (ax,) = cdf([make_run(errors=(4.0, 1.0, 2.0, 3.5))]).axes
+    ((x, y),) = lines(ax).popitem()[1]
+    assert np.dot(1 - np.array(y[:-1]), np.diff(x)) == pytest.approx(10.5 / 4)
+
+
+def test_cdf_pools_the_clients_of_seeds(make_run):
+    (ax,) = cdf(seeds(make_run, errors=((1.0, 3.0), (2.0, 6.0)))).axes
+    assert lines(ax) == {
+        "fuels (2 runs): median 2.5, mean 3": [([0, 1, 2, 3, 6], [0, 0.25, 0.5, 0.75, 1])]
+    }
+
+
+def test_cdf_reports_clients_without_an_error(make_run):
+    (ax,) = cdf([make_run(errors=(1.0, np.nan, 3.0)), make_run("solo", errors=(np.inf,) * 3)]).axes
+    assert lines(ax) == {
+        "fuels: median 2, mean 2 (1 of 3 clients have no finite error)": [([0, 1, 3], [0, 0.5, 1])],
+        "solo (3 of 3 clients have no finite error)": [([0], [0])],
+    }
+
+
+def test_cdf_of_no_error_at_all(make_run):
+    with pytest.raises(InputError, match="no client of these runs has a finite mse"):
+        cdf([make_run(errors=(np.nan, np.nan))])
+
+
+@pytest.mark.parametrize(
+    ("metric", "label"),
+    [
+        ("mse", "MSE of z-scores"),
+        ("raw_mae", "MAE of speed (mph)"),
+        ("raw_mse", "MSE of speed (mph²)"),
+        ("raw_wape", "WAPE (share)"),
+    ],
+)
+def test_errors_are_labelled_with_their_units(make_run, metric, label):
+    (ax,) = cdf([make_run(units="mph", service="speed")], metric=metric).axes
+    assert ax.get_xlabel() == f"test {label}, per client"
+
+
+def test_units_that_differ_are_not_named(make_run):
+    runs = [make_run(), make_run(units="mph", service="speed", data="metr-la.nc")]
+    (ax,) = cdf(runs, metric="raw_mae").axes
+    assert ax.get_xlabel() == "test MAE of traffic (own units), per client"
+    assert lines(ax).keys() == {
+        "fuels (milan, internet): median 2, mean 2",
+        "fuels (metr-la, speed): median 2, mean 2",
+    }
+
+
+@pytest.mark.parametrize("plot", [cdf, horizon])
+def test_an_unknown_metric_is_refused_with_the_known_ones(make_run, plot):
+    with pytest.raises(
+        InputError, match="fuels-0: unknown metric 'mea'; choose one of: mse, raw_mae"
+    ):
+        plot([make_run()], metric="mea")
+
+
+def test_errors_are_of_the_selection_in_the_settings(make_run):
+    (ax,) = cdf([make_run(select="last")]).axes
+    ((x, _),) = lines(ax).popitem()[1]
+    assert x == [0, 99, 99]
+
+
+def test_communication_adds_up_bytes_of_both_ways(make_run):
+    fig = communication([make_run()])
+    (ax,) = fig.axes
+    assert lines(ax) == {"fuels": [([50, 200, 350], [3, 2, 1])]}
+    assert ax.get_xscale() == "log"
+    assert ax.get_ylabel() == "training MSE of z-scores"
+    (ax,) = communication([make_run()], loss="validation").axes
+    assert lines(ax) == {"fuels": [([50, 200, 350], [4, 3, 2.5])]}
+    assert note(fig) == ""
+
+
+def test_bytes_have_human_units(make_run):
+    (ax,) = communication([make_run(history=ROUNDS * [1, 1, 1, 1, 5e6, 5e6])]).axes
+    texts = [ax.xaxis.get_major_formatter()(v) for v in (500, 2e4, 5e6, 1e9)]
+    assert texts == ["500 B", "20 kB", "5 MB", "1 GB"]
+
+
+def test_methods_that_send_nothing_are_level_lines(make_run):
+    silent = ROUNDS.assign(bytes_down=0, bytes_up=0)
+    (ax,) = communication([make_run(), make_run("solo", history=silent)]).axes
+    assert lines(ax)["solo, sends nothing"] == [([0, 1], [1, 1])]
+
+
+def test_runs_without_rounds_are_named(make_run):
+    runs = [
+        make_run("ridge", history=ROUNDS[:0]),
+        make_run(),
+        make_run("boost", history=ROUNDS[:0]),
+    ]
+    expected = "Not drawn, having no training loss: ridge, boost"
+    fig = communication(runs)
+    assert note(fig) == expected
+    assert legend_texts(fig) == ["fuels"]
+    assert note(rounds(runs)) == expected.replace("training", "training or validation")
+    assert fig.axes[0].lines[0].get_color() == as_curves(runs)[1].color
+
+
+def test_a_seed_without_a_finite_loss_is_named(make_run):
+    runs = seeds(make_run, history=(ROUNDS, ROUNDS.assign(train_task_loss=np.nan)))
+    assert note(communication(runs)) == "Not drawn, having no training loss: fuels (seed 2)"
+
+
+def test_communication_needs_a_run_that_sends(make_run):
+    with pytest.raises(InputError, match="none of these runs has a training loss and sends"):
+        communication([make_run(history=ROUNDS[:0]), make_run("solo", history=ROUNDS[:0])])
+
+
+def test_rounds_draw_both_losses_of_every_seed(make_run):
+    fig = rounds(seeds(make_run, history=(ROUNDS, ROUNDS[:2])))
+    training, validation = fig.axes
+    assert lines(training) == {"fuels (2 runs)": [([1, 2, 3], [3, 2, 1]), ([1, 2], [3, 2])]}
+    assert lines(validation) == {"fuels (2 runs)": [([1, 2, 3], [4, 3, 2.5]), ([1, 2], [4, 3])]}
+    assert validation.get_ylabel() == "validation MSE of z-scores"
+    assert validation.get_xlabel() == "round"
+    assert legend_texts(fig) == ["fuels (2 runs)"]
+
+
+def test_rounds_without_a_validation_part_are_one_panel(make_run):
+    fig = rounds([make_run(history=ROUNDS.assign(validation_loss=np.nan))])
+    assert [ax.get_ylabel() for ax in fig.axes] == ["training MSE of z-scores"]
+    assert note(fig) == "Not drawn, having no validation loss: fuels"
+
+
+def test_a_single_round_is_numbered_in_whole_numbers(make_run):
+    fig = rounds([make_run(history=ROUNDS[:1])])
+    assert fig.axes[0].get_xticks().tolist() == [0, 1, 2]
+
+
+def test_rounds_need_rounds(make_run):
+    with pytest.raises(InputError, match="none of these runs has rounds"):
+        rounds([make_run(history=ROUNDS[:0])])
+
+
+def test_horizon_draws_the_pooled_error_of_each_step(make_run):
+    fig = horizon([make_run(by_step=(1.0, 2.0, 4.0)), make_run("solo", by_step=(3.0,))])
+    (ax,) = fig.axes
+    assert [line.get_xydata().tolist() for line in ax.lines] == [[[1, 1], [2, 2], [3, 4]], [[1, 3]]]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("steps ahead", "test MAE of internet")
+    assert legend_texts(fig) == ["fuels", "solo"]
+
+
+def test_horizon_of_seeds_is_a_mean_between_whiskers(make_run):
+    (ax,) = horizon(seeds(make_run, by_step=((1.0, 2.0), (3.0, 8.0)))).axes
+    (mean,) = ax.lines
+    assert mean.get_xydata().tolist() == [[1, 2], [2, 5]]
+    (whiskers,) = ax.collections
+    assert [s.tolist() for s in whiskers.get_segments()] == [[[1, 1], [1, 3]], [[2, 2], [2, 8]]]
+
+
+def test_horizon_names_curves_with_a_step_that_has_no_error(make_run):
+    fig = horizon(seeds(make_run, by_step=((1.0, np.nan), (3.0, 8.0))))
+    np.testing.assert_array_equal(fig.axes[0].lines[0].get_ydata(), [2, np.nan])
+    assert legend_texts(fig) == ["fuels (2 runs), not finite everywhere"]
+
+
+def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
+    runs = [*seeds(make_run, by_step=((2.0,), (4.0,))), make_run("solo", by_step=(5.0,))]
+    (ax,) = horizon(runs).axes
+    assert [bar.get_width() for bar in ax.patches] == [3, 5]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["fuels (2 runs)", "solo"]
+    assert ax.get_xlabel() == "test MAE of internet"
+    assert [text.get_text() for text in ax.texts] == ["3", "5"]
+    assert ax.yaxis_inverted()
+
+
+@pytest.mark.parametrize("width", [3.5, 7.16])
+@pytest.mark.parametrize("n_runs", [1, 4, 8])
+def test_the_legend_fits_and_the_panels_keep_their_height(make_run, width, n_runs):
+    labels = ["a method with quite a long label", *"bcdefg", "words " * 20]
+    fig = rounds([make_run(m, label=m) for m in labels[-n_runs:]], width=width)
+    fig.draw_without_rendering()
+    box = fig.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= fig.bbox.width
+    for ax in fig.axes:
+        assert 1.3 < ax.get_window_extent().height / fig.dpi < 2.0
+        assert ax.get_tightbbox().y0 > box.y1 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("f.png", b"\x89PNG"), ("a/f.pdf", b"%PDF"), ("f.SVG", b"<?xml")]
+)
+def test_a_figure_is_written_in_the_format_of_its_extension(make_run, tmp_path, name, start):
+    path = save_figure(cdf([make_run()]), tmp_path / name)
+    content = path.read_bytes()
+    assert content.startswith(start)
+    assert b"/Type3" not in content
+
+
+def test_a_png_has_200_dots_an_inch(make_run, tmp_path):
+    path = save_figure(cdf([make_run()], width=3.5), tmp_path / "f.png")
+    assert int.from_bytes(path.read_bytes()[16:20], "big") == 700
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("f.jpeg", "extension '.jpeg'"), ("figure", "no extension")]
+)
+def test_other_extensions_are_refused_with_the_known_ones(make_run, tmp_path, name, found):
+    with pytest.raises(InputError, match=rf"{name}: {found}; .* one of .pdf, .png, .svg"):
+        save_figure(cdf([make_run()]), tmp_path / name)
+
+
+def test_a_figure_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "f.png"
+    path.write_bytes(b"old")
+    fig = Figure()
+    fig.text(0.5, 0.5, r"$\nonsense$")
+    with pytest.raises(ValueError, match="nonsense"):
+        save_figure(fig, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["f.png"]
+    assert path.read_bytes() == b"old"
