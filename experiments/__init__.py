@@ -1,0 +1,1 @@
+"""The `stforecast` command, benchmarks and their tables."""

@@ -1,0 +1,146 @@
+"""Command-line options made from what the packages declare: dataclass fields and parameters.
+
+A new method, model or data set needs no line here: its options appear by themselves, with the texts
+of its docstring as help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+
+def from_dataclass(options: type) -> list[click.Option]:
+    """One option for each field, described by the docstring's `Attributes`."""
+    hints, texts = typing.get_type_hints(options), entries(options.__doc__, "Attributes")
+    return [
+        _option(f.name, hints[f.name], _default(f), texts.get(f.name, ""))
+        for f in dataclasses.fields(options)
+    ]
+
+
+def from_function(
+    function: Callable[..., Any], leave_out: tuple[str, ...] = ()
+) -> list[click.Option]:
+    """One option for each keyword-only parameter, described by the docstring's `Args`."""
+    hints, texts = typing.get_type_hints(function), entries(function.__doc__, "Args")
+    return [
+        _option(p.name, hints[p.name], p.default, texts.get(p.name, ""))
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in leave_out
+    ]
+
+
+def entries(doc: str | None, section: str) -> dict[str, str]:
+    """Names and texts of one section of a Google-style docstring.
+
+    >>> entries(peek.__doc__, "Args")
+    {'args': 'raw arguments.', 'flag': 'such as `--method`.', 'default': 'where it is not there.'}
+    """
+    body = inspect.cleandoc(doc or "").partition(f"\n{section}:\n")[2]
+    body = re.split(r"\n(?=\S)", body)[0]
+    found = re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w+: |\Z)", body, re.M | re.S)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _option(name: str, hint: Any, default: Any, text: str) -> click.Option:
+    flag = "--" + name.replace("_", "-")
+    text = text.replace("`", "")
+    text = text[:1].upper() + text[1:]
+    if hint is bool:
+        flag = f"{flag}/--no-{flag[2:]}"
+    return click.Option(
+        [flag, name],
+        type=_click_type(hint),
+        default=None if default is inspect.Parameter.empty else default,
+        show_default=default not in (None, inspect.Parameter.empty),
+        help=text,
+    )
+
+
+def _click_type(hint: Any) -> click.ParamType | None:
+    if typing.get_origin(hint) is Literal:
+        return click.Choice(typing.get_args(hint))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
+        return _click_type(inner)
+    known: dict[Any, click.ParamType] = {
+        bool: click.BOOL,
+        int: click.INT,
+        float: click.FLOAT,
+        str: click.STRING,
+        Path: click.Path(path_type=Path),
+    }
+    return known[hint]
+
+
+class OptionSections(click.Command):
+    """A command whose options depend on some of its own arguments, listed in sections in its help.
+
+    Args:
+        sections: from the raw arguments to titled lists of further options.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Callable[[list[str]], dict[str, list[click.Option]]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._fixed = list(self.params)
+        self._make_sections = sections
+        self._sections: dict[str, list[click.Option]] = {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find out which options there are, then parse."""
+        self._sections = self._make_sections(args)
+        self.params = self._fixed + [o for options in self._sections.values() for o in options]
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the fixed options, then each section under its title."""
+        own = {id(o) for options in self._sections.values() for o in options}
+        fixed = [p for p in self.get_params(ctx) if id(p) not in own]
+        for title, params in {"Options": fixed, **self._sections}.items():
+            records = [r for r in (p.get_help_record(ctx) for p in params) if r]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def peek(args: list[str], flag: str, default: str) -> str:
+    """Value of `flag` among raw arguments, before they are parsed.
+
+    Args:
+        args: raw arguments.
+        flag: such as `--method`.
+        default: where it is not there.
+
+    >>> peek(["--rounds", "5", "--method=solo"], "--method", "fuels")
+    'solo'
+    """
+    found = default
+    for value in _values(args, flag):
+        found = value
+    return found
+
+
+def _values(args: list[str], flag: str) -> Iterator[str]:
+    for i, arg in enumerate(args):
+        if arg.startswith(f"{flag}="):
+            yield arg.partition("=")[2]
+        elif arg == flag and i + 1 < len(args):
+            yield args[i + 1]

@@ -1,0 +1,37 @@
+"""A progress bar over the rounds of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+from stforecast.federated.rounds import RoundReport
+
+
+@contextmanager
+def rounds_bar(
+    rounds: int, *, progress: bool, label: str = "rounds", keep: bool = True
+) -> Iterator[Callable[[RoundReport], None]]:
+    """Give a function to call after each round, which moves the bar and shows the latest loss.
+
+    Args:
+        rounds: how many there will be.
+        progress: whether to show the bar (never where the output is no terminal).
+        label: text before the bar.
+        keep: whether the bar stays on the screen when it is done.
+    """
+    with tqdm(
+        total=rounds, desc=label, unit="round", disable=None if progress else True, leave=keep
+    ) as bar:
+
+        def after_round(report: RoundReport) -> None:
+            loss, shown = report.validation_loss, "validation"
+            if math.isnan(loss):
+                loss, shown = report.train_task_loss, "training"
+            bar.set_postfix_str(f"{shown} loss {loss:.4f}", refresh=False)
+            bar.update()
+
+        yield after_round
