@@ -24,16 +24,16 @@ class ForecastTask:
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """Mean squared error of each client over its observed targets (FUELS, Eq. 14)."""
         total, count = self.score(prediction, batch)
-        return total / count.clamp(min=1)
+        return total.sum(1) / count.sum(1).clamp(min=1)
 
     def keys(self, batch: Batch) -> Tensor:
         """Slot of the period of each sample's first target."""
         return batch["slot"]
 
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Squared error and number of observed targets of each client."""
+        """Squared error and number of observed targets of each sample."""
         error = torch.where(batch["mask"], prediction - batch["y"], 0.0)
-        return error.square().flatten(1).sum(1), batch["mask"].flatten(1).sum(1)
+        return error.square().sum(-1), batch["mask"].sum(-1)
 
 
 def client_data(windows: Windows) -> ClientData:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-
 Batch = dict[str, Tensor]
 """Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task knows their names."""
 
@@ -38,10 +36,18 @@ class ClientData:
         return ClientData({name: t.to(device) for name, t in self.tensors.items()}, self.sizes)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
-        """All samples in order, `rows` at a time: for prediction."""
+        """All samples in order, `rows` at a time: for prediction.
+
+        Yields:
+            Batches, with `valid` `(clients, rows)` besides: False where a client is padded.
+        """
         total = int(self.sizes.max()) if len(self) else 0
         for start in range(0, total, rows):
-            yield {name: t[:, start : min(start + rows, total)] for name, t in self.tensors.items()}
+            stop = min(start + rows, total)
+            valid = torch.arange(start, stop) < self.sizes[:, None]
+            device = next(iter(self.tensors.values())).device
+            chunk = {name: t[:, start:stop] for name, t in self.tensors.items()}
+            yield {**chunk, "valid": valid.to(device)}
 
 
 def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
@@ -66,16 +72,8 @@ def batches(
         data: samples of clients that all have the same number of them.
         batch_size: samples a batch.
         generators: one for each client, to shuffle its samples; None keeps their order.
-
-    Raises:
-        InputError: if a client has less than one batch.
     """
     samples = int(data.sizes[0])
-    if samples < batch_size:
-        raise InputError(
-            f"a client has {samples} training samples, fewer than one batch of {batch_size}; "
-            "use longer data, an earlier split or a smaller --batch-size"
-        )
     starts = range(0, samples - batch_size + 1, batch_size)
     if generators is None:
         for start in starts:

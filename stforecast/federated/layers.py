@@ -12,7 +12,11 @@ import torch
 from torch import Tensor, nn
 
 
-class ClientLinear(nn.Module):
+class Stacked(nn.Module):
+    """Base of the layers whose parameters have a client axis; `Population` asks for it."""
+
+
+class ClientLinear(Stacked):
     """`nn.Linear` for each client: `y = x W + b`.
 
     Args:
@@ -34,7 +38,7 @@ class ClientLinear(nn.Module):
         return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
 
 
-class ClientGRU(nn.Module):
+class ClientGRU(Stacked):
     """One-layer `nn.GRU` for each client, returning the last hidden state.
 
     The gates and their order (reset, update, new) are those of `torch.nn.GRU`; the weights are

@@ -38,7 +38,7 @@ class Task(Protocol):
         ...
 
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Validation loss as `(sum, count)`, each `(clients,)`; the lower the better."""
+        """Validation loss of each sample as `(sum, count)`, each `(clients, batch)`."""
         ...
 
 
@@ -141,12 +141,11 @@ class Method:
         """Predictions of clients from their own state and the server's latest message.
 
         Args:
-            state: the clients' parameters and buffers `(clients, …)`.
+            state: the clients' parameters, buffers and memory `(clients, …)`.
             payload: what `broadcast` would send to them now.
             x: `(clients, batch, …)`.
         """
-        shared = {name: t for name, t in payload.items() if name in self.population.names}
-        params = {**state, **shared}
+        params = {**state, **payload}
         return self.population.decode(params, self.population.encode(params, x))
 
 

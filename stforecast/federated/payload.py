@@ -33,12 +33,14 @@ def total_bytes(payload: Payload) -> int:
 
 
 def concatenate(payloads: Sequence[Payload]) -> Payload:
-    """Join payloads of several cohorts along the client axis."""
+    """Join payloads of several cohorts along the client axis.
+
+    Raises:
+        ValueError: if they do not hold the same names.
+    """
     if len(payloads) == 1:
         return payloads[0]
-    return {name: torch.cat([p[name] for p in payloads]) for name in payloads[0]}
-
-
-def select(payload: Payload, rows: Tensor) -> Payload:
-    """The payload of some clients. `rows`: `(n,)` positions on the client axis."""
-    return {name: t[rows] for name, t in payload.items()}
+    names = payloads[0].keys()
+    if different := next((p.keys() ^ names for p in payloads if p.keys() != names), None):
+        raise ValueError(f"some clients sent {sorted(different)} and others did not")
+    return {name: torch.cat([p[name] for p in payloads]) for name in names}

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from stforecast.federated.layers import Stacked
+
 Params = dict[str, Tensor]
 """Parameter name to tensor `(clients, …)`."""
 
@@ -38,8 +40,9 @@ class PerClient(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the module with each client's own parameters and buffers."""
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        rows = {name: t.unbind() for name, t in state.items()}
         outputs = [
-            functional_call(self.module, {name: t[i] for name, t in state.items()}, x[i])
+            functional_call(self.module, {name: row[i] for name, row in rows.items()}, x[i])
             for i in range(len(x))
         ]
         return torch.stack(outputs)
@@ -70,6 +73,9 @@ class Population:
 
     Attributes:
         names: names of the model's parameters and buffers, `encoder.…` and `head.…`.
+
+    Raises:
+        ValueError: naming a module whose parameters have no client axis.
     """
 
     def __init__(self, build: Callable[[], SplitModel], seed: int = 0) -> None:
@@ -79,9 +85,19 @@ class Population:
         self._lone = tuple(
             f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
         )
+        self._refuse_unstacked()
         self._parameters = self._stackable(dict(self.model.named_parameters()))
         self._buffers = self._stackable(dict(self.model.named_buffers()))
         self.names = (*self._parameters, *self._buffers)
+
+    def _refuse_unstacked(self) -> None:
+        for name, module in self.model.named_modules():
+            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            if own and not isinstance(module, Stacked) and not name.startswith(self._lone):
+                raise ValueError(
+                    f"{name} ({type(module).__name__}) has no client axis; put it in PerClient(…) "
+                    "or derive it from stforecast.federated.layers.Stacked"
+                )
 
     def _stackable(self, tensors: Mapping[str, Tensor]) -> Params:
         return {
@@ -103,11 +119,11 @@ class Population:
 
     def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Features `(clients, batch, d)` of inputs `(clients, batch, …)`."""
-        return functional_call(self.model.encoder, _part(params, "encoder."), (x,))
+        return functional_call(self.model.encoder, _part(params, "encoder."), (x,), strict=True)
 
     def decode(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """Predictions of features `(clients, batch, d)`."""
-        return functional_call(self.model.head, _part(params, "head."), (features,))
+        return functional_call(self.model.head, _part(params, "head."), (features,), strict=True)
 
     def train(self, training: bool = True) -> None:
         """Switch dropout and batch normalisation between training and evaluation."""

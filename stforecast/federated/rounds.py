@@ -7,11 +7,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
+from data_prep.errors import InputError
 from stforecast.federated.data import Batch, ClientData, take
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate, total_bytes
@@ -23,8 +25,11 @@ log = logging.getLogger(__name__)
 COHORT_ON_CPU = 16
 """Clients trained together on a CPU: about what keeps parameters and moments in cache."""
 
-PREDICT_ROWS = 4096
-"""Samples of a client predicted at once."""
+PREDICT_ROWS_ON_CPU = 128
+"""Samples of a client predicted at once on a CPU: activations then stay in cache."""
+
+PREDICT_ROWS_ON_GPU = 4096
+"""The same on a GPU, which wants big products."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Federation:
         device: torch.device | str = "cpu",
         cohort_size: int | None = None,
     ) -> None:
+        _check_sizes(train.sizes, method.training.batch_size)
         self.method, self.seed, self.device = method, seed, torch.device(device)
         self.train = train.to(device)
         self.validation = validation.to(device) if validation is not None else None
@@ -98,7 +104,6 @@ class Federation:
             params=population.parameters(n, self.device),
             buffers=population.buffers(n, self.device),
             moments={},
-            steps=torch.zeros(n, dtype=torch.long),
             sizes=self.train.sizes,
         )
         server = self.method.init(clients, self.train.sizes, self.seed)
@@ -127,9 +132,7 @@ class Federation:
         down = up = 0
         uploads, losses, task_losses = [], [], []
         self.method.population.train()
-        for ids in cohorts(
-            participants.ids, self.train.sizes, self.state.clients.steps, self.cohort_size
-        ):
+        for ids in cohorts(participants.ids, self.state.clients, self.cohort_size):
             cohort = Cohort(
                 self.state.clients,
                 ids,
@@ -139,7 +142,8 @@ class Federation:
                 self.state.round,
             )
             payload = self.method.broadcast(self.state.server, self._some(ids))
-            upload = self.method.local_update(cohort, payload)
+            with self._own_randomness(int(ids[0])):
+                upload = self.method.local_update(cohort, payload)
             cohort.write_back()
             down, up = down + total_bytes(payload), up + total_bytes(upload)
             uploads.append((ids, upload))
@@ -157,8 +161,19 @@ class Federation:
             bytes_up=up,
             seconds=time.perf_counter() - start,
         )
+        if not math.isfinite(report.train_loss):
+            loss = report.train_loss
+            log.warning("round %d: the training loss is %s; try a smaller lr", report.round, loss)
         self.reports.append(report)
         return report
+
+    @contextmanager
+    def _own_randomness(self, first: int) -> Iterator[None]:
+        """Key torch's global generators, which dropout uses, to the run, round and cohort."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(generator(self.seed, self.state.round, first, 2).initial_seed())
+            yield
 
     def participants(self) -> Participants:
         """The clients of the coming round: all in the first, then a random share α."""
@@ -187,8 +202,7 @@ class Federation:
         if self.validation is None:
             return math.nan
         loss = self.evaluate(self.validation)
-        known = [r.validation_loss for r in self.reports]
-        if not known or loss < min(known):
+        if not any(r.validation_loss <= loss for r in self.reports) and not math.isnan(loss):
             self.best = copy.deepcopy(self.state)
         return loss
 
@@ -196,8 +210,9 @@ class Federation:
         """The task's score over all samples of all clients: total sum over total count."""
         total, count = 0.0, 0.0
         for batch, prediction in predictions(self.method, self.state, data, self.cohort_size):
-            s, c = self.method.task.score(prediction, batch)
-            total, count = total + float(s.sum()), count + float(c.sum())
+            of_samples = self.method.task.score(prediction, batch)
+            s, c = (torch.where(batch["valid"], v, 0).sum() for v in of_samples)
+            total, count = total + float(s), count + float(c)
         return total / count if count else math.nan
 
     def history(self) -> list[dict[str, float]]:
@@ -222,17 +237,28 @@ def predictions(
     """
     method.population.train(False)
     clients = state.clients
+    on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
+    rows = PREDICT_ROWS_ON_CPU if on_cpu else PREDICT_ROWS_ON_GPU
     for ids in torch.arange(len(data)).split(cohort_size):
-        own = take({**clients.params, **clients.buffers}, ids)
+        own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
         to = Participants(ids, clients.sizes[ids], state.round)
         payload = method.broadcast(state.server, to)
-        for batch in data.take(ids).chunks(PREDICT_ROWS):
+        for batch in data.take(ids).chunks(rows):
             yield batch, method.predict(own, payload, batch["x"])
 
 
+def _check_sizes(sizes: Tensor, batch_size: int) -> None:
+    if int(sizes.min()) < batch_size:
+        raise InputError(
+            f"client {int(sizes.argmin())} has {int(sizes.min())} training samples, fewer than one "
+            f"batch of {batch_size}; use longer data, another split or a smaller --batch-size"
+        )
+
+
 def _mean_record(cohort: Cohort, name: str) -> Tensor:
-    """Mean of what the cohort noted under `name`, `(clients,)`."""
-    return torch.stack(cohort.records[name]).mean(0)
+    """Mean of what the cohort noted under `name`, `(clients,)`; NaN if it noted nothing."""
+    nothing = [torch.full((len(cohort),), math.nan)]
+    return torch.stack(cohort.records.get(name, nothing)).mean(0)
 
 
 def _mean(values: list[Tensor]) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stforecast.federated.data import Batch, ClientData, batches, is_range, take
 from stforecast.federated.population import Params
-from stforecast.federated.training import Moments, Optimizer, Training
+from stforecast.federated.training import STEPS, Moments, Optimizer, Training
 
 
 @dataclass
@@ -24,7 +24,6 @@ class Clients:
         params: trainable tensors: the model's and those that a method adds, by name.
         buffers: the model's running statistics.
         moments: the optimiser's state for `params`.
-        steps: `(clients,)` optimiser steps done so far.
         sizes: `(clients,)` training samples of each client.
         memory: what a method keeps on its clients besides, e.g. moving averages.
     """
@@ -32,12 +31,11 @@ class Clients:
     params: Params
     buffers: Params
     moments: Moments
-    steps: Tensor
     sizes: Tensor
     memory: Params = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.steps)
+        return len(self.sizes)
 
     def groups(self) -> list[tuple[str, Params]]:
         """All groups of tensors with a client axis, by name."""
@@ -52,7 +50,7 @@ class Clients:
     def flat(self) -> dict[str, Tensor]:
         """Every tensor under the name `group/name`."""
         named = {f"{group}/{name}": t for group, ts in self.groups() for name, t in ts.items()}
-        return {**named, "steps": self.steps, "sizes": self.sizes}
+        return {**named, "sizes": self.sizes}
 
 
 @dataclass
@@ -81,23 +79,26 @@ class State:
         """The state whose `flat` this is.
 
         Raises:
-            KeyError: if `clients/steps` or `clients/sizes` is missing.
+            KeyError: if `clients/sizes` is missing.
         """
+        server: Params = {}
         groups: dict[str, Params] = {}
         for name, t in tensors.items():
-            group, _, rest = name.rpartition("/")
-            groups.setdefault(group, {})[rest] = t
-        prefix = "clients/moments."
-        moments = {g.removeprefix(prefix): ts for g, ts in groups.items() if g.startswith(prefix)}
+            side, _, rest = name.partition("/")
+            group, _, own = rest.partition("/")
+            if side == "server":
+                server[rest] = t
+            else:
+                groups.setdefault(group, {})[own] = t
+        prefix = "moments."
         clients = Clients(
-            params=groups.get("clients/params", {}),
-            buffers=groups.get("clients/buffers", {}),
-            moments=moments,
-            steps=tensors["clients/steps"],
+            params=groups.get("params", {}),
+            buffers=groups.get("buffers", {}),
+            moments={g.removeprefix(prefix): ts for g, ts in groups.items() if prefix in g},
             sizes=tensors["clients/sizes"],
-            memory=groups.get("clients/memory", {}),
+            memory=groups.get("memory", {}),
         )
-        return cls(clients, groups.get("server", {}), round, seed)
+        return cls(clients, server, round, seed)
 
 
 def generator(seed: int, *key: int) -> torch.Generator:
@@ -105,12 +106,12 @@ def generator(seed: int, *key: int) -> torch.Generator:
 
     Streams of different keys are independent, so no number depends on the order of the work.
     """
-    entropy = np.random.SeedSequence([seed, *key]).generate_state(1, np.uint64)
+    entropy = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(entropy[0]))
 
 
 class Cohort:
-    """Some clients that train or predict together; all have the same size and step count.
+    """Some clients that train together; all have the same size and have stepped equally often.
 
     The tensors are views of the population's where the ids are a range, else copies that
     `write_back` returns.
@@ -150,8 +151,7 @@ class Cohort:
         self.memory = take(clients.memory, ids)
         self._moments = {name: take(ts, ids) for name, ts in clients.moments.items()}
         self._clients = clients
-        self._steps = int(clients.steps[ids[0]])
-        self._optimizer = Optimizer(self.params, self._moments, self._steps, training)
+        self._optimizer = Optimizer(self.params, self._moments, training)
         self.epoch = 0
         self.records: dict[str, list[Tensor]] = {}
         self.scratch: dict[str, Any] = {}
@@ -180,7 +180,6 @@ class Cohort:
         """One optimiser step of every client. `losses`: `(n,)`."""
         self.record("loss", losses)
         self._optimizer.step(losses)
-        self._steps += 1
 
     def record(self, name: str, values: Tensor) -> None:
         """Note a `(n,)` value of this batch for the round's report."""
@@ -191,39 +190,44 @@ class Cohort:
         return torch.stack([torch.rand(shape, generator=g) for g in self.generators])
 
     def write_back(self) -> None:
-        """Return the cohort's state to the population."""
-        self._clients.steps[self.ids] = self._steps
-        if is_range(self.ids):
-            return
-        copies = dataclasses.replace(
+        """Return the cohort's state to the population, where it is not a view of it.
+
+        Raises:
+            KeyError: for a name that the method's `init` did not give to all clients.
+        """
+        parts = dataclasses.replace(
             self._clients,
             params=self.params,
             buffers=self.buffers,
             moments=self._moments,
             memory=self.memory,
         )
-        for (_, whole), (_, part) in zip(self._clients.groups(), copies.groups(), strict=True):
-            for name, t in whole.items():
-                t[self.ids.to(t.device)] = part[name].detach()
+        views = is_range(self.ids)
+        rows = slice(int(self.ids[0]), int(self.ids[-1]) + 1) if views else self.ids
+        for (_, whole), (_, part) in zip(self._clients.groups(), parts.groups(), strict=True):
+            for name, t in part.items():
+                if not views or t.data_ptr() != whole[name][rows].data_ptr():
+                    whole[name][rows] = t.detach()
 
 
-def cohorts(ids: Tensor, sizes: Tensor, steps: Tensor, limit: int) -> Sequence[Tensor]:
-    """Split clients into cohorts of equal size and step count, at most `limit` in each.
+def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
+    """Split clients into cohorts of equal size and step counts, at most `limit` in each.
 
     Equal sizes give equal batch plans, and equal steps make the shared optimiser exact.
 
     Args:
         ids: `(n,)` increasing client ids.
-        sizes: `(clients,)` samples of every client.
-        steps: `(clients,)` optimiser steps done by every client.
+        clients: the whole population's state.
         limit: most clients in a cohort.
 
     Returns:
         Ids of each cohort, increasing.
     """
-    plans: dict[tuple[int, int], list[int]] = {}
-    for i in ids.tolist():
-        plans.setdefault((int(sizes[i]), int(steps[i])), []).append(i)
+    steps = clients.moments.get(STEPS, {}).values()
+    plan_of = torch.stack([clients.sizes, *(s.cpu().long() for s in steps)], dim=1)
+    plans: dict[tuple[int, ...], list[int]] = {}
+    for i, plan in zip(ids.tolist(), plan_of[ids].tolist(), strict=True):
+        plans.setdefault(tuple(plan), []).append(i)
     return [
         torch.tensor(plan[start : start + limit])
         for plan in plans.values()

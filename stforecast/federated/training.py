@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
+from stforecast.federated.options import check_options
 from stforecast.federated.population import Params
 
 Moments = dict[str, Params]
 """Name of an optimiser's moment to one tensor for each parameter, `(clients, …)`."""
+
+STEPS = "steps"
+"""Among the moments of Adam: how often each client has stepped a parameter, `(clients,)`."""
 
 
 @dataclass(frozen=True)
@@ -47,56 +51,62 @@ class Training:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        positive = {"rounds": self.rounds, "epochs": self.epochs, "batch_size": self.batch_size}
-        for name, value in {**positive, "lr": self.lr}.items():
-            if not value > 0:
-                raise InputError(f"{name} is {value}; it must be positive")
+        check_options(
+            self,
+            positive=("rounds", "epochs", "batch_size", "lr"),
+            not_negative=("momentum", "weight_decay", "patience"),
+        )
         if not 0 < self.participation <= 1:
             raise InputError(f"participation is {self.participation}; it must be in (0, 1]")
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"optimizer is {self.optimizer!r}; choose adam or sgd")
 
 
 class Optimizer:
     """Steps the stacked parameters of one cohort; each client is as if optimised alone.
 
     The arithmetic is elementwise, so torch's fused optimisers over `(clients, …)` tensors are exact
-    for every client, provided that all clients of the cohort have done the same number of steps.
+    for every client, provided that the clients of a cohort have stepped a parameter equally often.
 
     Args:
         params: leaf tensors `(clients, …)` that require gradients; changed in place.
         moments: the optimiser's state for them; changed in place.
-        steps: optimiser steps that these clients have done before.
         training: learning rate and the like.
     """
 
-    def __init__(self, params: Params, moments: Moments, steps: int, training: Training) -> None:
-        self.params = params
+    def __init__(self, params: Params, moments: Moments, training: Training) -> None:
         self._torch = OPTIMIZERS[training.optimizer](list(params.values()), training)
+        self._steps = moments.get(STEPS, {})
         for name, p in params.items():
-            state: dict[str, Tensor] = {m: tensors[name] for m, tensors in moments.items()}
-            if training.optimizer == "adam":
-                state["step"] = torch.tensor(float(steps), device=p.device)
-            self._torch.state[p] = state
+            self._torch.state[p] = {m: t[name] for m, t in moments.items() if m != STEPS}
+            if self._steps:
+                self._torch.state[p]["step"] = self._steps[name][0].clone()
+        self._params = params
 
     def step(self, losses: Tensor) -> None:
-        """One step down the gradient of the sum of `losses`, `(clients,)`."""
+        """One step down the gradient of the sum of `losses`, `(clients,)`.
+
+        A parameter that the losses do not reach stays as it is, and so do its moments.
+        """
         self._torch.zero_grad(set_to_none=True)
         losses.sum().backward()
         self._torch.step()
+        for name, steps in self._steps.items():
+            steps.copy_(self._torch.state[self._params[name]]["step"])
 
 
 def moment_names(training: Training) -> tuple[str, ...]:
     """Names of the moments that the optimiser keeps for each parameter."""
     if training.optimizer == "adam":
-        return ("exp_avg", "exp_avg_sq")
+        return ("exp_avg", "exp_avg_sq", STEPS)
     return ("momentum_buffer",) if training.momentum else ()
 
 
 def zero_moments(params: Mapping[str, Tensor], training: Training) -> Moments:
     """Moments before the first step."""
     return {
-        moment: {name: torch.zeros_like(p) for name, p in params.items()}
+        moment: {
+            name: p.new_zeros(len(p)) if moment == STEPS else torch.zeros_like(p)
+            for name, p in params.items()
+        }
         for moment in moment_names(training)
     }
 

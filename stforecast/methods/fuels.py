@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from data_prep.errors import InputError
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
+from stforecast.federated.options import check_options
 from stforecast.federated.payload import Payload
 from stforecast.federated.prototypes import (
     PrototypeMeans,
@@ -47,7 +48,8 @@ class FuelsOptions:
         loss_form: `eq15`: pred + intra + ρ inter; `alg1`: intra + inter + ρ pred. The paper prints
             both; the notation table and the sweep agree with Eq. 15.
         intra: whether to use the intra-client loss (False: ablation "w/o intra").
-        inter: whether to use the inter-client loss (False: ablation "w/o inter").
+        inter: whether to use the inter-client loss (False: ablation "w/o inter", and nothing is
+            sent).
         filter_init: initial W: `uniform` in [0, 1) or `ones`. The paper does not say; a positive
             start reproduces its Figure 9. The gradient on W is never negative, so W only falls.
         filter_train: whether W is trained, by the client's own optimiser (False with `ones`:
@@ -79,11 +81,7 @@ class FuelsOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        if not self.tau > 0:
-            raise InputError(f"tau is {self.tau}; it must be positive")
-        for name in ("beta", "shift"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be in [0, 1]")
+        check_options(self, positive=("tau",), not_negative=("rho",), share=("beta", "shift"))
 
 
 class Fuels(Method):
@@ -135,11 +133,11 @@ class Fuels(Method):
         """β: the quantile of the divergences of all pairs, each counted once (section 5.4)."""
         n = len(jsd)
         pairs = jsd[tuple(torch.triu_indices(n, n, 1, device=jsd.device))]
-        return pairs.quantile(self.options.beta) if len(pairs) else jsd.new_zeros(())
+        return quantile(pairs, self.options.beta) if len(pairs) else jsd.new_zeros(())
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Algorithm 1, lines 16 to 26: train, averaging the representations met on the way."""
-        cohort.scratch["means"] = PrototypeMeans(len(cohort), self._n_keys(cohort))
+        cohort.scratch["means"] = PrototypeMeans(self._n_keys(cohort))
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
@@ -179,6 +177,8 @@ class Fuels(Method):
 
     def upload(self, cohort: Cohort) -> Payload:
         """The prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`."""
+        if not self.options.inter:
+            return {}
         means: PrototypeMeans = cohort.scratch["means"]
         if self.options.prototype_pass == "fresh":
             with torch.no_grad():
@@ -195,6 +195,8 @@ class Fuels(Method):
         The rows of absent clients are reused. The divergences of a pair of absent clients cannot
         have changed, since their prototypes have not.
         """
+        if not uploads:
+            return server
         fresh = uploads["prototypes"]
         if server:
             prototypes, jsd = server["prototypes"].clone(), server["jsd"].clone()
@@ -229,6 +231,14 @@ class Fuels(Method):
 
     def _keys(self, batch: Batch) -> Tensor:
         return self.task.keys(batch) if self.options.prototypes == "periodic" else batch["sample"]
+
+
+def quantile(values: Tensor, q: float) -> Tensor:
+    """As `torch.quantile`, which takes at most 2²⁴ values (5,793 clients)."""
+    position = q * (len(values) - 1)
+    below = int(position)
+    ordered = values.sort().values
+    return torch.lerp(ordered[below], ordered[min(below + 1, len(values) - 1)], position - below)
 
 
 def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:

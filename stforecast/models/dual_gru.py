@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from data_prep.errors import InputError
 from stforecast.federated.layers import ClientGRU, ClientLinear
+from stforecast.federated.options import check_options
 from stforecast.federated.population import SplitModel
 
 
@@ -33,10 +33,7 @@ class DualGRUOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        if self.hidden_size < 1:
-            raise InputError(f"hidden_size is {self.hidden_size}; it must be at least 1")
-        if self.fusion not in ("sum", "concat"):
-            raise InputError(f"fusion is {self.fusion!r}; choose sum or concat")
+        check_options(self, positive=("hidden_size",))
 
 
 class DualGRU(SplitModel):
@@ -72,7 +69,7 @@ class DualGRUEncoder(nn.Module):
         super().__init__()
         self.sizes = [size for size in (closeness, periods) if size]
         self.n_parts = len(self.sizes)
-        self.closeness = ClientGRU(1, hidden_size)
+        self.closeness = ClientGRU(1, hidden_size) if closeness else None
         self.periodic = ClientGRU(1, hidden_size) if periods else None
 
     def forward(self, x: Tensor) -> Tensor:

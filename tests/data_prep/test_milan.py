@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from data_prep import day_store, milan, trentino
-from data_prep.cdr import SERVICES
+from data_prep.telecom_italia.cdr import SERVICES
 from data_prep.cube import local_time, make_cube, open_cube
 from data_prep.errors import InputError
 

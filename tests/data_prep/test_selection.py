@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_prep.errors import InputError
-from data_prep.selection import Selection, parse_cells, sample_cells
+from data_prep.telecom_italia.selection import Selection, parse_cells, sample_cells
 
 KNOWN = np.array([1, 2, 3, 5, 8, 13])
 

@@ -23,14 +23,14 @@ class Regression:
 
     def loss(self, prediction, batch):
         total, count = self.score(prediction, batch)
-        return total / count.clamp(min=1)
+        return total.sum(1) / count.sum(1).clamp(min=1)
 
     def keys(self, batch):
         return batch["slot"]
 
     def score(self, prediction, batch):
         error = torch.where(batch["mask"], prediction - batch["y"], 0.0)
-        return error.square().flatten(1).sum(1), batch["mask"].flatten(1).sum(1)
+        return error.square().sum(-1), batch["mask"].sum(-1)
 
 
 def random_data(sizes, seed=0):

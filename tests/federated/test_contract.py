@@ -44,8 +44,7 @@ def run(federation):
 
 def client_rows(state, i):
     groups = state.clients.groups()
-    rows = {f"{group}/{name}": t[i].clone() for group, ts in groups for name, t in ts.items()}
-    return {**rows, "steps": state.clients.steps[i].clone()}
+    return {f"{group}/{name}": t[i].clone() for group, ts in groups for name, t in ts.items()}
 
 
 @pytest.mark.parametrize("name", METHODS)

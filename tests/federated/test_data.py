@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from data_prep.errors import InputError
 from stforecast.federated.data import ClientData, batches, is_range, take
 
 
@@ -65,6 +64,8 @@ def test_chunks_are_all_samples_in_order():
 def test_chunks_stop_at_the_longest_client():
     data = ClientData(numbered(2, 5).tensors, torch.tensor([2, 3]))
     assert [part["y"].shape[1] for part in data.chunks(2)] == [2, 1]
+    valid = torch.cat([part["valid"] for part in data.chunks(2)], dim=1)
+    assert valid.tolist() == [[True, True, False], [True, True, True]]
     nobody = ClientData({"x": torch.zeros(0, 5)}, torch.zeros(0, dtype=torch.long))
     assert list(nobody.chunks(2)) == []
 
@@ -109,11 +110,6 @@ def test_padding_is_no_sample():
     for shuffled in (None, generators([0, 1])):
         y = torch.cat([part["y"] for part in batches(data, 2, shuffled)], dim=1)
         assert y.sort(dim=1).values.tolist() == [[0, 1, 2, 3], [100, 101, 102, 103]]
-
-
-def test_less_than_a_batch_is_refused():
-    with pytest.raises(InputError, match="2 training samples, fewer than one batch of 3"):
-        next(batches(numbered(1, 2), 3))
 
 
 def test_moving_keeps_sizes_on_the_cpu():

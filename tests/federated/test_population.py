@@ -141,14 +141,12 @@ def test_tied_weights_stay_tied_for_each_client():
     torch.testing.assert_close(features, x @ weights.mT @ weights.mT)
 
 
-@pytest.mark.xfail(strict=True, reason="the model's own initial weights fill in for absent ones")
 def test_absent_weights_are_an_error(stacked):
     population = Population(stacked)
     with pytest.raises((KeyError, RuntimeError)):
         population.encode({}, torch.ones(1, 4, 3))
 
 
-@pytest.mark.xfail(strict=True, reason="an unstacked module is only found by a shape error, if any")
 def test_a_module_without_a_client_axis_is_refused():
     with pytest.raises(ValueError, match="PerClient"):
         Population(lambda: SplitModel(PerClient(nn.Linear(3, 4)), nn.Linear(4, 1)))

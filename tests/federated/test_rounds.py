@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from data_prep.errors import InputError
 from stforecast.federated import rounds
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Method
@@ -66,7 +67,7 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_batches(federate, t
 
 def test_evaluation_pools_all_clients_and_samples(federate, monkeypatch):
     federation = federate(Method, (4, 8))
-    monkeypatch.setattr(rounds, "PREDICT_ROWS", 3)
+    monkeypatch.setattr(rounds, "PREDICT_ROWS_ON_CPU", 3)
     monkeypatch.setattr(
         federation.method, "predict", lambda state, payload, x: torch.zeros(*x.shape[:2], 2)
     )
@@ -85,7 +86,7 @@ def test_predictions_come_in_order_of_clients_and_samples(federate, make_data, m
     federation.run()
     data = make_data((7, 7, 7), seed=3)
     ((_, expected),) = predictions(federation.method, federation.state, data)
-    monkeypatch.setattr(rounds, "PREDICT_ROWS", 4)
+    monkeypatch.setattr(rounds, "PREDICT_ROWS_ON_CPU", 4)
     parts = list(predictions(federation.method, federation.state, data, cohort_size=2))
     assert [p.shape[:2] for _, p in parts] == [(2, 4), (2, 3), (1, 4), (1, 3)]
     assert all(torch.equal(p.isnan(), batch["y"].isnan()) for batch, p in parts)
@@ -128,7 +129,6 @@ def test_a_diverged_round_is_never_the_best(scripted):
     assert federation.best.round == 3
 
 
-@pytest.mark.xfail(strict=True, reason="no loss is below NaN, so the first one stays the best")
 def test_a_first_loss_that_is_nan_can_be_beaten(scripted):
     federation = scripted([math.nan, 3.0, 2.0])
     federation.run()
@@ -216,7 +216,6 @@ def test_the_model_trains_in_rounds_and_is_at_rest_in_validation(federate):
     assert federation.method.training_modes == [True, False, True, False]
 
 
-@pytest.mark.xfail(strict=True, reason="dropout draws from torch's global generator")
 def test_dropout_draws_from_the_runs_own_generators(federate):
     def build():
         return SplitModel(PerClient(nn.Dropout()), ClientLinear(3, 2))
@@ -230,10 +229,30 @@ def test_dropout_draws_from_the_runs_own_generators(federate):
     assert torch.equal(states[0]["head.weight"], states[1]["head.weight"])
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="the report needs a record of task_loss")
 def test_a_method_may_have_a_loss_of_its_own(federate):
     class Own(Method):
         def local_loss(self, cohort, batch, payload):
             return self.population.encode(cohort.state, batch["x"]).square().flatten(1).mean(1)
 
     assert federate(Own).run_round().train_loss > 0
+
+
+def test_padding_is_not_evaluated(federate):
+    federation = federate(Method, (4, 8))
+    whole = federation.evaluate(federation.validation)
+    padding = federation.validation.tensors["mask"][0, 4:]
+    assert not padding.any()
+    padding.fill_(True)  # The task would count it, and its targets are NaN.
+    assert federation.evaluate(federation.validation) == pytest.approx(whole)
+
+
+def test_a_client_of_less_than_a_batch_is_refused_before_training(federate):
+    with pytest.raises(InputError, match="client 1 has 3 training samples, fewer than one batch"):
+        federate(Method, (8, 3))
+
+
+def test_a_diverged_round_is_told(federate, caplog):
+    federation = federate(Method)
+    federation.state.clients.params["head.bias"].fill_(math.nan)
+    federation.run_round()
+    assert "round 1: the training loss is nan" in caplog.text

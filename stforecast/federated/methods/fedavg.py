@@ -53,7 +53,7 @@ class FedAvg(Method):
 
 
 def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over the client axis; integer tensors (counters) keep their type.
+    """Weighted mean over the client axis; that of integers (counters) is rounded.
 
     Args:
         stacked: `(clients, …)`.
@@ -66,6 +66,8 @@ def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
         >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2, 1]))
         tensor([2.])
     """
-    share = (weights / weights.sum()).to(stacked.device, torch.float32)
-    mean = torch.tensordot(share, stacked.float(), dims=1)
-    return mean.to(stacked.dtype)
+    if not stacked.is_floating_point():
+        return weighted_mean(stacked.double(), weights).round().to(stacked.dtype)
+    dtype = torch.promote_types(stacked.dtype, torch.float32)
+    share = (weights.double() / weights.sum()).to(stacked.device, dtype)
+    return torch.tensordot(share, stacked.to(dtype), dims=1).to(stacked.dtype)
