@@ -29,11 +29,13 @@ class FittedMethod:
         config: settings of the run.
         method: the method, with its model.
         state: clients and server after the chosen round.
+        view: which of the method's models predicts; by default its first.
     """
 
     config: Config
     method: Method
     state: State
+    view: str | None = None
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast windows, each from what lies before it.
@@ -50,18 +52,18 @@ class FittedMethod:
         sizes = torch.full((len(x),), len(starts))
         device = next(iter({**self.state.server, **self.state.clients.params}.values())).device
         data = ClientData({"x": torch.from_numpy(x)}, sizes).to(device)
-        forecasts = [p.cpu() for _, p in predictions(self.method, self.state, data)]
+        forecasts = [p.cpu() for _, p in predictions(self.method, self.state, data, view=self.view)]
         return torch.cat(forecasts).numpy()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What predicting needs of the state, as plain arrays.
 
-        The optimiser's moments are left out, and so are parameters that the server's message
-        replaces.
+        The optimiser's moments are left out, and so are clients' copies of what is global.
         """
         clients = self.state.clients
         everyone = Participants(torch.arange(len(clients)), clients.sizes, self.state.round)
-        replaced = self.method.broadcast(self.state.server, everyone)
+        received = self.method.broadcast(self.state.server, everyone)
+        replaced = received if self.method.views == ("global",) else {}
         return {
             name: t.detach().cpu().numpy()
             for name, t in self.state.flat().items()
@@ -114,7 +116,8 @@ def train(
 
     Returns:
         The method after the `last` and after the `best` round (the last one, if there is no
-        validation part), and the federation with its reports.
+        validation part), with `last (global)` and the like for its other models; and the
+        federation with its reports.
     """
     slots = day_slots(
         calendar.local_times(np.arange(len(series))), config.window.period, calendar.step
@@ -132,10 +135,15 @@ def train(
         cohort_size=config.run.cohort or None,
     )
     federation.run(after_round)
-    last, best = federation.state, federation.best or federation.state
+    last = federation.ready()
+    states = {"last": last, "best": federation.best or last}
+    method = federation.method
     fitted = {
-        "last": FittedMethod(config, federation.method, last),
-        "best": FittedMethod(config, federation.method, best),
+        name if view == method.views[0] else f"{name} ({view})": FittedMethod(
+            config, method, state, view
+        )
+        for name, state in states.items()
+        for view in method.views
     }
     return fitted, federation
 

@@ -78,6 +78,10 @@ class Method:
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+    """Which models predict, the first one chosen by default: `personal`, `global`."""
+    personalises: ClassVar[bool] = False
+    """Whether clients fit the model to their own data before they predict (`personalise`)."""
     Options: ClassVar[type] = NoOptions
 
     def __init__(
@@ -137,13 +141,22 @@ class Method:
         """The server's next state, from the uploads of the clients `of`."""
         return server
 
-    def predict(self, state: Payload, payload: Payload, x: Tensor) -> Tensor:
+    def personalise(self, cohort: Cohort, payload: Payload) -> None:
+        """Fit a copy of the cohort to its own data before it predicts, where `personalises`.
+
+        Args:
+            cohort: copies of the clients' state; training them leaves the federation as it is.
+            payload: what `broadcast` would send to them now.
+        """
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predictions of clients from their own state and the server's latest message.
 
         Args:
             state: the clients' parameters, buffers and memory `(clients, …)`.
             payload: what `broadcast` would send to them now.
             x: `(clients, batch, …)`.
+            view: one of `views`.
         """
         params = {**state, **payload}
         return self.population.decode(params, self.population.encode(params, x))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -71,8 +72,8 @@ class Federation:
 
     Attributes:
         state: everything that survives a round.
-        best: copy of the state after the round of the lowest validation loss (None at the start
-            and without a validation part).
+        best: copy of the state that predicted after the round of the lowest validation loss,
+            without the optimiser's moments (None at the start and without a validation part).
         reports: one entry a round.
     """
 
@@ -133,14 +134,7 @@ class Federation:
         uploads, losses, task_losses = [], [], []
         self.method.population.train()
         for ids in cohorts(participants.ids, self.state.clients, self.cohort_size):
-            cohort = Cohort(
-                self.state.clients,
-                ids,
-                self.train.take(ids),
-                self.method.training,
-                self.seed,
-                self.state.round,
-            )
+            cohort = self._cohort(self.state, ids)
             payload = self.method.broadcast(self.state.server, self._some(ids))
             with self._own_randomness(int(ids[0])):
                 upload = self.method.local_update(cohort, payload)
@@ -184,6 +178,10 @@ class Federation:
             ids = torch.randperm(n, generator=g)[: max(1, round(share * n))].sort().values
         return self._some(ids)
 
+    def _cohort(self, state: State, ids: Tensor) -> Cohort:
+        data, training = self.train.take(ids), self.method.training
+        return Cohort(state.clients, ids, data, training, self.seed, state.round)
+
     def _some(self, ids: Tensor) -> Participants:
         return Participants(ids, self.train.sizes[ids], self.state.round)
 
@@ -201,15 +199,39 @@ class Federation:
         """Validation loss now; keeps a copy of the state if it is the best so far."""
         if self.validation is None:
             return math.nan
-        loss = self.evaluate(self.validation)
+        state = self.ready()
+        loss = self.evaluate(self.validation, state)
         if not any(r.validation_loss <= loss for r in self.reports) and not math.isnan(loss):
-            self.best = copy.deepcopy(self.state)
+            clients = dataclasses.replace(state.clients, moments={})
+            self.best = copy.deepcopy(dataclasses.replace(state, clients=clients))
         return loss
 
-    def evaluate(self, data: ClientData) -> float:
-        """The task's score over all samples of all clients: total sum over total count."""
+    def ready(self) -> State:
+        """The state as it predicts: where the method says so, fitted to each client's own data."""
+        if not self.method.personalises:
+            return self.state
+        state = copy.deepcopy(self.state)
+        self.method.population.train()
+        for ids in cohorts(torch.arange(len(self.train)), state.clients, self.cohort_size):
+            cohort = self._cohort(state, ids)
+            payload = self.method.broadcast(state.server, self._some(ids))
+            with self._own_randomness(int(ids[0])):
+                self.method.personalise(cohort, payload)
+            cohort.write_back()
+        return state
+
+    def evaluate(self, data: ClientData, state: State | None = None) -> float:
+        """The task's score over all samples of all clients: total sum over total count.
+
+        Args:
+            data: samples of all clients.
+            state: the state that predicts; by default what `ready` gives now.
+        """
+        state = state or self.ready()
         total, count = 0.0, 0.0
-        for batch, prediction in predictions(self.method, self.state, data, self.cohort_size):
+        for batch, prediction in predictions(
+            self.method, state, data, cohort_size=self.cohort_size
+        ):
             of_samples = self.method.task.score(prediction, batch)
             s, c = (torch.where(batch["valid"], v, 0).sum() for v in of_samples)
             total, count = total + float(s), count + float(c)
@@ -217,12 +239,17 @@ class Federation:
 
     def history(self) -> list[dict[str, float]]:
         """The rounds' reports as rows of a table."""
-        return [asdict(r) for r in self.reports]
+        return [dataclasses.asdict(r) for r in self.reports]
 
 
 @torch.no_grad()
 def predictions(
-    method: Method, state: State, data: ClientData, cohort_size: int = COHORT_ON_CPU
+    method: Method,
+    state: State,
+    data: ClientData,
+    *,
+    view: str | None = None,
+    cohort_size: int = COHORT_ON_CPU,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """What every client predicts with its own state and the server's latest message.
 
@@ -230,6 +257,7 @@ def predictions(
         method: the method.
         state: its state, on one device.
         data: samples of all clients, on that device.
+        view: one of the method's `views`; by default the first.
         cohort_size: most clients that predict together.
 
     Yields:
@@ -244,7 +272,7 @@ def predictions(
         to = Participants(ids, clients.sizes[ids], state.round)
         payload = method.broadcast(state.server, to)
         for batch in data.take(ids).chunks(rows):
-            yield batch, method.predict(own, payload, batch["x"])
+            yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
 
 
 def _check_sizes(sizes: Tensor, batch_size: int) -> None:

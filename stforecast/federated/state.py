@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,12 +170,21 @@ class Cohort:
         """Whether this is the last local epoch of the round."""
         return self.epoch == self.training.epochs - 1
 
-    def batches(self) -> Iterator[Batch]:
-        """Batches of all local epochs, in order; sets `epoch`."""
+    def batches(self, epochs: int | None = None) -> Iterator[Batch]:
+        """Batches of some local epochs in order, by default all that are set; sets `epoch`."""
         shuffled = self.generators if self.training.shuffle else None
-        for epoch in range(self.training.epochs):
+        for epoch in range(self.training.epochs if epochs is None else epochs):
             self.epoch = epoch
             yield from batches(self.data, self.training.batch_size, shuffled)
+
+    @contextmanager
+    def training_only(self, *prefixes: str) -> Iterator[None]:
+        """Within the context, only parameters whose names start so are trained."""
+        for name, p in self.params.items():
+            p.requires_grad_(name.startswith(prefixes))
+        yield
+        for p in self.params.values():
+            p.requires_grad_(True)
 
     def step(self, losses: Tensor) -> None:
         """One optimiser step of every client. `losses`: `(n,)`."""

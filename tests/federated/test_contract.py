@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -52,6 +53,7 @@ def test_it_describes_itself(name):
     method = METHODS[name]
     assert method.summary
     assert method.paper
+    assert set(method.views) <= {"personal", "global"}
     assert dataclasses.is_dataclass(method.Options)
     assert method.Options.__dataclass_params__.frozen
     assert method.Options() == method.Options()
@@ -171,11 +173,25 @@ def test_predicting_gives_every_output_and_changes_nothing(federate, method, bui
     run(federation)
     before = copied(federation.state)
     data = make_data((5,) * len(SIZES), seed=2)
-    (_, first), (_, rest) = predictions(federation.method, federation.state, data, cohort_size=3)
-    assert first.shape == (3, 5, 2)
-    assert rest.shape == (2, 5, 2)
-    assert first.isfinite().all()
-    assert not first.requires_grad
+    ready = federation.ready()
     assert_equal(federation.state, before)
-    together = [p for _, p in predictions(federation.method, federation.state, data)]
-    torch.testing.assert_close(torch.cat([first, rest]), torch.cat(together))
+    for view in federation.method.views:
+        predict = partial(predictions, federation.method, ready, data, view=view)
+        (_, first), (_, rest) = predict(cohort_size=3)
+        assert first.shape == (3, 5, 2)
+        assert rest.shape == (2, 5, 2)
+        assert first.isfinite().all()
+        assert not first.requires_grad
+        assert_equal(federation.state, before)
+        torch.testing.assert_close(torch.cat([first, rest]), torch.cat([p for _, p in predict()]))
+
+
+def test_a_global_model_is_the_same_for_all_clients(federate, method, build, make_data):
+    if "global" not in method.views:
+        pytest.skip(f"{method.name} has no global model")
+    federation = federate(method, SIZES, build=build)
+    run(federation)
+    data = make_data((5,) * len(SIZES))
+    data.tensors["x"][:] = data.tensors["x"][0].clone()
+    ((_, y_hat),) = predictions(federation.method, federation.ready(), data, view="global")
+    torch.testing.assert_close(y_hat, y_hat[:1].expand_as(y_hat))

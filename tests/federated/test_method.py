@@ -115,7 +115,7 @@ def test_predicting_prefers_the_servers_parameters(method, cohort, make_data):
     x = make_data((8, 8)).tensors["x"]
     own = {name: t.detach() for name, t in cohort.state.items()}
     shift = {"head.module.bias": own["head.module.bias"] + 1, "prototypes": torch.ones(2, 4)}
-    alone = method.predict(own, {}, x)
-    torch.testing.assert_close(method.predict(own, shift, x), alone + 1)
+    alone = method.predict(own, {}, x, "personal")
+    torch.testing.assert_close(method.predict(own, shift, x, "global"), alone + 1)
     features = method.population.encode(own, x)
     torch.testing.assert_close(alone, method.population.decode(own, features))

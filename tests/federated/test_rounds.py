@@ -19,7 +19,7 @@ def scripted(federate, monkeypatch):
     def make(losses, **settings):
         federation = federate(Method, rounds=len(losses), **settings)
         script = iter(losses)
-        monkeypatch.setattr(federation, "evaluate", lambda data: next(script))
+        monkeypatch.setattr(federation, "evaluate", lambda data, state: next(script))
         return federation
 
     return make
@@ -60,7 +60,9 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_batches(federate, t
         for start in range(0, size, 4):
             rows = slice(start, start + 4)
             batch = {name: t[i : i + 1, rows] for name, t in federation.train.tensors.items()}
-            losses.append(task.loss(federation.method.predict(own, {}, batch["x"]), batch))
+            losses.append(
+                task.loss(federation.method.predict(own, {}, batch["x"], "personal"), batch)
+            )
         means.append(torch.cat(losses).mean())
     assert federation.run_round().train_loss == pytest.approx(float(sum(means) / 2))
 
@@ -69,7 +71,7 @@ def test_evaluation_pools_all_clients_and_samples(federate, monkeypatch):
     federation = federate(Method, (4, 8))
     monkeypatch.setattr(rounds, "PREDICT_ROWS_ON_CPU", 3)
     monkeypatch.setattr(
-        federation.method, "predict", lambda state, payload, x: torch.zeros(*x.shape[:2], 2)
+        federation.method, "predict", lambda state, payload, x, view: torch.zeros(*x.shape[:2], 2)
     )
     data = federation.validation.tensors
     observed = data["y"][data["mask"]]
@@ -188,10 +190,10 @@ class Watching(Method):
         assert torch.equal(uploads["id"][:, 0], of.ids)
         return {"calls": server["calls"] + 1, "ids": of.ids, "sizes": of.sizes}
 
-    def predict(self, state, payload, x):
+    def predict(self, state, payload, x, view):
         assert not torch.is_grad_enabled()
         self.training_modes.append(self.population.model.training)
-        return super().predict(state, payload, x)
+        return super().predict(state, payload, x, view)
 
 
 def test_uploads_are_aggregated_in_order_of_ids(federate):

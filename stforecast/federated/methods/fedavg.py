@@ -23,6 +23,7 @@ class FedAvg(Method):
     name = "fedavg"
     summary = "averages all parameters into one global model"
     paper = "McMahan et al., AISTATS 2017"
+    views = ("global",)
 
     def shares(self, name: str) -> bool:
         """Whether the parameter or buffer of this name is sent and averaged."""

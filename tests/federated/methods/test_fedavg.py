@@ -62,10 +62,10 @@ def test_every_client_predicts_with_the_global_model(federate, make_data):
     method, state = federation.method, federation.state
     x = make_data((5,)).tensors["x"].expand(3, -1, -1)
     everyone = Participants(torch.arange(3), state.clients.sizes, state.round)
-    y = method.predict(state.clients.params, method.broadcast(state.server, everyone), x)
+    y = method.predict(state.clients.params, method.broadcast(state.server, everyone), x, "global")
     assert torch.equal(y[0], y[1])
     assert torch.equal(y[0], y[2])
-    alone = method.predict(state.clients.params, {}, x)
+    alone = method.predict(state.clients.params, {}, x, "global")
     assert not torch.allclose(alone[0], alone[1])
 
 
