@@ -1,0 +1,48 @@
+"""The main job in one go: `python -m experiments.demo --out demo`.
+
+It types the commands that a user would type, on a small simulated city in the published layout.
+Started again, it keeps what is finished.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from experiments.cli import cli
+
+FIGURES = ("predictions", "cdf", "communication", "rounds")
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
+def demo(out: Path) -> None:
+    """Simulate a city, prepare it, compare methods, draw figures and forecast the next hour."""
+    start = time.perf_counter()
+    config = resources.files("experiments") / "configs" / "demo.toml"
+    raw, cube, results = out / "raw", out / "milan.nc", out / "results"
+    fuels = results / "runs" / "milan" / "internet" / "fuels" / "seed-1"
+    _type("simulate", "--city", "milan", "--cells", 25, "--days", 21, "--out", raw)
+    _type("prepare", "milan", "--raw", raw, "--out", cube)
+    _type("bench", config, "--data", cube, "--out", results)
+    for figure in FIGURES:
+        _type("plot", figure, results / "runs", "--out", out / f"{figure}.png")
+    _type("predict", fuels, "--history", cube, "--out", out / "forecast.csv")
+    click.echo(f"\nDone in {time.perf_counter() - start:.0f} s. Pictures:")
+    for figure in FIGURES:
+        click.echo(f"  {(out / figure).resolve()}.png")
+
+
+def _type(*words: object) -> None:
+    """Show a command and run it."""
+    args = [str(w) for w in words]
+    click.secho(f"\n$ stforecast {shlex.join(args)}", bold=True)
+    cli.main(args, prog_name="stforecast", standalone_mode=False)
+
+
+if __name__ == "__main__":
+    demo()
