@@ -20,6 +20,7 @@ from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate, total_bytes
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.training import zero_moments
+from stforecast.federated.uplink import Uplink
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Federation:
         seed: seed of the run.
         device: where to compute.
         cohort_size: most clients trained together; None takes 16 on a CPU, all on a GPU.
+        uplink: what is done to uploads on their way.
 
     Attributes:
         state: everything that survives a round.
@@ -86,6 +88,7 @@ class Federation:
         seed: int = 0,
         device: torch.device | str = "cpu",
         cohort_size: int | None = None,
+        uplink: Uplink | None = None,
     ) -> None:
         _check_sizes(train.sizes, method.training.batch_size)
         self.method, self.seed, self.device = method, seed, torch.device(device)
@@ -94,6 +97,7 @@ class Federation:
         self.cohort_size = cohort_size or (
             COHORT_ON_CPU if self.device.type == "cpu" else len(train)
         )
+        self.uplink = uplink or Uplink()
         self.state = self._initial_state()
         self.best: State | None = None
         self.reports: list[RoundReport] = []
@@ -139,7 +143,8 @@ class Federation:
             with self._own_randomness(int(ids[0])):
                 upload = self.method.local_update(cohort, payload)
             cohort.write_back()
-            down, up = down + total_bytes(payload), up + total_bytes(upload)
+            wire, upload = self._send(ids, upload)
+            down, up = down + total_bytes(payload), up + total_bytes(wire)
             uploads.append((ids, upload))
             losses.append(_mean_record(cohort, "loss"))
             task_losses.append(_mean_record(cohort, "task_loss"))
@@ -184,6 +189,21 @@ class Federation:
 
     def _some(self, ids: Tensor) -> Participants:
         return Participants(ids, self.train.sizes[ids], self.state.round)
+
+    @torch.no_grad()
+    def _send(self, ids: Tensor, upload: Payload) -> tuple[Payload, Payload]:
+        """What travels of an upload, and the upload as the server reads it."""
+        if self.uplink == Uplink():
+            return upload, upload
+        known = take(self.state.received, ids)
+        generators = [generator(self.seed, self.state.round, int(i), 3) for i in ids]
+        wire = self.uplink.encode(upload, known, generators)
+        upload = self.uplink.decode(wire, known, like=upload)
+        if self.uplink.delta_coding:
+            for name, t in upload.items():
+                self.state.received.setdefault(name, t.new_zeros(len(self.train), *t.shape[1:]))
+                self.state.received[name][ids] = t
+        return wire, upload
 
     def _aggregate(self, uploads: list[tuple[Tensor, Payload]]) -> None:
         """Put the cohorts' uploads in order of client ids and hand them to the method."""

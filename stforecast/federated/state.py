@@ -63,34 +63,40 @@ class State:
         server: the server's side, names to tensors.
         round: rounds done.
         seed: seed of the run; every generator is keyed by (seed, round, client).
+        received: the server's copies of the clients' latest uploads `(clients, …)`, kept for delta
+            coding only.
     """
 
     clients: Clients
     server: dict[str, Tensor]
     round: int
     seed: int
+    received: Params = field(default_factory=dict)
 
     def flat(self) -> dict[str, Tensor]:
-        """Every tensor of the state by name, `clients/…` and `server/…`."""
-        clients = {f"clients/{name}": t for name, t in self.clients.flat().items()}
-        return {**clients, **{f"server/{name}": t for name, t in self.server.items()}}
+        """Every tensor of the state by name: `clients/…`, `server/…`, `received/…`."""
+        sides = [
+            ("clients", self.clients.flat()),
+            ("server", self.server),
+            ("received", self.received),
+        ]
+        return {f"{side}/{name}": t for side, ts in sides for name, t in ts.items()}
 
     @classmethod
     def from_flat(cls, tensors: Mapping[str, Tensor], round: int, seed: int) -> State:
         """The state whose `flat` this is.
 
         Raises:
-            KeyError: if `clients/sizes` is missing.
+            KeyError: if `clients/sizes` is missing or a tensor belongs to none of the three.
         """
-        server: Params = {}
-        groups: dict[str, Params] = {}
+        sides: dict[str, Params] = {"clients": {}, "server": {}, "received": {}}
         for name, t in tensors.items():
             side, _, rest = name.partition("/")
-            group, _, own = rest.partition("/")
-            if side == "server":
-                server[rest] = t
-            else:
-                groups.setdefault(group, {})[own] = t
+            sides[side][rest] = t
+        groups: dict[str, Params] = {}
+        for name, t in sides["clients"].items():
+            group, _, own = name.partition("/")
+            groups.setdefault(group, {})[own] = t
         prefix = "moments."
         clients = Clients(
             params=groups.get("params", {}),
@@ -99,7 +105,7 @@ class State:
             sizes=tensors["clients/sizes"],
             memory=groups.get("memory", {}),
         )
-        return cls(clients, server, round, seed)
+        return cls(clients, sides["server"], round, seed, sides["received"])
 
 
 def generator(seed: int, *key: int) -> torch.Generator:
