@@ -6,7 +6,6 @@ there is not what the registries say.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,9 +21,9 @@ def updated(text: str) -> str:
     """The text with every generated part made anew."""
     for name, make in PARTS.items():
         begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
-        pattern = re.escape(begin) + r".*?" + re.escape(end)
-        part = f"{begin}\n{make()}\n{end}"
-        text = re.sub(pattern, lambda _, part=part: part, text, flags=re.DOTALL)
+        before, found, rest = text.partition(begin)
+        if found:
+            text = f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}"
     return text
 
 

@@ -42,12 +42,14 @@ class Baseline(ABC):
         summary: one line for people.
         pooled: whether one model is fitted on the records of all cells together, which a
             federation would not allow.
+        learned: names of the arrays in its `state`.
         Options: frozen dataclass of the options.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     pooled: ClassVar[bool] = False
+    learned: ClassVar[tuple[str, ...]] = ()
     Options: ClassVar[type] = NoOptions
 
     def __init_subclass__(cls) -> None:
@@ -110,27 +112,25 @@ class Baseline(ABC):
         return self._forecast(series, starts, calendar).astype(np.float32)
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that was fitted, options included, as plain arrays."""
-        return {
-            **_pack("config", self.config),
-            **_pack("spec", self.spec),
-            **{f"fitted.{key}": array for key, array in self.arrays.items()},
-        }
+        """What was learned, as plain arrays."""
+        return self.arrays
 
     @classmethod
-    def from_state(cls, state: Mapping[str, np.ndarray]) -> Self:
+    def from_state(
+        cls, state: Mapping[str, np.ndarray], spec: WindowSpec, config: Any = None
+    ) -> Self:
         """The forecaster whose `state` this is: it forecasts the same.
 
         Raises:
             InputError: if an entry is missing.
         """
-        try:
-            baseline = cls(_unpack("config", cls.Options, state))
-            baseline.spec = _unpack("spec", WindowSpec, state)
-            fitted = {key: array for key, array in state.items() if key.startswith("fitted.")}
-            baseline._restore({key.removeprefix("fitted."): a for key, a in fitted.items()})
-        except KeyError as e:
-            raise InputError(f"{cls.name}: saved state has no {e}; fit and save it again") from e
+        if absent := set(cls.learned) - state.keys():
+            raise InputError(
+                f"{cls.name}: saved state has no {min(absent)!r}; fit and save it again"
+            )
+        baseline = cls(config)
+        baseline.spec = spec
+        baseline._restore(dict(state))
         return baseline
 
     def _learn(
@@ -157,16 +157,6 @@ class Baseline(ABC):
                 f"{self.name}: fitted on {n_cells} cells, the series has {series.shape[1]}; give "
                 "the same cells in the same order"
             )
-
-
-def _pack(prefix: str, values: Any) -> dict[str, np.ndarray]:
-    """A dataclass of numbers as 0-d arrays."""
-    return {f"{prefix}.{k}": np.asarray(v) for k, v in dataclasses.asdict(values).items()}
-
-
-def _unpack(prefix: str, kind: type, state: Mapping[str, np.ndarray]) -> Any:
-    names = [field.name for field in dataclasses.fields(kind)]
-    return kind(**{name: state[f"{prefix}.{name}"].item() for name in names})
 
 
 class _SeasonalNaive(Baseline):
@@ -228,6 +218,7 @@ class HistoricalAverage(Baseline):
 
     name = "historical_average"
     summary = "the training mean of the weekday and time of day"
+    learned = ("mean",)
 
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
@@ -268,12 +259,13 @@ class Ridge(Baseline):
 
     name = "ridge"
     summary = "a ridge regression of each cell on the inputs of its windows"
+    learned = ("weights",)
     Options = RidgeConfig
 
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
-        x, _ = input_windows(series, starts, self.spec)
+        x, _ = input_windows(series, starts, self.spec, calendar)
         y, mask = target_windows(series, starts, self.spec)
         cells = zip(x, y, mask, strict=True)
         return {"weights": np.stack([_ridge(*cell, self.config.alpha) for cell in cells])}
@@ -281,7 +273,7 @@ class Ridge(Baseline):
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         weights = self.arrays["weights"]
         self._check_cells(series, len(weights))
-        x, _ = input_windows(series, starts, self.spec)
+        x, _ = input_windows(series, starts, self.spec, calendar)
         return x @ weights[:, :, 1:].swapaxes(1, 2) + weights[:, None, :, 0]
 
 
@@ -338,12 +330,13 @@ class Boosting(Baseline):
     name = "boosting"
     summary = "gradient-boosted trees on the windows of all cells together (not federated)"
     pooled = True
+    learned = ("x", "y", "mask")
     Options = BoostingConfig
 
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
-        x, _ = input_windows(series, starts, self.spec)
+        x, _ = input_windows(series, starts, self.spec, calendar)
         y, mask = target_windows(series, starts, self.spec)
         unseen = np.flatnonzero(~mask.any(axis=(0, 1)))
         if len(unseen):
@@ -367,7 +360,7 @@ class Boosting(Baseline):
             ]
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        x, _ = input_windows(series, starts, self.spec)
+        x, _ = input_windows(series, starts, self.spec, calendar)
         flat = x.reshape(-1, self.spec.n_inputs)
         with _threads_for(len(flat)):
             y_hat = np.stack([model.predict(flat) for model in self._models], axis=-1)

@@ -8,8 +8,9 @@ it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +19,7 @@ import stforecast.methods  # noqa: F401  importing makes the forecasting methods
 from data_prep.errors import InputError, choose
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
+from stforecast.federated.options import check_options
 from stforecast.federated.training import Training
 from stforecast.models import MODELS
 from stforecast.windows import WindowSpec
@@ -46,7 +48,7 @@ class RunOptions:
 
     Attributes:
         model: name of the model that federated methods train.
-        seed: seed of everything random; the same seed gives the same numbers.
+        seed: seed of everything random, 0 or more; the same seed gives the same numbers.
         device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
         select: whether the model of the best validation round or of the last one is kept.
         cohort: most clients trained together; 0 chooses.
@@ -57,6 +59,10 @@ class RunOptions:
     device: str = "auto"
     select: Literal["best", "last"] = "best"
     cohort: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, not_negative=("seed", "cohort"))
 
 
 @dataclass(frozen=True)
@@ -74,12 +80,12 @@ class Config:
     """
 
     method: str
-    data: DataOptions = field(default_factory=DataOptions)
-    window: WindowSpec = field(default_factory=WindowSpec)
-    training: Training = field(default_factory=Training)
-    run: RunOptions = field(default_factory=RunOptions)
-    method_options: Any = None
-    model_options: Any = None
+    data: DataOptions
+    window: WindowSpec
+    training: Training
+    run: RunOptions
+    method_options: Any
+    model_options: Any
 
     @property
     def federated(self) -> bool:
@@ -88,15 +94,11 @@ class Config:
 
     def flat(self) -> dict[str, Any]:
         """The settings under their flat names, so that `resolve(**config.flat())` equals this."""
-        values: dict[str, Any] = {"method": self.method}
-        for part in _parts(self):
-            values.update(dataclasses.asdict(part))
+        method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
+        values = {"method": method}
+        for part in parts:
+            values |= dataclasses.asdict(part)
         return values
-
-
-def _parts(config: Config) -> list[Any]:
-    parts = (config.data, config.window, config.training, config.run)
-    return [*parts, config.method_options, config.model_options]
 
 
 def options_type(method: str) -> type:
@@ -133,16 +135,23 @@ def resolve(method: str, **settings: Any) -> Config:
     """Settings by flat name to a `Config`, types checked and converted.
 
     Raises:
-        InputError: for an unknown name (with the known ones) or a value that does not fit.
+        InputError: for an unknown name (with those like it) or a value that does not fit.
     """
     types = sections(method, str(settings.get("model", RunOptions.model)))
     owner = {f.name: section for section, t in types.items() for f in dataclasses.fields(t)}
     if unknown := settings.keys() - owner.keys():
-        raise choose(f"option of {method}", min(unknown), owner)
+        raise _unknown(f"option of {method}", min(unknown), owner)
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
     for name, value in settings.items():
         chosen[owner[name]][name] = value
     return Config(method, **{s: _build(t, chosen[s]) for s, t in types.items()})
+
+
+def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
+    """An error that suggests the names most like it, or lists all."""
+    if close := difflib.get_close_matches(name, list(valid)):
+        return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
+    return choose(kind, name, valid)
 
 
 def _build(options: type, values: Mapping[str, Any]) -> Any:

@@ -43,12 +43,12 @@ class FittedMethod:
         Args:
             series: `(steps, cells)`, z-scored, NaN where missing.
             starts: `(windows,)` first target steps; may be the step just after the series.
-            calendar: the series' wall clock (unused: the inputs are values alone).
+            calendar: the series' wall clock.
 
         Returns:
             `(cells, windows, horizon)` float32, z-scored.
         """
-        x, _ = input_windows(series, starts, self.config.window)
+        x, _ = input_windows(series, starts, self.config.window, calendar)
         sizes = torch.full((len(x),), len(starts))
         device = next(iter({**self.state.server, **self.state.clients.params}.values())).device
         data = ClientData({"x": torch.from_numpy(x)}, sizes).to(device)
@@ -91,7 +91,7 @@ def build_method(config: Config) -> Method:
 
     def build() -> SplitModel:
         model = MODELS[config.run.model]
-        return model(window.closeness, window.periods, window.horizon, config.model_options)
+        return model(window, config.model_options)
 
     population = Population(build, config.run.seed)
     task = ForecastTask(n_keys=window.period)
@@ -122,14 +122,14 @@ def train(
     slots = day_slots(
         calendar.local_times(np.arange(len(series))), config.window.period, calendar.step
     )
-    train_data = client_data(make_windows(series, split.train, config.window, slots))
-    validation = None
-    if len(split.validation):
-        validation = client_data(make_windows(series, split.validation, config.window, slots))
+
+    def samples(starts: np.ndarray) -> ClientData:
+        return client_data(make_windows(series, starts, config.window, slots, calendar))
+
     federation = Federation(
         build_method(config),
-        train_data,
-        validation,
+        samples(split.train),
+        samples(split.validation) if len(split.validation) else None,
         seed=config.run.seed,
         device=pick_device(config.run.device),
         cohort_size=config.run.cohort or None,

@@ -23,7 +23,7 @@ from stforecast.federated.rounds import RoundReport
 from stforecast.fitted import FittedMethod, train
 from stforecast.metrics import evaluate
 from stforecast.scaling import Scaler, fit_scaler
-from stforecast.series import Data, Series, as_series
+from stforecast.series import Data, Series, as_series, in_minutes
 from stforecast.splits import Split, make_split, period_warning
 from stforecast.windows import Calendar, target_windows
 
@@ -54,6 +54,10 @@ class Forecaster:
     Attributes:
         config: all settings, resolved.
         rounds_: one row a round: losses, bytes, seconds (empty for reference forecasters).
+        cells: `(cells,)` ids; like the following, there once it is fitted or loaded.
+        step: length of a time step.
+        service: what is forecast.
+        units: its unit.
 
     Raises:
         InputError: for an unknown method, setting or value.
@@ -98,6 +102,7 @@ class Forecaster:
         n_steps = len(series.values)
         local_times = calendar.local_times(np.arange(n_steps))
         split = make_split(config.data.split, n_steps, calendar.step, config.window, local_times)
+        _warn_of_constants(series, split.fit_steps)
         self.scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
         z = self.scaler.transform(series.values)
         if config.federated:
@@ -109,8 +114,8 @@ class Forecaster:
             baseline.fit(z, split.train, config.window, calendar)
             self._fitted = {"last": baseline, "best": baseline}
         self._series, self._split = series, split
-        self.cells, self.step, self.service = series.cells, calendar.step, series.service
-        self.units = series.units
+        self.cells, self.step = series.cells, calendar.step
+        self.service, self.units = series.service, series.units
         return self
 
     def predict(self, history: Data, steps: int | None = None) -> pd.DataFrame:
@@ -130,25 +135,11 @@ class Forecaster:
             InputError: if the history lacks cells, has another step length or is too short.
         """
         fitted = self._chosen()
-        series = as_series(history, None if isinstance(history, pd.DataFrame) else self.service)
-        if series.calendar.step != self.step:
-            raise InputError(
-                f"{series.name} has steps of {series.calendar.step}, the model was fitted on "
-                f"{self.step}; prepare the history with that step"
-            )
-        if extra := len(series.cells) - len(self.cells):
-            log.warning("%s: %d cells that the model does not know are ignored", series.name, extra)
-        series = series.select(self.cells)
-        n_steps, horizon = len(series.values), self.config.window.horizon
-        steps = horizon if steps is None else steps
+        steps = self.config.window.horizon if steps is None else steps
         if steps < 1:
             raise InputError(f"steps is {steps}; forecast at least 1")
-        if n_steps < self.config.window.max_lag:
-            raise InputError(
-                f"{series.name} has {n_steps} steps; the model reads "
-                f"{self.config.window.max_lag} steps back"
-            )
-        z = self.scaler.transform(series.values)
+        series = self._history(history)
+        z, n_steps = self.scaler.transform(series.values), len(series.values)
         while len(z) < n_steps + steps:
             y_hat = fitted.predict(z, np.array([len(z)]), series.calendar)
             z = np.concatenate([z, y_hat[:, 0].T])
@@ -157,26 +148,45 @@ class Forecaster:
         table = pd.DataFrame(
             values, pd.DatetimeIndex(times, name="time"), pd.Index(self.cells, name="cell")
         )
-        clock = "local" if series.calendar.time_zone is None else "utc"
-        table.attrs = {"service": self.service, "units": self.units, "clock": clock}
+        table.attrs = {"service": self.service, "units": self.units, "clock": series.clock}
         return table
+
+    def _history(self, history: Data) -> Series:
+        """The series of the fitted cells, if the model can read it."""
+        series = as_series(history, None if isinstance(history, pd.DataFrame) else self.service)
+        if series.calendar.step != self.step:
+            raise InputError(
+                f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
+                f"fitted on {in_minutes(self.step)}; prepare the history with that step"
+            )
+        if len(series.values) < self.config.window.max_lag:
+            raise InputError(
+                f"{series.name} has {len(series.values)} steps; the model reads "
+                f"{self.config.window.max_lag} steps back, so give a longer history"
+            )
+        known = series.select(self.cells)
+        if extra := len(series.cells) - len(self.cells):
+            log.warning("%s: %d cells that the model does not know are ignored", series.name, extra)
+        return known
 
     def evaluate(self) -> pd.DataFrame:
         """Errors on the validation and test part of the data that it was fitted on.
 
         Returns:
-            One row for each client (and "all"), horizon step (and "all"), split, selection ("last"
-            or "best") and metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units.
+            One row for each client (and "all"), horizon step (and "all"), split, selection and
+            metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units. Selections are
+            "last" and "best", and "last (global)" and the like for a method's other models. A split
+            without windows has no rows.
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
+        _, parts = self._data()
+        splits = [name for name in ("validation", "test") if len(getattr(parts, name))]
         tables = []
-        for split in ("validation", "test"):
+        for split in splits:
             for selection, fitted in self._fitted.items():
                 y_hat, y, mask = self._forecasts(split, fitted)
-                if y.shape[1] == 0:
-                    continue
                 scaled = evaluate(y_hat, y, mask, self.cells, SCALED_METRICS)
                 raw = evaluate(self._raw(y_hat), self._raw(y), mask, self.cells)
                 raw["metric"] = "raw_" + raw["metric"]
@@ -189,7 +199,11 @@ class Forecaster:
 
         Returns:
             `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
-            data's units; `time` is the first forecast step, `horizon` counts from 1.
+            data's units; `time` is the first forecast step, `horizon` counts from 1. The attribute
+            `clock` says whether times are "utc" or "local".
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
         """
         series, split = self._data()
         y_hat, y, mask = self._forecasts("test", self._chosen())
@@ -205,7 +219,11 @@ class Forecaster:
                 "time": series.times[split.test],
                 "horizon": np.arange(1, y.shape[2] + 1),
             },
-            attrs={"service": self.service, "method": self.config.method},
+            attrs={
+                "service": self.service,
+                "method": self.config.method,
+                "clock": series.clock,
+            },
         )
 
     def _forecasts(self, split: str, fitted: Fitted) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -259,8 +277,12 @@ class Forecaster:
         return folder
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Forecaster:
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Forecaster:
         """Load what `save` wrote (or the run folder around it); nothing is unpickled.
+
+        Args:
+            folder: a run folder, or the folder given to `save`.
+            device: where to compute, whatever it was trained on.
 
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
@@ -270,21 +292,35 @@ class Forecaster:
         about = _read_about(folder / "forecaster.json")
         try:
             arrays = load_file(folder / "state.safetensors")
+            self = cls(**{**about["settings"], "device": device})
+            self._restore(about, arrays)
         except (OSError, SafetensorError) as e:
             raise InputError(f"{folder / 'state.safetensors'}: cannot be read ({e})") from e
-        self = cls(**about["settings"])
-        self.scaler = Scaler.from_state(
-            {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
-        )
+        except KeyError as e:
+            raise InputError(f"{folder}: no {e} in the saved model; fit and save it again") from e
+        return self
+
+    def _restore(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        scaler = {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
+        self.scaler = Scaler.from_state(scaler)
         self.service, self.units = about["service"], about["units"]
         self.step, self.cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
         fitted: Fitted
         if self.config.federated:
             fitted = FittedMethod.from_arrays(self.config, arrays, about["round"])
         else:
-            fitted = BASELINES[self.config.method].from_state(arrays)
+            baseline = BASELINES[self.config.method]
+            fitted = baseline.from_state(arrays, self.config.window, self.config.method_options)
         self._fitted = {self.config.run.select: fitted}
-        return self
+
+
+def _warn_of_constants(series: Series, fit_steps: int) -> None:
+    seen = pd.DataFrame(series.values[:fit_steps])
+    if n := int((seen.max() == seen.min()).sum()):
+        log.warning(
+            "%s: %d of %d cells never change in the training part of %s; errors of such cells say "
+            "nothing", series.name, n, len(series.cells), series.service,
+        )  # fmt: skip
 
 
 def _read_about(path: Path) -> dict[str, Any]:

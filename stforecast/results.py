@@ -106,24 +106,13 @@ def run(
         after_round: called with each round's report.
 
     Raises:
-        InputError: if data or settings do not fit, or `out` already holds a finished run.
+        InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
     out = Path(out)
-    if (out / "run.json").exists():
-        raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
+    _check_new(out)
     start = time.perf_counter()
     forecaster = Forecaster(method, **settings).fit(data, after_round)
-    metrics = forecaster.evaluate()
-    seed = forecaster.config.run.seed
-    metrics = metrics.assign(
-        method=method, data=Path(data).stem, service=forecaster.service, seed=seed
-    )
-    forecaster.save(out / "model")
-    write_csv(metrics[list(METRIC_COLUMNS)], out / "metrics.csv")
-    rounds = forecaster.rounds_
-    write_csv(rounds if len(rounds) else _no_rounds(), out / "rounds.csv")
-    with atomic_path(out / "forecasts.nc") as part:
-        forecaster.test_forecasts().to_netcdf(part, engine="h5netcdf")
+    _write_results(forecaster, Path(data).stem, out)
     about = {
         "settings": forecaster.config.flat(),
         "label": label or method,
@@ -139,6 +128,31 @@ def run(
     return Run(out, about)
 
 
+def _check_new(out: Path) -> None:
+    """Make sure before the work that its results can be written."""
+    if (out / "run.json").exists():
+        raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
+    nearest = next(path for path in (out, *out.parents) if path.exists())
+    if not nearest.is_dir():
+        raise InputError(f"{nearest} is a file; choose a folder for --out")
+
+
+def _write_results(forecaster: Forecaster, data: str, out: Path) -> None:
+    """Everything but `run.json`."""
+    forecaster.save(out / "model")
+    metrics = forecaster.evaluate().assign(
+        method=forecaster.config.method,
+        data=data,
+        service=forecaster.service,
+        seed=forecaster.config.run.seed,
+    )
+    write_csv(metrics[list(METRIC_COLUMNS)], out / "metrics.csv")
+    rounds = forecaster.rounds_
+    write_csv(rounds if len(rounds) else _no_rounds(), out / "rounds.csv")
+    with atomic_path(out / "forecasts.nc") as part:
+        forecaster.test_forecasts().to_netcdf(part, engine="h5netcdf")
+
+
 def open_run(folder: str | os.PathLike[str]) -> Run:
     """A finished run.
 
@@ -147,12 +161,15 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     """
     folder = Path(folder)
     try:
-        return Run(folder, json.loads((folder / "run.json").read_text()))
+        about = json.loads((folder / "run.json").read_text())
     except (OSError, ValueError) as e:
         raise InputError(
             f"{folder}: not a finished run ({type(e).__name__} at run.json); give a folder that "
             "`stforecast run` wrote"
         ) from e
+    if not isinstance(about, dict) or "settings" not in about:
+        raise InputError(f"{folder / 'run.json'}: no settings in it; `stforecast run` writes them")
+    return Run(folder, about)
 
 
 def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:

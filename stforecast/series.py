@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from data_prep.cube import check_cube, observed, open_cube
-from data_prep.errors import InputError
+from data_prep.errors import InputError, choose
 from data_prep.table import from_frame
 from stforecast.windows import Calendar
 
@@ -30,7 +30,7 @@ class Series:
         calendar: the place's wall clock.
         service: name of the variable.
         units: its unit.
-        name: what to call the data in a table: the file's stem, or its title.
+        name: what to call the data in a message: the path or the title.
     """
 
     values: np.ndarray
@@ -40,6 +40,11 @@ class Series:
     service: str
     units: str
     name: str
+
+    @property
+    def clock(self) -> str:
+        """What `times` are: `"utc"`, or `"local"` for the wall clock of the place."""
+        return "local" if self.calendar.time_zone is None else "utc"
 
     def select(self, cells: np.ndarray) -> Series:
         """The series of some cells, in their order.
@@ -54,15 +59,7 @@ class Series:
                 f"{self.name}: {len(absent)} of the {len(cells)} cells that the model was fitted "
                 f"on are missing, e.g. {absent[0]}; give the history of all of them"
             )
-        return Series(
-            self.values[:, position],
-            np.asarray(cells),
-            self.times,
-            self.calendar,
-            self.service,
-            self.units,
-            self.name,
-        )
+        return dataclasses.replace(self, values=self.values[:, position], cells=np.asarray(cells))
 
 
 def as_series(data: Data, service: str | None = None) -> Series:
@@ -75,27 +72,49 @@ def as_series(data: Data, service: str | None = None) -> Series:
     Raises:
         InputError: if it is no cube, or listing the services if none or a wrong one is named.
     """
-    if isinstance(data, pd.DataFrame):
-        data, name = from_frame(data), "table"
-    elif isinstance(data, xr.Dataset):
-        data = check_cube(data, "the data set")
-        name = str(data.attrs.get("title", "cube"))
-    else:
-        name = Path(data).stem
-        data = open_cube(data)
-    variables = [str(v) for v, a in data.data_vars.items() if set(a.dims) == {"time", "cell"}]
-    if service is None and len(variables) > 1:
-        raise InputError(
-            f"{name} has several services; choose one with --service: {', '.join(variables)}"
-        )
-    service = service or variables[0]
-    values = observed(data, service)
+    cube, name = _as_cube(data)
+    values = observed(cube, _choose_service(cube, service, name))
     return Series(
         values=values.to_numpy().astype(np.float64, copy=False),
-        cells=data.indexes["cell"].to_numpy(),
-        times=pd.DatetimeIndex(data.indexes["time"]),
-        calendar=Calendar.from_cube(data),
-        service=service,
+        cells=cube.indexes["cell"].to_numpy(),
+        times=pd.DatetimeIndex(cube.indexes["time"]),
+        calendar=Calendar.from_cube(cube),
+        service=str(values.name),
         units=str(values.attrs.get("units", "1")),
         name=name,
     )
+
+
+def _as_cube(data: Data) -> tuple[xr.Dataset, str]:
+    """A cube and what to call it."""
+    if isinstance(data, pd.DataFrame):
+        return from_frame(data), "the table"
+    if isinstance(data, xr.Dataset):
+        name = str(data.attrs.get("title", "the data set"))
+        return check_cube(data, name), name
+    return open_cube(data), str(data)
+
+
+def _choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
+    services = services_of(cube)
+    if service is None and len(services) > 1:
+        raise InputError(
+            f"{name} has several services; choose one with --service: {', '.join(services)}"
+        )
+    if service is not None and service not in services:
+        raise InputError(f"{name}: {choose('service', service, services)}")
+    return service or services[0]
+
+
+def services_of(cube: xr.Dataset) -> list[str]:
+    """Names of the variables `(time, cell)`, in the cube's order."""
+    return [str(name) for name, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
+
+
+def in_minutes(step: pd.Timedelta) -> str:
+    """A length of time for people.
+
+    >>> in_minutes(pd.Timedelta("1h"))
+    '60 minutes'
+    """
+    return f"{step / pd.Timedelta(minutes=1):g} minutes"

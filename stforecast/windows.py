@@ -6,20 +6,26 @@ AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1]
 
 A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
 client, on the first axis. A missing input becomes 0.0: the training mean of a z-scored series.
+Beyond the paper, a window may read further lags, such as last week's, and the calendar.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from data_prep.cube import step_of
-from data_prep.errors import InputError
+from data_prep.errors import InputError, choose
 
 MONDAY = pd.Timestamp("1970-01-05")
+
+CALENDAR_INPUTS = {"none": 0, "day": 4, "week": 6}
+"""Number of inputs that each kind of calendar gives."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,10 @@ class WindowSpec:
         period: length of a period in steps (p), 1 or more.
         horizon: number of target steps, 1 or more; periodic lags refer to the first of them.
         newest_first: newest to oldest inside each part, the order of the FedDA code.
+        extra_lags: further steps back from the first target to read, as in "167,168,169"; what lies
+            before the series counts as missing, so they cost no training windows.
+        calendar: what a window knows of its first target's local time: none, day (sine and cosine
+            of one and two cycles a day) or week (the same, whether it is a weekend, a Sunday).
 
     Raises:
         InputError: naming the field that is out of range.
@@ -50,14 +60,22 @@ class WindowSpec:
     period: int = 24
     horizon: int = 1
     newest_first: bool = False
+    extra_lags: str = ""
+    calendar: Literal["none", "day", "week"] = "none"
 
     def __post_init__(self) -> None:
+        if self.calendar not in CALENDAR_INPUTS:
+            raise choose("calendar", self.calendar, CALENDAR_INPUTS)
+        if not re.fullmatch(r"(\d+(, *\d+)*)?", self.extra_lags) or 0 in self.further_lags:
+            raise InputError(
+                f"extra_lags is {self.extra_lags!r}; give positive whole numbers like 167,168,169"
+            )
         lowest = {"closeness": 0, "periods": 0, "period": 1, "horizon": 1}
         for name, low in lowest.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
                 raise InputError(f"{name} is {value!r}; give a whole number of at least {low}")
-        if self.n_inputs == 0:
+        if not self.lags:
             raise InputError("closeness and periods are both 0: a window needs at least one input")
 
     @property
@@ -70,13 +88,18 @@ class WindowSpec:
         return (*reversed(closeness), *reversed(periodic))
 
     @property
+    def further_lags(self) -> tuple[int, ...]:
+        """`extra_lags` as numbers."""
+        return tuple(int(lag) for lag in self.extra_lags.split(",") if lag)
+
+    @property
     def n_inputs(self) -> int:
-        """Number of inputs of a window."""
-        return self.closeness + self.periods
+        """Number of inputs of a window: `lags`, `further_lags`, calendar."""
+        return len(self.lags) + len(self.further_lags) + CALENDAR_INPUTS[self.calendar]
 
     @property
     def max_lag(self) -> int:
-        """Steps of history that the first window needs."""
+        """Steps of history that the first window needs; further lags may lie before it."""
         return max(self.closeness, self.periods * self.period)
 
 
@@ -107,7 +130,11 @@ class Windows:
 
 
 def make_windows(
-    series: np.ndarray, starts: np.ndarray, spec: WindowSpec, slot_of_step: np.ndarray
+    series: np.ndarray,
+    starts: np.ndarray,
+    spec: WindowSpec,
+    slot_of_step: np.ndarray,
+    calendar: Calendar | None = None,
 ) -> Windows:
     """Cut the windows whose first targets are `starts`.
 
@@ -116,6 +143,7 @@ def make_windows(
         starts: `(windows,)` indices of first target steps.
         spec: the windows' shape.
         slot_of_step: `(steps,)` position of each step in the period, from `day_slots`.
+        calendar: the series' wall clock, for windows that read it.
 
     Returns:
         The windows, in the order of `starts`.
@@ -124,14 +152,14 @@ def make_windows(
         InputError: if a window would reach outside the series.
     """
     starts = np.asarray(starts, dtype=np.intp)
-    x, n_missing = input_windows(series, starts, spec)
+    x, n_missing = input_windows(series, starts, spec, calendar)
     y, mask = target_windows(series, starts, spec)
-    x_next, _ = input_windows(series, starts + 1, spec)
+    x_next, _ = input_windows(series, starts + 1, spec, calendar)
     return Windows(x, x_next, y, mask, starts, np.asarray(slot_of_step)[starts], n_missing)
 
 
 def input_windows(
-    series: np.ndarray, starts: np.ndarray, spec: WindowSpec
+    series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None = None
 ) -> tuple[np.ndarray, int]:
     """Inputs of windows; a start may be the step just after the series: a real forecast.
 
@@ -139,6 +167,7 @@ def input_windows(
         series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
         starts: `(windows,)` indices of first target steps.
         spec: the windows' shape.
+        calendar: the series' wall clock, for windows that read it.
 
     Returns:
         `(cells, windows, n_inputs)` float32 with 0.0 where missing, and how many were missing.
@@ -146,11 +175,37 @@ def input_windows(
     Raises:
         InputError: if a window would reach outside the series.
     """
-    steps = np.asarray(starts, dtype=np.intp)[:, None] - np.asarray(spec.lags)
-    x = _gather(series, steps)
+    starts = np.asarray(starts, dtype=np.intp)
+    parts = [_gather(series, starts[:, None] - np.asarray(spec.lags))]
+    if spec.further_lags:
+        steps = starts[:, None] - np.asarray(spec.further_lags)
+        parts.append(np.where(steps < 0, np.nan, _gather(series, steps.clip(0))))
+    if spec.calendar != "none":
+        if calendar is None:
+            raise InputError("windows that read the calendar need the series' wall clock")
+        known = calendar_inputs(calendar.local_times(starts), spec.calendar)
+        parts.append(np.broadcast_to(known, (series.shape[1], *known.shape)))
+    x = np.concatenate(parts, axis=-1, dtype=np.float32)
     missing = np.isnan(x)
     x[missing] = 0.0
     return x, int(missing.sum())
+
+
+def calendar_inputs(local_times: pd.DatetimeIndex, kind: str) -> np.ndarray:
+    """What a window knows of the local time of its first target.
+
+    Args:
+        local_times: `(windows,)`.
+        kind: `day` or `week`, see `WindowSpec`.
+
+    Returns:
+        `(windows, 4)` or `(windows, 6)` float32.
+    """
+    angle = 2 * np.pi * ((local_times - local_times.normalize()) / pd.Timedelta(days=1)).to_numpy()
+    columns = [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
+    if kind == "week":
+        columns += [local_times.day_of_week >= 5, local_times.day_of_week == 6]
+    return np.stack(columns, axis=-1).astype(np.float32)
 
 
 def target_windows(

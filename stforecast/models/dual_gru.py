@@ -12,9 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from data_prep.errors import InputError
 from stforecast.federated.layers import ClientGRU, ClientLinear
 from stforecast.federated.options import check_options
 from stforecast.federated.population import SplitModel
+from stforecast.windows import WindowSpec
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class DualGRU(SplitModel):
     """Forecasts from `closeness` recent and `periods` periodic values.
 
     Args:
-        closeness: c, recent values (the first inputs of a window).
-        periods: q, periodic values (the rest); 0 leaves the second GRU out.
-        horizon: steps to forecast.
+        window: what it reads: `closeness` recent values and `periods` periodic ones; where one is
+            0, its GRU is left out.
         options: sizes.
+
+    Raises:
+        InputError: if the windows have other inputs besides.
 
     Shapes:
         encoder: `(clients, batch, closeness + periods)` to `(clients, batch, 2 hidden_size)`.
@@ -54,12 +58,15 @@ class DualGRU(SplitModel):
     summary = "one GRU for the recent window, one for the periodic window (FUELS, FedDA)"
     Options = DualGRUOptions
 
-    def __init__(
-        self, closeness: int, periods: int, horizon: int, options: DualGRUOptions | None = None
-    ) -> None:
+    def __init__(self, window: WindowSpec, options: DualGRUOptions | None = None) -> None:
         options = options or DualGRUOptions()
-        encoder = DualGRUEncoder(closeness, periods, options.hidden_size)
-        super().__init__(encoder, FusionHead(encoder.n_parts, options, horizon))
+        if window.n_inputs > len(window.lags):
+            raise InputError(
+                "dual_gru reads closeness and periods only; leave out extra_lags and calendar, or "
+                "take --model mlp"
+            )
+        encoder = DualGRUEncoder(window.closeness, window.periods, options.hidden_size)
+        super().__init__(encoder, FusionHead(encoder.n_parts, options, window.horizon))
 
 
 class DualGRUEncoder(nn.Module):

@@ -1,17 +1,16 @@
-"""Curves: runs that belong together in a figure, what they are called and how they are drawn."""
+"""Curves: variants of runs in a figure, and how they are drawn."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from data_prep.errors import InputError
 from stforecast.results import Run
+from stforecast.variants import Variant, as_variants
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
 """Okabe and Ito's colours for all kinds of colour vision (jfly.uni-koeln.de/color), less the black
@@ -20,46 +19,16 @@ that observations have and the yellow that is faint on white."""
 LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
-DATA_FACTS = ("data", "service")
-"""What a name says whenever it is not the same for all curves of a figure."""
-
-NO_DIFFERENCE = {"seed", "device", "cohort"}
-"""Settings in which the runs of one curve may differ: they do not change what is computed."""
-
 
 @dataclass(frozen=True)
-class Curve:
-    """Runs that differ in nothing but their seed, and how they are drawn.
+class Curve(Variant):
+    """A variant and how it is drawn.
 
     Attributes:
-        base: the runs' own label.
-        tags: what tells the curve from others of the figure.
         place: place among the figure's curves, from 0; decides on colour, line and marker.
-        runs: at least one run, in the order given.
     """
 
-    base: str
-    tags: tuple[str, ...]
     place: int
-    runs: tuple[Run, ...]
-
-    @property
-    def name(self) -> str:
-        """Unique in the figure, as in "fuels (milan, tau 0.1)"."""
-        return self._named()
-
-    @property
-    def label(self) -> str:
-        """Name, with the number of runs if there are several: "fuels (tau 0.1, 3 runs)"."""
-        return self._named(f"{len(self.runs)} runs") if len(self.runs) > 1 else self.name
-
-    def run_label(self, run: Run) -> str:
-        """Name of one of the runs: "fuels (tau 0.1, seed 2)"."""
-        return self._named(f"seed {run.about['settings']['seed']}")
-
-    def _named(self, *more: str) -> str:
-        tags = (*self.tags, *more)
-        return f"{self.base} ({', '.join(tags)})" if tags else self.base
 
     @property
     def color(self) -> str:
@@ -79,10 +48,7 @@ class Curve:
 
 
 def as_curves(runs: Sequence[Run]) -> list[Curve]:
-    """Gather the runs that differ in nothing but their seed, and name every curve.
-
-    A name is the runs' label with what it takes to tell the curves apart: data and service if the
-    figure has several, then settings.
+    """A curve for each variant of the runs.
 
     Args:
         runs: finished runs; a folder given twice counts once.
@@ -92,40 +58,7 @@ def as_curves(runs: Sequence[Run]) -> list[Curve]:
     """
     if not runs:
         raise InputError("no runs to draw; give at least one folder that `stforecast run` wrote")
-    groups: dict[str, list[Run]] = {}
-    for run in {run.folder.resolve(): run for run in runs}.values():
-        groups.setdefault(json.dumps([run.label, _facts(run)]), []).append(run)
-    tags = _tags([members[0] for members in groups.values()])
-    return [
-        Curve(members[0].label, tags[place], place, tuple(members))
-        for place, members in enumerate(groups.values())
-    ]
-
-
-def _facts(run: Run) -> dict[str, Any]:
-    """What may set a run's curve apart, in the order in which names should say it."""
-    data = {"data": Path(run.about["data"]).stem, "service": run.about["service"]}
-    told = NO_DIFFERENCE | data.keys()
-    settings = {key: v for key, v in run.about["settings"].items() if key not in told}
-    return {**data, **settings, "path": run.about["data"]}
-
-
-def _tags(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """As many facts on each run as it takes, with its label, to tell it from the others."""
-    facts = [_facts(run) for run in runs]
-    tags: list[tuple[str, ...]] = [() for _ in runs]
-    for key in dict.fromkeys(key for own in facts for key in own):
-        so_far = [(run.label, tag) for run, tag in zip(runs, tags, strict=True)]
-        for i, own in enumerate(facts):
-            rivals = [
-                other
-                for other, name in zip(facts, so_far, strict=True)
-                if key in DATA_FACTS or name == so_far[i]
-            ]
-            if any(other.get(key) != own.get(key) for other in rivals):
-                plain = key in (*DATA_FACTS, "path")
-                tags[i] += (str(own.get(key)) if plain else f"{key} {own.get(key)}",)
-    return tags
+    return [Curve(v.base, v.tags, v.runs, place) for place, v in enumerate(as_variants(runs))]
 
 
 def open_forecasts(run: Run) -> xr.Dataset:

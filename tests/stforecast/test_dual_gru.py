@@ -8,13 +8,17 @@ from torch import nn
 from data_prep.errors import InputError
 from stforecast.federated.population import Population
 from stforecast.models.dual_gru import DualGRU, DualGRUOptions
+from stforecast.windows import WindowSpec
 
 CLOSENESS, PERIODS = 3, 2
 
 
 def population(hidden=4, fusion="sum", horizon=1, closeness=CLOSENESS, periods=PERIODS):
-    options = DualGRUOptions(hidden, fusion)
-    return Population(lambda: DualGRU(closeness, periods, horizon, options), seed=3)
+    window, options = (
+        WindowSpec(closeness, periods, horizon=horizon),
+        DualGRUOptions(hidden, fusion),
+    )
+    return Population(lambda: DualGRU(window, options), seed=3)
 
 
 def different_clients(model, n=3):
@@ -182,3 +186,9 @@ def test_all_clients_start_alike():
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         DualGRUOptions(**options)
+
+
+@pytest.mark.parametrize("further", [{"extra_lags": "168"}, {"calendar": "day"}])
+def test_inputs_that_it_does_not_read_are_refused(further):
+    with pytest.raises(InputError, match="reads closeness and periods only; .* --model mlp"):
+        DualGRU(WindowSpec(**further))

@@ -50,9 +50,7 @@ def samples_of(series, spec=SPEC, first=FIRST):
 
 def federation(data, *, method=Fuels, hidden=3, spec=SPEC, cohort=None, training=None, **options):
     training = {"batch_size": spec.period, "lr": LR, **(training or {})}
-    population = Population(
-        lambda: DualGRU(spec.closeness, spec.periods, 1, DualGRUOptions(hidden)), seed=2
-    )
+    population = Population(lambda: DualGRU(spec, DualGRUOptions(hidden)), seed=2)
     chosen = method.Options(**options)
     task = ForecastTask(spec.period)
     return Federation(

@@ -172,3 +172,49 @@ def test_a_calendar_counts_steps():
     assert calendar.steps_in(pd.Timedelta(days=1)) == 288
     with pytest.raises(InputError, match="does not divide"):
         calendar.steps_in(pd.Timedelta("7min"))
+
+
+HOURS = Calendar(pd.Timestamp("2013-11-01 00:00"), pd.Timedelta("1h"))  # A Friday.
+
+
+def test_further_lags_and_the_calendar_follow_the_papers_inputs():
+    spec = WindowSpec(closeness=1, periods=1, period=4, extra_lags="6,9", calendar="week")
+    x, missing = input_windows(counting_series(60), np.array([8, 54]), spec, HOURS)
+    assert x.shape == (2, 2, spec.n_inputs) == (2, 2, 10)
+    np.testing.assert_array_equal(x[1, :, :4], [[107, 104, 102, 0], [153, 150, 148, 145]])
+    assert missing == 2, "a lag before the series is missing, for both cells"
+    angle = 2 * np.pi * np.array([8, 6]) / 24
+    waves = [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
+    np.testing.assert_allclose(x[0, :, 4:8], np.stack(waves, 1), atol=1e-6)
+    np.testing.assert_array_equal(x[0, :, 8:], [[0, 0], [1, 1]])
+    assert spec.max_lag == 4, "further lags cost no training windows"
+
+
+def test_a_saturday_is_a_weekend_but_no_sunday():
+    spec = WindowSpec(closeness=1, periods=0, calendar="week")
+    x, _ = input_windows(counting_series(60), np.array([30]), spec, HOURS)
+    np.testing.assert_array_equal(x[0, 0, -2:], [1, 0])
+
+
+def test_the_calendar_is_the_places_own():
+    spec = WindowSpec(closeness=1, periods=0, calendar="day")
+    rome = Calendar(pd.Timestamp("2013-10-31 23:00"), pd.Timedelta("1h"), "Europe/Rome")
+    there, _ = input_windows(counting_series(), np.array([5]), spec, rome)
+    here, _ = input_windows(counting_series(), np.array([5]), spec, HOURS)
+    np.testing.assert_array_equal(there, here)
+
+
+def test_the_calendar_needs_a_clock():
+    with pytest.raises(InputError, match="wall clock"):
+        input_windows(counting_series(), np.array([5]), WindowSpec(1, 0, calendar="day"))
+
+
+@pytest.mark.parametrize("lags", ["1;2", "0", "-3", "3,", "a", "1.5"])
+def test_further_lags_are_positive_whole_numbers(lags):
+    with pytest.raises(InputError, match=r"extra_lags is .*give positive whole numbers"):
+        WindowSpec(extra_lags=lags)
+
+
+def test_an_unknown_calendar_is_refused():
+    with pytest.raises(InputError, match="unknown calendar 'moon'; choose one of: day, none, week"):
+        WindowSpec(calendar="moon")

@@ -1,0 +1,60 @@
+"""Multilayer perceptron: a small model that reads everything a window has.
+
+With further lags and the calendar it is what a few weeks of records can fill: 3,457 parameters for
+20 inputs, fewer than one FUELS client's prototypes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.options import check_options
+from stforecast.federated.population import SplitModel
+from stforecast.windows import WindowSpec
+
+
+@dataclass(frozen=True)
+class MLPOptions:
+    """Settings of the perceptron.
+
+    Attributes:
+        hidden_size: units of the first layer.
+        feature_size: units of the second layer, the width of features and prototypes.
+    """
+
+    hidden_size: int = 64
+    feature_size: int = 32
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("hidden_size", "feature_size"))
+
+
+class MLP(SplitModel):
+    """Two hidden layers with SiLU, then a linear head.
+
+    Args:
+        window: what it reads and how far it forecasts.
+        options: sizes.
+
+    Shapes:
+        encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, feature_size)`.
+        head: features to `(clients, batch, window.horizon)`.
+    """
+
+    name = "mlp"
+    summary = "two hidden layers; reads further lags and the calendar too"
+    Options = MLPOptions
+
+    def __init__(self, window: WindowSpec, options: MLPOptions | None = None) -> None:
+        options = options or MLPOptions()
+        encoder = nn.Sequential(
+            ClientLinear(window.n_inputs, options.hidden_size),
+            nn.SiLU(),
+            ClientLinear(options.hidden_size, options.feature_size),
+            nn.SiLU(),
+        )
+        super().__init__(encoder, ClientLinear(options.feature_size, window.horizon))

@@ -1,0 +1,96 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from data_prep.errors import InputError
+from stforecast.baselines import BASELINES
+from stforecast.config import resolve, sections
+from stforecast.federated.method import methods
+from stforecast.models import MODELS
+
+EVERY_METHOD = sorted({**methods(), **BASELINES})
+
+
+def test_each_setting_reaches_the_dataclass_that_has_it():
+    config = resolve("fuels", service="net", closeness=6, rounds=7, seed=3, tau=0.5, hidden_size=16)
+    assert (config.method, config.data.service, config.window.closeness) == ("fuels", "net", 6)
+    assert (config.training.rounds, config.run.seed) == (7, 3)
+    assert (config.method_options.tau, config.model_options.hidden_size) == (0.5, 16)
+
+
+@pytest.mark.parametrize("method", EVERY_METHOD)
+def test_flat_settings_resolve_to_the_same_config(method):
+    config = resolve(method, rounds=3, split="fedda", seed=5, fusion="concat")
+    flat = config.flat()
+    assert (flat["method"], flat["rounds"], flat["fusion"]) == (method, 3, "concat")
+    assert resolve(**flat) == config
+
+
+@pytest.mark.parametrize(("method", "model"), list(itertools.product(EVERY_METHOD, MODELS)))
+def test_no_two_sections_share_a_name(method, model):
+    names = [f.name for t in sections(method, model).values() for f in dataclasses.fields(t)]
+    assert len(names) == len(set(names))
+    assert "method" not in names
+
+
+def test_reference_forecasters_are_not_federated():
+    assert resolve("fuels").federated
+    assert not resolve("ridge").federated
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"rounds": "7"}, 7),
+        ({"rounds": np.int64(7)}, 7),
+        ({"lr": 1}, 1.0),
+        ({"shuffle": "true"}, True),
+        ({"service": None}, None),
+    ],
+)
+def test_values_are_converted_to_the_type_of_the_field(given, kept):
+    ((name, _),) = given.items()
+    found = resolve("solo", **given).flat()[name]
+    assert (found, type(found)) == (kept, type(kept))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": "many"}, "rounds is 'many': Input should be a valid integer"),
+        ({"rounds": 2.5}, "rounds is 2.5: Input should be a valid integer"),
+        ({"rounds": 0}, "rounds is 0; it must be positive"),
+        ({"lr": float("nan")}, "lr is nan; it must be positive"),
+        ({"service": 5}, "service is 5: Input should be a valid string"),
+        ({"scale": "row"}, "scale is 'row': Input should be 'cell' or 'global'"),
+        ({"select": "first"}, "select is 'first': Input should be 'best' or 'last'"),
+        ({"closeness": -1}, "closeness is -1; give a whole number of at least 0"),
+        ({"cohort": -1}, "cohort is -1; it must be 0 or more"),
+        ({"seed": -1}, "seed is -1; it must be 0 or more"),
+        ({"tau": 0}, "tau is 0.0; it must be positive"),
+        ({"hidden_size": 0}, "hidden_size is 0; it must be positive"),
+        ({"model": "dual"}, "unknown model 'dual'; choose one of: dual_gru"),
+    ],
+)
+def test_values_that_do_not_fit_are_named(settings, message):
+    with pytest.raises(InputError) as error:
+        resolve("fuels", **settings)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_name_suggests_those_like_it():
+    with pytest.raises(InputError, match=r"unknown option of fuels 'round'; did you mean rounds"):
+        resolve("fuels", round=3)
+
+
+def test_an_option_of_another_method_lists_what_there_is():
+    with pytest.raises(InputError, match=r"unknown option of solo 'tau'; choose one of: batch_si"):
+        resolve("solo", tau=0.1)
+
+
+def test_an_unknown_method_lists_methods_and_reference_forecasters():
+    with pytest.raises(InputError, match=r"unknown method 'x'; choose one of: .*fuels.*ridge"):
+        resolve("x")

@@ -1,0 +1,226 @@
+"""The forecaster on three cells and ten days; forecasts are checked against numbers by hand."""
+
+import json
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+from data_prep.errors import InputError
+from stforecast import Forecaster
+from stforecast.federated.rounds import RoundReport
+
+METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]
+
+
+@pytest.fixture(scope="module")
+def fitted(table, tiny):
+    """One forecaster of each kind, fitted once."""
+    cache = {}
+
+    def fit(method):
+        if method not in cache:
+            cache[method] = Forecaster(method, **tiny).fit(table)
+        return cache[method]
+
+    return fit
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loaded_forecaster_predicts_bit_for_bit_what_the_saved_one_does(
+    fitted, method, table, tmp_path
+):
+    forecaster = fitted(method)
+    loaded = Forecaster.load(forecaster.save(tmp_path / "a" / "model"), device="cpu")
+    pd.testing.assert_frame_equal(
+        loaded.predict(table, 5), forecaster.predict(table, 5), check_exact=True
+    )
+    assert loaded.config == forecaster.config
+
+
+def test_a_loaded_forecaster_saves_the_same_bytes(fitted, tmp_path):
+    folder = fitted("fuels").save(tmp_path / "first")
+    again = Forecaster.load(folder, device="cpu").save(tmp_path / "second")
+    for name in ("forecaster.json", "state.safetensors"):
+        assert (folder / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_two_fits_with_one_seed_are_equal_and_another_seed_differs(fitted, table, tiny):
+    first = fitted("solo").predict(table)
+    pd.testing.assert_frame_equal(first, Forecaster("solo", **tiny).fit(table).predict(table))
+    other = Forecaster("solo", **tiny, seed=2).fit(table).predict(table)
+    assert not np.allclose(first, other)
+
+
+def test_forecasts_are_in_the_datas_own_units_at_the_times_that_follow(fitted, table):
+    forecast = fitted("last_value").predict(table, 3)
+    np.testing.assert_allclose(forecast, np.tile(table.to_numpy()[-1], (3, 1)), rtol=1e-6)
+    assert forecast.index.tolist() == list(pd.date_range("2013-11-11", periods=3, freq="h"))
+    assert forecast.columns.tolist() == [11, 22, 33]
+    assert forecast.attrs == {"service": "value", "units": "1", "clock": "utc"}
+
+
+def test_beyond_the_horizon_forecasts_are_fed_back(fitted, table):
+    forecaster = fitted("ridge")
+    forecast = forecaster.predict(table, 3)
+    history = table
+    for step in range(3):
+        one = forecaster.predict(history)
+        np.testing.assert_allclose(one.iloc[0], forecast.iloc[step], rtol=1e-5)
+        history = pd.concat([history, one])
+
+
+def test_within_the_horizon_forecasts_are_direct(table, tiny):
+    forecaster = Forecaster("ridge", **tiny, horizon=4).fit(table)
+    forecast = forecaster.predict(table)
+    assert len(forecast) == 4
+    pd.testing.assert_frame_equal(forecaster.predict(table, 2), forecast[:2])
+    pd.testing.assert_frame_equal(forecaster.predict(table, 6)[:4], forecast)
+
+
+def test_only_the_end_of_the_history_counts(fitted, table):
+    pd.testing.assert_frame_equal(
+        fitted("fuels").predict(table[-72:]), fitted("fuels").predict(table), rtol=1e-5
+    )
+
+
+def test_columns_may_come_in_another_order_and_with_others(fitted, table, caplog):
+    mixed = table[[33, 11, 22]].assign(**{"44": 1.0}).rename(columns={"44": 44})
+    forecast = fitted("ridge").predict(mixed)
+    pd.testing.assert_frame_equal(forecast, fitted("ridge").predict(table))
+    assert caplog.messages == ["the table: 1 cells that the model does not know are ignored"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t[[11, 33]], "the table: 1 of the 3 cells .* are missing, e.g. 22"),
+        (lambda t: t.resample("2h").mean(), "steps of 120 minutes, .* fitted on 60 minutes"),
+        (lambda t: t[-71:], "has 71 steps; the model reads 72 steps back"),
+    ],
+)
+def test_a_history_that_does_not_fit_is_refused(fitted, table, change, message):
+    with pytest.raises(InputError, match=message):
+        fitted("solo").predict(change(table))
+
+
+def test_no_steps_are_refused(fitted, table):
+    with pytest.raises(InputError, match="steps is 0; forecast at least 1"):
+        fitted("ridge").predict(table, 0)
+
+
+def test_a_zoned_table_is_forecast_in_utc_by_its_local_calendar(table, tiny):
+    zoned = table.tz_localize("Asia/Tokyo")
+    forecaster = Forecaster("historical_average", **tiny).fit(zoned)
+    forecast = forecaster.predict(zoned)
+    assert forecast.index[0] == pd.Timestamp("2013-11-10 15:00")
+    assert forecast.attrs["clock"] == "utc"
+    plain = Forecaster("historical_average", **tiny).fit(table).predict(table)
+    np.testing.assert_allclose(forecast.to_numpy(), plain.to_numpy())
+
+
+@pytest.mark.parametrize("clock", ["utc", "local"])
+def test_a_cube_gives_service_unit_and_clock_to_forecasts(cube, tiny, clock):
+    cube = cube.assign_attrs(clock=clock)
+    forecaster = Forecaster("ridge", service="internet", **tiny).fit(cube)
+    assert forecaster.predict(cube).attrs == {
+        "service": "internet",
+        "units": "MB",
+        "clock": clock,
+    }
+    tested = forecaster.test_forecasts()
+    assert tested.attrs == {"service": "internet", "method": "ridge", "clock": clock}
+    assert tested["y"].attrs["units"] == "MB"
+
+
+def test_test_forecasts_hold_what_was_observed(cube, tiny):
+    gap = cube.copy(deep=True)
+    gap["internet"][200, 0] = np.nan
+    tested = Forecaster("last_value", service="internet", **tiny, horizon=2).fit(gap)
+    ds = tested.test_forecasts()
+    assert dict(ds.sizes) == {"cell": 3, "time": 47, "horizon": 2}
+    assert ds.indexes["time"][0] == pd.Timestamp("2013-11-09")
+    observed = gap["internet"].to_numpy()
+    np.testing.assert_allclose(ds["y"][:, :, 0], observed[192:239].T, rtol=1e-6)
+    np.testing.assert_allclose(ds["y"][:, :, 1], observed[193:240].T, rtol=1e-6)
+    assert np.isnan(ds["y"][0, 8, 0])
+    np.testing.assert_allclose(ds["y_hat"][1, :, 0], observed[191:238, 1], rtol=1e-6)
+    np.testing.assert_allclose(ds["y_hat"][1, :, 1], observed[191:238, 1], rtol=1e-6)
+
+
+def test_rounds_are_reported(fitted, table, tiny):
+    assert fitted("fuels").rounds_["round"].tolist() == [1, 2]
+    assert fitted("ridge").rounds_.empty
+    reports = []
+    Forecaster("solo", **tiny).fit(table, reports.append)
+    assert [(type(r), r.round) for r in reports] == [(RoundReport, 1), (RoundReport, 2)]
+
+
+def test_the_selected_model_is_the_one_that_predicts(table, tiny):
+    settings = {**tiny, "rounds": 4, "lr": 0.3}
+    best = Forecaster("solo", **settings).fit(table)
+    last = Forecaster("solo", **settings, select="last").fit(table)
+    losses = best.rounds_["validation_loss"]
+    assert losses.idxmin() < 3, "the last round is the best; choose a wilder learning rate"
+    stopped = Forecaster("solo", **{**settings, "rounds": int(losses.idxmin()) + 1}).fit(table)
+    pd.testing.assert_frame_equal(best.predict(table), stopped.predict(table))
+    assert not np.allclose(best.predict(table), last.predict(table))
+
+
+def test_constant_cells_and_odd_periods_are_pointed_out(table, tiny, caplog):
+    caplog.set_level(logging.WARNING)
+    Forecaster("ridge", **tiny, period=20).fit(table.join(pd.DataFrame({44: 5.0}, table.index)))
+    odd, constant = caplog.messages
+    assert odd.startswith("a period of 20 steps of 60 minutes is 20 hours")
+    assert constant.startswith("the table: 1 of 4 cells never change in the training part of value")
+
+
+def test_an_unfitted_forecaster_says_so(table):
+    with pytest.raises(InputError, match="not fitted; call fit or"):
+        Forecaster("solo").predict(table)
+
+
+def test_a_loaded_forecaster_cannot_be_judged(fitted, tmp_path):
+    loaded = Forecaster.load(fitted("ridge").save(tmp_path))
+    with pytest.raises(InputError, match="evaluation needs the data"):
+        loaded.evaluate()
+
+
+def test_a_model_trained_on_a_gpu_loads_without_one(fitted, table, tmp_path):
+    folder = fitted("solo").save(tmp_path)
+    edit(folder, lambda about: about["settings"].update(device="cuda:7"))
+    expected = fitted("solo").predict(table)
+    pd.testing.assert_frame_equal(Forecaster.load(folder, device="cpu").predict(table), expected)
+
+
+def edit(folder, change):
+    path = folder / "forecaster.json"
+    about = json.loads(path.read_text())
+    change(about)
+    path.write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "forecaster.json").unlink(), "forecaster.json: cannot be read"),
+        (lambda f: (f / "forecaster.json").write_text("{"), "forecaster.json: is not JSON"),
+        (lambda f: edit(f, lambda a: a.update(format=99)), "format 99, this version reads 1"),
+        (lambda f: edit(f, lambda a: a.pop("cells")), "no 'cells' in the saved model"),
+        (lambda f: (f / "state.safetensors").unlink(), "state.safetensors: cannot be read"),
+        (lambda f: (f / "state.safetensors").write_bytes(b"xx"), "state.safetensors: cannot be"),
+    ],
+)
+def test_a_damaged_model_is_named(fitted, tmp_path, damage, message):
+    folder = fitted("ridge").save(tmp_path)
+    damage(folder)
+    with pytest.raises(InputError, match=message):
+        Forecaster.load(folder)
+
+
+def test_the_saved_scaler_saw_the_training_part_only(fitted, table, tmp_path):
+    state = load_file(fitted("ridge").save(tmp_path) / "state.safetensors")
+    np.testing.assert_allclose(state["scaler/mean"], table[:168].mean())
+    np.testing.assert_allclose(state["scaler/std"], table[:168].std(ddof=0))
