@@ -52,8 +52,13 @@ class FittedMethod:
         sizes = torch.full((len(x),), len(starts))
         device = next(iter({**self.state.server, **self.state.clients.params}.values())).device
         data = ClientData({"x": torch.from_numpy(x)}, sizes).to(device)
-        forecasts = [p.cpu() for _, p in predictions(self.method, self.state, data, view=self.view)]
-        return torch.cat(forecasts).numpy()
+        cohorts, parts = [], []
+        for _, forecasts in predictions(self.method, self.state, data, view=self.view):
+            parts.append(forecasts.cpu())
+            if sum(part.shape[1] for part in parts) == len(starts):
+                cohorts.append(torch.cat(parts, dim=1))
+                parts = []
+        return torch.cat(cohorts).numpy()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What predicting needs of the state, as plain arrays.
@@ -103,6 +108,7 @@ def train(
     series: np.ndarray,
     split: Split,
     calendar: Calendar,
+    locations: np.ndarray | None = None,
     after_round: Callable[[RoundReport], None] | None = None,
 ) -> tuple[dict[str, FittedMethod], Federation]:
     """Train the configured method on the training part, watching the validation part.
@@ -112,6 +118,7 @@ def train(
         series: `(steps, cells)`, z-scored, NaN where missing.
         split: first target steps of each part.
         calendar: the series' wall clock.
+        locations: `(cells, 2)` longitude and latitude, for methods that use them.
         after_round: called with each round's report.
 
     Returns:
@@ -124,7 +131,7 @@ def train(
     )
 
     def samples(starts: np.ndarray) -> ClientData:
-        return client_data(make_windows(series, starts, config.window, slots, calendar))
+        return client_data(make_windows(series, starts, config.window, slots, calendar), locations)
 
     federation = Federation(
         build_method(config),

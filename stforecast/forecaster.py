@@ -106,7 +106,7 @@ class Forecaster:
         self.scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
         z = self.scaler.transform(series.values)
         if config.federated:
-            fitted, federation = train(config, z, split, calendar, after_round)
+            fitted, federation = train(config, z, split, calendar, series.locations, after_round)
             self._fitted = dict(fitted)
             self.rounds_ = pd.DataFrame(federation.history())
         else:

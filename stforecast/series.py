@@ -31,6 +31,7 @@ class Series:
         service: name of the variable.
         units: its unit.
         name: what to call the data in a message: the path or the title.
+        locations: `(cells, 2)` longitude and latitude in degrees, or None if not known.
     """
 
     values: np.ndarray
@@ -40,6 +41,7 @@ class Series:
     service: str
     units: str
     name: str
+    locations: np.ndarray | None = None
 
     @property
     def clock(self) -> str:
@@ -59,7 +61,12 @@ class Series:
                 f"{self.name}: {len(absent)} of the {len(cells)} cells that the model was fitted "
                 f"on are missing, e.g. {absent[0]}; give the history of all of them"
             )
-        return dataclasses.replace(self, values=self.values[:, position], cells=np.asarray(cells))
+        return dataclasses.replace(
+            self,
+            values=self.values[:, position],
+            cells=np.asarray(cells),
+            locations=None if self.locations is None else self.locations[position],
+        )
 
 
 def as_series(data: Data, service: str | None = None) -> Series:
@@ -82,7 +89,14 @@ def as_series(data: Data, service: str | None = None) -> Series:
         service=str(values.name),
         units=str(values.attrs.get("units", "1")),
         name=name,
+        locations=_locations(cube),
     )
+
+
+def _locations(cube: xr.Dataset) -> np.ndarray | None:
+    if not {"lon", "lat"} <= set(cube.coords):
+        return None
+    return np.stack([cube["lon"].to_numpy(), cube["lat"].to_numpy()], axis=1)
 
 
 def _as_cube(data: Data) -> tuple[xr.Dataset, str]:

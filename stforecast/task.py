@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,8 +37,13 @@ class ForecastTask:
         return error.square().sum(-1), batch["mask"].sum(-1)
 
 
-def client_data(windows: Windows) -> ClientData:
-    """Windows as samples of clients: every cell is a client with the same number of windows."""
+def client_data(windows: Windows, locations: np.ndarray | None = None) -> ClientData:
+    """Windows as samples of clients: every cell is a client with the same number of windows.
+
+    Args:
+        windows: of all cells.
+        locations: `(cells, 2)` longitude and latitude, which each sample then has as `location`.
+    """
     clients, samples = windows.x.shape[:2]
     tensors = {
         "x": torch.from_numpy(windows.x),
@@ -47,4 +53,7 @@ def client_data(windows: Windows) -> ClientData:
         "slot": torch.from_numpy(windows.slot).long().expand(clients, -1),
         "sample": torch.arange(samples).expand(clients, -1),
     }
+    if locations is not None:
+        where = torch.from_numpy(locations).float()
+        tensors["location"] = where[:, None].expand(clients, samples, 2)
     return ClientData(tensors, torch.full((clients,), samples))

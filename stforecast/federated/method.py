@@ -80,7 +80,7 @@ class Method:
     paper: ClassVar[str] = ""
     views: ClassVar[tuple[str, ...]] = ("personal",)
     """Which models predict, the first one chosen by default: `personal`, `global`."""
-    personalises: ClassVar[bool] = False
+    personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     Options: ClassVar[type] = NoOptions
 

@@ -188,9 +188,11 @@ class Cohort:
         """Within the context, only parameters whose names start so are trained."""
         for name, p in self.params.items():
             p.requires_grad_(name.startswith(prefixes))
-        yield
-        for p in self.params.values():
-            p.requires_grad_(True)
+        try:
+            yield
+        finally:
+            for p in self.params.values():
+                p.requires_grad_(True)
 
     def step(self, losses: Tensor) -> None:
         """One optimiser step of every client. `losses`: `(n,)`."""

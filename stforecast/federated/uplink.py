@@ -70,11 +70,19 @@ class Uplink:
             known: the server's copies of these clients' previous uploads; may be empty.
             generators: one for each client, for the noise.
 
+        Raises:
+            InputError: if the Gaussian mechanism is asked of an upload that holds integers.
+
         Returns:
             The message, with `NAME/codes` and `NAME/scale` in place of a quantised `NAME`.
         """
         values = {name: t for name, t in upload.items() if t.is_floating_point()}
         wire = {name: t for name, t in upload.items() if name not in values}
+        if self.private and wire:
+            raise InputError(
+                f"the method also sends counters ({', '.join(wire)}), which the Gaussian mechanism "
+                "does not cover; leave clip at 0 or take another method"
+            )
         if self.clip:
             values = clipped(values, self.clip)
         for name, t in values.items():

@@ -59,7 +59,7 @@ def test_an_odd_number_of_values_and_a_scalar_a_client_are_quantised():
 
 def test_counters_travel_as_they_are():
     upload = {"n": torch.tensor([3, 4]), "w": randn(2, 3)}
-    wire, back = pushed(Uplink(noise="gaussian", bits=8, clip=1.0), upload)
+    wire, back = pushed(Uplink(noise="laplace", bits=8, clip=1.0), upload)
     assert wire["n"] is upload["n"]
     assert back["n"] is upload["n"]
 
@@ -150,6 +150,12 @@ def test_the_account_is_that_of_the_gaussian_mechanism():
         mu = 2 * math.sqrt(uploads) / 30
         delta = norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu)
         assert delta == pytest.approx(uplink.privacy_delta, rel=0.05)
+
+
+def test_counters_are_not_called_private():
+    upload = {"counts": torch.tensor([3, 4]), "w": randn(2, 3)}
+    with pytest.raises(InputError, match=r"also sends counters \(counts\)"):
+        pushed(Uplink(noise="gaussian", clip=1.0), upload)
 
 
 def test_plain_noise_is_not_called_private():

@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
@@ -148,6 +149,12 @@ def test_test_forecasts_hold_what_was_observed(cube, tiny):
     assert np.isnan(ds["y"][0, 8, 0])
     np.testing.assert_allclose(ds["y_hat"][1, :, 0], observed[191:238, 1], rtol=1e-6)
     np.testing.assert_allclose(ds["y_hat"][1, :, 1], observed[191:238, 1], rtol=1e-6)
+
+
+def test_forecasts_do_not_depend_on_how_many_are_made_at_once(fitted, monkeypatch):
+    together = fitted("fuels").test_forecasts()
+    monkeypatch.setattr("stforecast.federated.rounds.PREDICT_ROWS_ON_CPU", 10)
+    xr.testing.assert_allclose(fitted("fuels").test_forecasts(), together, rtol=1e-5)
 
 
 def test_rounds_are_reported(fitted, table, tiny):

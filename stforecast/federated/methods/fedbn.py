@@ -1,0 +1,79 @@
+"""FedBN: FedAvg in which every client keeps its own batch normalisation.
+
+Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization, ICLR 2021, arXiv 2102.07623, Algorithm 1.
+
+Scale, shift and running statistics of normalisation layers stay on the clients; all else is
+averaged. The paper averages evenly and truncates its clients to equal size; this weights by
+samples, as FedAvg does. Without normalisation layers it is FedAvg, and says so in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from stforecast.federated.method import Task
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.options import check_options
+from stforecast.federated.population import Population
+from stforecast.federated.state import Clients
+from stforecast.federated.training import Training
+
+log = logging.getLogger(__name__)
+
+KEPT: dict[str, tuple[type[nn.Module], ...]] = {
+    "batch": (_BatchNorm,),
+    "all": (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm),
+}
+"""Layers that stay on the clients."""
+
+
+@dataclass(frozen=True)
+class FedBNOptions:
+    """Settings of FedBN.
+
+    Attributes:
+        norms: which layers stay on the clients: `batch` normalisation (the paper), or `all`: layer,
+            group and instance normalisation too, for networks without batches' statistics.
+    """
+
+    norms: Literal["batch", "all"] = "batch"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self)
+
+
+class FedBN(FedAvg):
+    """FedAvg of everything outside the normalisation layers."""
+
+    name = "fedbn"
+    summary = "averages everything but batch normalisation, which each client keeps"
+    paper = "Li et al., ICLR 2021"
+    views = ("personal",)
+    Options = FedBNOptions
+    options: FedBNOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        kept = KEPT[self.options.norms]
+        modules = population.model.named_modules()
+        self._kept = tuple(f"{name}." for name, module in modules if isinstance(module, kept))
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """As FedAvg; tells if there is nothing to keep."""
+        if not self._kept:
+            log.warning("fedbn: the model has no normalisation layers to keep, so this is FedAvg")
+        return super().init(clients, sizes, seed)
+
+    def shares(self, name: str) -> bool:
+        """All is shared but what belongs to a normalisation layer."""
+        return not name.startswith(self._kept)

@@ -1,0 +1,125 @@
+"""FedProto: clients keep their models and meet in prototypes, the mean features of each key.
+
+Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous
+Clients, AAAI 2022, arXiv 2105.00243, Eq. 3, 6 to 8 and Algorithm 1.
+
+A client sends the mean feature of each key (Eq. 3) with the number of samples behind it; the server
+returns the mean of these over the clients (Eq. 6), to which the client's features are drawn.
+Nothing else is sent: parameters and buffers (running statistics) are the client's own.
+
+Where the paper is silent, or the released code differs:
+
+- Eq. 6 as printed also divides by the number of clients that hold the key, which shrinks a
+  prototype by that factor; it is read as the mean weighted by samples. The code does not weight.
+- Eq. 8 sums the distances of the local prototypes; the code takes the squared error of every sample
+  to the prototype of its key, averaged over the batch and the features. So does this.
+- Prototypes are means over the last local epoch's batches, as in the code, without another pass.
+- In the paper all clients take part. Where only some do, their prototypes are averaged; a key that
+  none of them holds keeps its last global prototype.
+- The paper predicts the class of the nearest prototype, the code reports the head as well; this
+  predicts by the head. `predict` is given the prototypes, so a subclass may use them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.prototypes import PrototypeMeans, by_key
+from stforecast.federated.state import Cohort
+
+
+@dataclass(frozen=True)
+class FedProtoOptions:
+    """Settings of FedProto.
+
+    Attributes:
+        lam: weight λ of the distance to the global prototypes, 0 or more; 0 trains alone
+            (released code: 1).
+        average: clients' prototypes of a key are averaged by `samples` (Eq. 6) or, with `clients`,
+            evenly over the clients that hold it (released code).
+    """
+
+    lam: float = 1.0
+    average: Literal["samples", "clients"] = "samples"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, not_negative=("lam",))
+
+
+class FedProto(Method):
+    """FedProto. The functions stand in the order of the paper's Algorithm 1."""
+
+    name = "fedproto"
+    summary = "exchanges mean features of each key; each client keeps its model"
+    paper = "Tan et al., AAAI 2022"
+    Options = FedProtoOptions
+    options: FedProtoOptions
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """Global prototypes, and of which keys there are any: to everyone the same; none at first.
+
+        Returns:
+            `prototypes` `(clients, keys, d)` and `known` `(clients, keys)` of truth values.
+        """
+        return {name: t.expand(len(to.ids), *t.shape) for name, t in server.items()}
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train, averaging the features of the last epoch on the way."""
+        cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
+        cohort.scratch["counts"] = 0
+        return super().local_update(cohort, payload)
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """`L_S + λ L_R` (Eq. 7)."""
+        features = self.population.encode(cohort.state, batch["x"])
+        keys = self.task.keys(batch)
+        if cohort.last_epoch:
+            cohort.scratch["means"].add(features, keys)
+            cohort.scratch["counts"] += F.one_hot(keys, self.task.n_keys).sum(1)
+        loss = self.task_loss(cohort, features, batch)
+        if not payload:
+            return loss
+        return loss + self.options.lam * distance(features, keys, payload)
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """Local prototypes `(clients, keys, d)` (Eq. 3), zeros without samples, and the counts."""
+        counts: Tensor = cohort.scratch["counts"]
+        return {"prototypes": cohort.scratch["means"].means(), "counts": counts.int()}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Mean of the local prototypes of each key over the clients that hold it (Eq. 6)."""
+        prototypes, counts = uploads["prototypes"], uploads["counts"]
+        held = counts > 0
+        weights = (counts if self.options.average == "samples" else held).to(prototypes.dtype)
+        shares = weights / weights.sum(0).clamp(min=1)
+        mean, known = torch.einsum("nk,nkd->kd", shares, prototypes), held.any(0)
+        if server:
+            mean = torch.where(known[:, None], mean, server["prototypes"])
+            known = known | server["known"]
+        return {"prototypes": mean, "known": known}
+
+
+def distance(features: Tensor, keys: Tensor, payload: Payload) -> Tensor:
+    """`L_R`: mean squared error of features to the global prototypes of their keys, `(clients,)`.
+
+    A sample whose key has no global prototype counts as 0.
+
+    Args:
+        features: `(clients, batch, d)`.
+        keys: `(clients, batch)`.
+        payload: `prototypes` `(clients, keys, d)` and `known` `(clients, keys)`.
+    """
+    error = (features - by_key(payload["prototypes"], keys)).square().mean(-1)
+    return torch.where(payload["known"].gather(1, keys), error, 0.0).mean(1)

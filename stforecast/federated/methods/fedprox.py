@@ -1,0 +1,78 @@
+"""FedProx: FedAvg whose clients are held near the global model by a proximal term.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks,
+MLSys 2020, arXiv 1812.06127, Eq. 2 and Algorithm 2.
+
+A client minimises `h_k(w; w^t) = F_k(w) + μ/2 ‖w - w^t‖²` until it is γ-inexact (Definition 2),
+which here is the run's local epochs. Buffers (running statistics) have no proximal term and are
+averaged as in FedAvg. With Adam the term is part of the gradient, as everything in the loss.
+
+Algorithm 2 draws clients by their share of the samples and averages evenly; the paper's experiments
+(section 5.1) and the released code draw evenly and weight by samples, and so does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.data import Batch
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.state import Cohort
+
+
+@dataclass(frozen=True)
+class FedProxOptions:
+    """Settings of FedProx.
+
+    Attributes:
+        mu: weight μ of the proximal term, 0 or more; 0 is FedAvg. The paper tries 0.001, 0.01, 0.1
+            and 1 and keeps 0.001 and 0.01 for its two recurrent networks, 1 elsewhere.
+    """
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, not_negative=("mu",))
+
+
+class FedProx(FedAvg):
+    """FedAvg with the local objective of Eq. 2."""
+
+    name = "fedprox"
+    summary = "FedAvg with a proximal term that holds clients near the global model"
+    paper = "Li et al., MLSys 2020"
+    Options = FedProxOptions
+    options: FedProxOptions
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """`h_k` of each client, `(clients,)` (Eq. 2)."""
+        loss = super().local_loss(cohort, batch, payload)
+        if self.options.mu == 0:
+            return loss
+        return loss + self.options.mu / 2 * squared_distance(cohort.params, payload)
+
+
+def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
+    """`‖w - w^t‖²` of each client, over all its parameters.
+
+    Args:
+        params: w, each `(clients, …)`.
+        anchor: w^t under the same names, each `(clients, …)`; may hold more.
+
+    Returns:
+        `(clients,)`.
+
+    Example:
+        >>> w = {"a": torch.tensor([[1.0, 2.0], [0.0, 0.0]]), "b": torch.tensor([3.0, 4.0])}
+        >>> squared_distance(w, {name: torch.zeros_like(t) for name, t in w.items()})
+        tensor([14., 16.])
+    """
+    parts = [(p - anchor[name]).square().reshape(len(p), -1).sum(1) for name, p in params.items()]
+    return torch.stack(parts).sum(0)
