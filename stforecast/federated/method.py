@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -130,6 +130,16 @@ class Method:
         loss = self.task.loss(self.population.decode(cohort.state, features), batch)
         cohort.record("task_loss", loss)
         return loss
+
+    def loss_of(self, model: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """The task's loss of any model on a batch, `(clients,)`.
+
+        Args:
+            model: parameters and buffers `(clients, …)` under the model's names.
+            batch: samples of these clients.
+        """
+        features = self.population.encode(model, batch["x"])
+        return self.task.loss(self.population.decode(model, features), batch)
 
     def upload(self, cohort: Cohort) -> Payload:
         """What the cohort sends back after its local training."""

@@ -9,9 +9,11 @@ the clients' numbers of samples. Each client's optimiser state stays with it.
 
 from __future__ import annotations
 
-import torch
+from typing import ClassVar
+
 from torch import Tensor
 
+from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload
 from stforecast.federated.state import Clients, Cohort
@@ -23,7 +25,7 @@ class FedAvg(Method):
     name = "fedavg"
     summary = "averages all parameters into one global model"
     paper = "McMahan et al., AISTATS 2017"
-    views = ("global",)
+    views: ClassVar[tuple[str, ...]] = ("global",)
 
     def shares(self, name: str) -> bool:
         """Whether the parameter or buffer of this name is sent and averaged."""
@@ -51,24 +53,3 @@ class FedAvg(Method):
     ) -> dict[str, Tensor]:
         """Mean of the uploads, weighted by the clients' samples (Algorithm 1, last line)."""
         return {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
-
-
-def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over the client axis; that of integers (counters) is rounded.
-
-    Args:
-        stacked: `(clients, …)`.
-        weights: `(clients,)`, not negative.
-
-    Returns:
-        `(…)`.
-
-    Example:
-        >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2, 1]))
-        tensor([2.])
-    """
-    if not stacked.is_floating_point():
-        return weighted_mean(stacked.double(), weights).round().to(stacked.dtype)
-    dtype = torch.promote_types(stacked.dtype, torch.float32)
-    share = (weights.double() / weights.sum()).to(stacked.device, dtype)
-    return torch.tensordot(share, stacked.to(dtype), dims=1).to(stacked.dtype)

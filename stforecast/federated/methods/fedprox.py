@@ -13,12 +13,11 @@ Algorithm 2 draws clients by their share of the samples and averages evenly; the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from stforecast.federated.algebra import squared_distance
 from stforecast.federated.data import Batch
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
@@ -57,22 +56,3 @@ class FedProx(FedAvg):
         if self.options.mu == 0:
             return loss
         return loss + self.options.mu / 2 * squared_distance(cohort.params, payload)
-
-
-def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
-    """`‖w - w^t‖²` of each client, over all its parameters.
-
-    Args:
-        params: w, each `(clients, …)`.
-        anchor: w^t under the same names, each `(clients, …)`; may hold more.
-
-    Returns:
-        `(clients,)`.
-
-    Example:
-        >>> w = {"a": torch.tensor([[1.0, 2.0], [0.0, 0.0]]), "b": torch.tensor([3.0, 4.0])}
-        >>> squared_distance(w, {name: torch.zeros_like(t) for name, t in w.items()})
-        tensor([14., 16.])
-    """
-    parts = [(p - anchor[name]).square().reshape(len(p), -1).sum(1) for name, p in params.items()]
-    return torch.stack(parts).sum(0)

@@ -1,8 +1,9 @@
 import torch
 from torch import nn
 
+from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.method import Participants, find_method
-from stforecast.federated.methods.fedavg import FedAvg, weighted_mean
+from stforecast.federated.methods.fedavg import FedAvg
 
 ONE_STEP = {"optimizer": "sgd", "rounds": 1, "epochs": 1, "lr": 0.3}
 

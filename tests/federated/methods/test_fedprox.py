@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
+from stforecast.federated.algebra import squared_distance
 from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.methods.fedprox import FedProx, FedProxOptions, squared_distance
+from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
 
 SIZES = (8, 13, 5)
 OPTIMIZERS = {

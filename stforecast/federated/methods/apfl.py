@@ -1,0 +1,123 @@
+"""APFL: a global and a local model side by side, and their mixture to predict with.
+
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020, arXiv 2003.13461,
+Algorithm 1.
+
+A client trains its version w of the global model on its own loss, ∇f(w), and a local model v on
+that of the mixture v̄ = α v + (1-α) w, whose gradient for v is α ∇f(v̄). w is sent and averaged, v
+stays. The share α is fixed, or learned from ∂f/∂α = ⟨v - w, ∇f(v̄)⟩ and kept in [0, 1].
+
+Where paper and released code (FedTorch) differ, this is the paper:
+
+- Parameters are mixed; the code mixes the outputs of two models.
+- v's gradient is taken at the w of before its step; the code steps w first.
+- Nothing is added to α's gradient; the code adds 0.02 α.
+- A client predicts with its v mixed with the server's latest w, with which a round of Algorithm 1
+  ends; the code evaluates with the client's own w just before it is averaged.
+
+As in the code, a learned α steps once a round, on its first batch. The paper's SGD is the run's
+optimiser here, for w, v and α alike (Adam makes of α ∇f(v̄) about the same step for any α > 0). The
+server counts clients equally, as in the paper.
+
+The mixture has running statistics of its own, those of its forward passes; they are not mixed, and
+w's are averaged by the server. The reported loss is f(w) + f(v̄), the task loss f(v̄).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.algebra import plain_mean
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Participants
+from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params
+from stforecast.federated.state import Clients, Cohort
+
+
+@dataclass(frozen=True)
+class ApflOptions:
+    """Settings of APFL.
+
+    Attributes:
+        alpha: share α of the local model in the mixture, in [0, 1]; 0 is FedAvg, 1 is `solo` (0.75
+            where APFL is a baseline in FedRep's released code).
+        adaptive: whether each client learns its own α, from `alpha` on. Algorithm 1 has it fixed.
+    """
+
+    alpha: float = 0.75
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, share=("alpha",))
+
+
+class Apfl(TwoModels):
+    """APFL. v's parameters are named `personal.…`, as are the mixture's running statistics."""
+
+    name = "apfl"
+    summary = "mixes a local and a global model on each client"
+    paper = "Deng et al., arXiv 2020"
+    Options = ApflOptions
+    options: ApflOptions
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Every v starts from the common initial model; α is trained only where adaptive."""
+        server = super().init(clients, sizes, seed)
+        device = next(iter(clients.params.values())).device
+        clients.params |= personal_copies(clients.params)
+        clients.memory |= personal_copies(clients.buffers)
+        group = clients.params if self.options.adaptive else clients.memory
+        group["alpha"] = torch.full((len(clients),), self.options.alpha, device=device)
+        return server
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Algorithm 1: steps of w from the received model and of v; α's on the first batch."""
+        self.receive(cohort, payload)
+        for batch in cohort.batches():
+            cohort.step(self.local_loss(cohort, batch, payload))
+            if self.options.adaptive:
+                alpha = cohort.params["alpha"].requires_grad_(False)
+                alpha.clamp_(0, 1)
+        return self.upload(cohort)
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """f(w) + f(v̄), where w counts as a constant in v̄."""
+        global_model = {name: p.detach() for name, p in cohort.params.items()}
+        mixture = self.mixture({**cohort.memory, **cohort.params}, global_model)
+        task_loss = self.loss_of(mixture, batch)
+        cohort.record("task_loss", task_loss)
+        return self.loss_of(cohort.state, batch) + task_loss
+
+    def mixture(self, state: Mapping[str, Tensor], global_model: Mapping[str, Tensor]) -> Params:
+        """v̄ = α v + (1-α) w, with its own buffers.
+
+        Args:
+            state: with `alpha`, v's parameters and the mixture's buffers `personal.…`.
+            global_model: w.
+        """
+        model = personal_model(state)
+        for name in self.trainable:
+            w, v = global_model[name], model[name]
+            model[name] = torch.lerp(w, v, state["alpha"].to(v).view(-1, *[1] * (v.ndim - 1)))
+        return model
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Plain mean of the participants' w (Algorithm 1)."""
+        return {name: plain_mean(t) for name, t in uploads.items()}
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By v mixed with the server's latest w, or by that w."""
+        if view == "global":
+            return super().predict(state, payload, x, view)
+        mixture = self.mixture(state, {**state, **payload})
+        return self.population.decode(mixture, self.population.encode(mixture, x))

@@ -1,0 +1,168 @@
+"""Per-FedAvg: a global model from which one gradient step on a client's data makes a personal one.
+
+Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach, NeurIPS 2020, arXiv 2002.07948, Algorithm 1.
+
+The clients minimise the mean of f_i(w - α ∇f_i(w)). A local step takes batches D, D' and D'':
+w̃ = w - α ∇f(w; D), then w ← w - β (I - α ∇²f(w; D'')) ∇f(w̃; D'). Of the two approximations of the
+Hessian's product in the paper, FO leaves it out and needs no D''; HF takes the finite difference
+[∇f(w + δ g; D'') - ∇f(w - δ g; D'')] / 2δ, where g = ∇f(w̃; D').
+
+- Batches: the local epochs are one stream, of which consecutive batches, in order of time unless
+  the run shuffles, are D, D' (and D''); the next step takes the next ones, so an epoch of FO has
+  half the optimiser steps of FedAvg's. Where the stream ends within a step, that step is filled up
+  from the stream's beginning (a client with a single batch uses it for all).
+- Outer step: by the run's optimiser, β is its learning rate. The paper's is plain SGD, which is
+  `--optimizer sgd`.
+- Personalisation: before predicting, a client takes `steps` plain gradient steps of length α from
+  the received global model, each on one batch of its own data. The baseline in pFedMe's released
+  code takes a second step, of length β.
+- The server counts clients equally, as in the paper; that baseline weighs them by their samples.
+- Running statistics are those of all forward passes of a step, at w, w̃ and w ± δ g. The server
+  averages them; personalising changes a copy.
+
+The reported losses are f(w̃; D'), those of the personalised model on data it was not fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, cycle, islice
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.algebra import plain_mean
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Participants
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params
+from stforecast.federated.state import Cohort
+
+
+@dataclass(frozen=True)
+class PerFedAvgOptions:
+    """Settings of Per-FedAvg.
+
+    Attributes:
+        order: `fo`: first order, without the Hessian; `hf`: Hessian-free, its product with the
+            gradient as a finite difference. The paper has both; the baseline in pFedMe's released
+            code is `fo`.
+        alpha: length α of the inner step and of the personalising ones, 0 or more (0.005 in that
+            baseline).
+        delta: δ of the finite difference, positive; the paper leaves it open.
+        steps: gradient steps that personalise the model before it predicts; the paper takes one.
+    """
+
+    order: Literal["fo", "hf"] = "fo"
+    alpha: float = 0.005
+    delta: float = 1e-3
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("delta",), not_negative=("alpha", "steps"))
+
+
+class PerFedAvg(FedAvg):
+    """Per-FedAvg. The personal model is the client's own after `personalise`."""
+
+    name = "perfedavg"
+    summary = "learns a global model to personalise by a gradient step"
+    paper = "Fallah et al., NeurIPS 2020"
+    views = ("personal", "global")
+    personalises = True
+    Options = PerFedAvgOptions
+    options: PerFedAvgOptions
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Algorithm 1: local meta steps from the received model."""
+        self.receive(cohort, payload)
+        for batches in groups(cohort.batches(), 2 if self.options.order == "fo" else 3):
+            cohort.step(self.meta_loss(cohort, *batches))
+        return self.upload(cohort)
+
+    def meta_loss(
+        self, cohort: Cohort, inner: Batch, outer: Batch, third: Batch | None = None
+    ) -> Tensor:
+        """f(w̃; D'), with the gradient for w of the paper's local step.
+
+        Args:
+            cohort: the clients at w.
+            inner: D.
+            outer: D'.
+            third: D'', or None for FO.
+
+        Returns:
+            `(clients,)`.
+        """
+        w, alpha = cohort.params, self.options.alpha
+        first = self.gradient(cohort, w, inner)
+        adapted = {name: p - alpha * first[name] for name, p in w.items()}
+        loss = self.loss_of({**cohort.state, **adapted}, outer)
+        cohort.record("task_loss", loss)
+        if third is None:
+            return loss
+        product = self.hessian_product(cohort, gradient_of(loss, adapted), third)
+        # The correction is 0; its gradient is -α ∇²f g.
+        terms = [((p - p.detach()) * product[n]).reshape(len(p), -1) for n, p in w.items()]
+        return loss - alpha * torch.cat(terms, dim=1).sum(1)
+
+    def hessian_product(self, cohort: Cohort, g: Params, batch: Batch) -> Params:
+        """∇²f(w) g as a central difference of gradients, with the same dropout in both."""
+        w, delta = cohort.params, self.options.delta
+        device = next(iter(w.values())).device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            ahead = self.gradient(cohort, {n: p + delta * g[n] for n, p in w.items()}, batch)
+        behind = self.gradient(cohort, {n: p - delta * g[n] for n, p in w.items()}, batch)
+        return {name: (ahead[name] - behind[name]) / (2 * delta) for name in g}
+
+    def gradient(self, cohort: Cohort, params: Params, batch: Batch) -> Params:
+        """∇f at `params` on a batch; changes the cohort's running statistics alone."""
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+        return gradient_of(self.loss_of({**cohort.state, **leaves}, batch), leaves)
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Plain mean of the participants' models (Algorithm 1, last line)."""
+        return {name: plain_mean(t) for name, t in uploads.items()}
+
+    def personalise(self, cohort: Cohort, payload: Payload) -> None:
+        """`steps` steps w ← w - α ∇f(w) from the global model, on one batch after another."""
+        self.receive(cohort, payload)
+        for batch in islice(cohort.batches(epochs=self.options.steps), self.options.steps):
+            gradient = self.gradient(cohort, cohort.params, batch)
+            for name, p in cohort.params.items():
+                p.detach().sub_(self.options.alpha * gradient[name])
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By the client's own model, fitted by `personalise`, or by the global one."""
+        return super().predict(state, payload if view == "global" else {}, x, view)
+
+
+def gradient_of(losses: Tensor, params: Params) -> Params:
+    """Gradient of each client's loss; zeros for what it does not depend on. Keeps the graph."""
+    tensors = list(params.values())
+    gradients = torch.autograd.grad(
+        losses.sum(), tensors, retain_graph=True, materialize_grads=True
+    )
+    return dict(zip(params, gradients, strict=True))
+
+
+def groups(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
+    """Consecutive groups of `size` batches, the last one filled up from the first batches.
+
+    Example:
+        >>> "".join("".join(group) for group in groups("abcde", 3))
+        'abcdea'
+    """
+    stream = iter(batches)
+    head = list(islice(stream, size))
+    stream = chain(head, stream)
+    while group := list(islice(stream, size)):
+        yield tuple(islice(chain(group, cycle(head)), size))

@@ -1,0 +1,122 @@
+"""pFedMe: personal models as proximal points of the clients' versions of a global model.
+
+T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, arXiv
+2006.08848, Algorithm 1.
+
+On each batch D, a client approaches its personal model θ = argmin f(θ; D) + λ/2 ‖θ - w‖² (Eq. 7) by
+K gradient steps, then moves its version of the global model down the gradient λ (w - θ) of the
+Moreau envelope: w ← w - η λ (w - θ). The server moves the global model a share β towards the plain
+mean of the clients' w.
+
+- A local round of the paper (one of R, each on a fresh batch) is a batch here: R is the number of
+  batches of the local epochs.
+- The paper leaves the inner solver open. As in the released code it is gradient descent, which
+  starts at the received w once a round and goes on from the previous batch's θ after that. The
+  code adds a weight decay of 0.001 to it; the paper and we do not.
+- In the paper all clients train and only those drawn are aggregated. Here only participants train,
+  so that the others' θ stays that of their last round.
+- The code weighs clients by their samples; the paper, and we, count them equally.
+- The run's learning rate and optimiser are not used; η and the inner learning rate are options.
+- Only θ sees data, so running statistics are θ's: they start a round as received and are sent as
+  those of w. θ's are kept apart from the global ones, which the server averages without β, since
+  β > 1 could make a variance negative.
+
+The reported losses are means over all inner steps, the task loss that of θ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.algebra import plain_mean, squared_distance
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Participants
+from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params
+from stforecast.federated.state import Clients, Cohort
+
+
+@dataclass(frozen=True)
+class PFedMeOptions:
+    """Settings of pFedMe; defaults of the released code.
+
+    Attributes:
+        lam: weight λ of the distance of θ to w, positive; the smaller, the more personal is θ.
+        eta: learning rate η of w, positive. η λ is the share of the way to θ that w goes at each
+            batch and should be well below 1.
+        personal_lr: learning rate of the inner steps, positive. They diverge if it exceeds
+            2 / (λ + curvature of the loss).
+        inner_steps: inner steps K a batch.
+        beta: share β of the way to the clients' mean that the server goes, positive; 1 averages,
+            more extrapolates (the released code's tuned runs have 2).
+    """
+
+    lam: float = 15.0
+    eta: float = 0.005
+    personal_lr: float = 0.09
+    inner_steps: int = 5
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("lam", "eta", "personal_lr", "inner_steps", "beta"))
+
+
+class PFedMe(TwoModels):
+    """pFedMe. θ is the client's memory `personal.…`; it is not trained by the run's optimiser."""
+
+    name = "pfedme"
+    summary = "personal models near a global one, by Moreau envelopes"
+    paper = "T. Dinh et al., NeurIPS 2020"
+    Options = PFedMeOptions
+    options: PFedMeOptions
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Every θ starts from the common initial model."""
+        clients.memory |= personal_copies({**clients.params, **clients.buffers})
+        return super().init(clients, sizes, seed)
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Algorithm 1, on a client: θ (line 7) and w (line 8) batch by batch."""
+        self.receive(cohort, payload)
+        theta = personal_model(cohort.memory)
+        overwrite(theta, cohort.state)
+        w = {name: cohort.params[name].detach() for name in self.trainable}
+        for batch in cohort.batches():
+            for _ in range(self.options.inner_steps):
+                self.inner_step(cohort, theta, w, batch)
+            for name, t in w.items():
+                t.lerp_(theta[name], self.options.eta * self.options.lam)
+        overwrite(cohort.buffers, theta)
+        return self.upload(cohort)
+
+    def inner_step(self, cohort: Cohort, theta: Params, w: Params, batch: Batch) -> None:
+        """One gradient step of θ, in place, on h(θ; w, D) = f(θ; D) + λ/2 ‖θ - w‖² (Eq. 7)."""
+        leaves = {name: theta[name].detach().requires_grad_() for name in w}
+        task_loss = self.loss_of({**theta, **leaves}, batch)
+        loss = task_loss + self.options.lam / 2 * squared_distance(leaves, w)
+        gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
+        for name, gradient in zip(leaves, gradients, strict=True):
+            theta[name].sub_(self.options.personal_lr * gradient)
+        cohort.record("task_loss", task_loss)
+        cohort.record("loss", loss)
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """(1-β) wᵗ + β times the participants' mean (Algorithm 1, last line)."""
+        mean = {name: plain_mean(t) for name, t in uploads.items()}
+        mixed = {n: torch.lerp(server[n], mean[n], self.options.beta) for n in self.trainable}
+        return {**mean, **mixed}
+
+
+def overwrite(target: Params, source: Params) -> None:
+    """Copy to each tensor of `target` the one of that name in `source`."""
+    with torch.no_grad():
+        for name, t in target.items():
+            t.copy_(source[name])

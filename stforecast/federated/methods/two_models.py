@@ -1,0 +1,42 @@
+"""What methods share whose clients keep a personal model beside their version of the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params
+
+PERSONAL = "personal."
+"""Prefix of the names of a client's personal model."""
+
+
+class TwoModels(FedAvg):
+    """FedAvg on clients that keep a personal model besides, under names of its own."""
+
+    name = ""
+    views = ("personal", "global")
+
+    @property
+    def trainable(self) -> list[str]:
+        """Names of the model's parameters, without its buffers."""
+        return [name for name, _ in self.population.model.named_parameters()]
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By the client's personal model, or by the server's latest global one."""
+        if view == "personal":
+            return super().predict(personal_model(state), {}, x, view)
+        return super().predict(state, payload, x, view)
+
+
+def personal_copies(tensors: Mapping[str, Tensor]) -> Params:
+    """Copies of a model's tensors under the names of a personal model."""
+    return {PERSONAL + name: t.clone() for name, t in tensors.items()}
+
+
+def personal_model(tensors: Mapping[str, Tensor]) -> Params:
+    """The tensors of the personal model among `tensors`, under the model's own names."""
+    return {n.removeprefix(PERSONAL): t for n, t in tensors.items() if n.startswith(PERSONAL)}
