@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError, choose
+from data_prep.errors import InputError, choose, no_file
 
 CLOCKS = ("utc", "local")
 
@@ -158,12 +158,9 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     """
     path = Path(path)
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing"
-        raise InputError(
-            f"{path}: no cube here (found {found}); write one with `stforecast prepare`"
-        )
+        raise no_file(path, "cube", "write one with `stforecast prepare`")
     try:
-        ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False)
+        ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False, phony_dims="access")
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise InputError(
             f"{path}: cannot be read as netCDF4 ({e}); write a cube with `stforecast prepare`"
@@ -180,11 +177,31 @@ def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def check_target(path: Path) -> None:
+    """Make the folder that a file is to be written to; worth doing before long work.
+
+    Raises:
+        InputError: if the path is a folder itself, or its folder cannot be made.
+    """
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected a file to write; add a name to it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InputError(
+            f"{path.parent}: cannot be made ({e.strerror}); choose another folder"
+        ) from e
+
+
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path`, and move it there only if the block succeeds."""
+    """Give a temporary path beside `path`, and move it there only if the block succeeds.
+
+    Raises:
+        InputError: if no file can be written to `path`.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_target(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(handle)
     part = Path(name)

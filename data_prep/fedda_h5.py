@@ -10,6 +10,8 @@
   column per entry of `cell` when the ids are too large to be positions.
 - Blanks are 0: activity that was not recorded cannot be told from none. A NaN in a file stays NaN.
 - Activity has no physical unit. Licence of the records: ODbL 1.0.
+- Origin: `write` keeps the cube's title, source and licence as attributes of the file, where
+  FedDA's code does not look, and `prepare` takes them from there.
 - Trap: FedDA's code takes 24 steps for a day, whatever their length.
 """
 
@@ -23,9 +25,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from data_prep.checksum import checksum
 from data_prep.cube import atomic_path, check_cube, make_cube, observed, step_of, write_cube
-from data_prep.errors import InputError
-from data_prep.table import check_time_zone, checksum, regular_steps
+from data_prep.errors import InputError, no_file
+from data_prep.tabular.times import check_time_zone, regular_steps
 
 SOURCES: tuple = ()
 # Each service, and what it is the sum of where a cube does not hold it.
@@ -33,6 +36,12 @@ SERVICES = {"sms": ("sms_in", "sms_out"), "call": ("call_in", "call_out"), "net"
 # From which size on a time since 1970 is taken for that unit; less are step numbers.
 UNITS = {"nanoseconds": 1e17, "microseconds": 1e14, "milliseconds": 9e9, "seconds": 5e8}
 SLAB = 144
+# What a file says of itself if `write` made it from a cube, and what is known of it otherwise.
+ORIGIN = {
+    "title": "Telecom Italia activity in FedDA's layout",
+    "source": "github.com/chuanting/FedDA, from doi:10.7910/DVN/EGZHFV and doi:10.7910/DVN/QLCABU",
+    "license": "ODbL-1.0",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +66,13 @@ def prepare(
     raw = Path(raw)
     check_time_zone(time_zone)
     if not raw.is_file():
-        raise InputError(f"{raw}: no such file; give one in FedDA's layout, such as trento.h5")
+        raise no_file(raw, "file in FedDA's layout", "give one such as trento.h5")
     try:
         with h5py.File(raw) as file:
             cells = _read_cells(file, raw.name)
             times = _read_times(file, raw.name)
             lng, lat = _read_positions(file, cells, raw.name)
+            origin = {key: str(file.attrs.get(key, text)) for key, text in ORIGIN.items()}
             values = {
                 service: _read_activity(file[service], len(times), cells, raw.name)
                 for service in SERVICES
@@ -79,9 +89,9 @@ def prepare(
         values,
         times,
         cells,
-        title="Telecom Italia activity in FedDA's layout",
-        source="github.com/chuanting/FedDA, from doi:10.7910/DVN/EGZHFV and doi:10.7910/DVN/QLCABU",
-        license="ODbL-1.0",
+        title=origin["title"],
+        source=origin["source"],
+        license=origin["license"],
         units="1",
         time_zone=time_zone,
         checksums={raw.name: checksum(raw)},
@@ -124,6 +134,7 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
     if ds.sizes["time"] > 1 and step_of(ds) != pd.Timedelta("1h"):
         logger.warning("%s: step %s, but FedDA's code takes 24 steps for a day", path, step_of(ds))
     with atomic_path(path) as part, h5py.File(part, "w") as file:
+        file.attrs.update({key: ds.attrs[key] for key in ORIGIN if key in ds.attrs})
         file["idx"] = ds.indexes["time"].to_numpy().astype("datetime64[s]").astype(np.int64)
         file["cell"] = columns + 1
         if has_positions:
@@ -253,7 +264,7 @@ def _write_activity(
                 step, cell = np.argwhere(missing)[0]
                 raise InputError(
                     f"{name} is missing at {part.indexes['time'][step]}, cell {columns[cell] + 1}, "
-                    "but FedDA's layout has no mark for it; pass fill_missing=0.0 to write 0 there"
+                    "but FedDA's layout has no mark for it; pass --fill-missing 0 to write 0 there"
                 )
             values[missing] = fill
         slab = np.zeros((len(values), width))

@@ -18,7 +18,7 @@ Not to be confused with the copy on Kaggle: hourly, comma-separated and one week
 """
 
 from data_prep.download import Dataverse
-from data_prep.telecom_italia import TelecomItalia
+from data_prep.telecom_italia.release import TelecomItalia
 
 SOURCES = (Dataverse("doi:10.7910/DVN/EGZHFV"), Dataverse("doi:10.7910/DVN/QJWLFU"))
 

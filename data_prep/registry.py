@@ -1,4 +1,4 @@
-"""The data sets that can be prepared: every module of this package with a `prepare` and `SOURCES`."""
+"""The data sets that can be prepared: every module here with a `prepare` and `SOURCES`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def data_sets() -> dict[str, ModuleType]:
     """Modules by the name that a user types, e.g. `metr-la` for `data_prep.metr_la`.
 
     A data set is one module: its docstring is the data sheet (the first line a title), `SOURCES`
-    says where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the cube;
-    its keyword-only parameters are the options of `stforecast prepare`.
+    says where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the
+    cube; its keyword-only parameters are the options of `stforecast prepare`.
     """
     modules = (
         importlib.import_module(f"data_prep.{m.name}")

@@ -13,7 +13,7 @@
 """
 
 from data_prep.download import Dataverse
-from data_prep.telecom_italia import TelecomItalia
+from data_prep.telecom_italia.release import TelecomItalia
 
 SOURCES = (Dataverse("doi:10.7910/DVN/QLCABU"), Dataverse("doi:10.7910/DVN/FZRVSX"))
 

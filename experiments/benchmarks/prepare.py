@@ -28,8 +28,8 @@ import tabulate
 import xarray as xr
 
 from data_prep import cube, milan
-from data_prep.cdr import SERVICES
-from data_prep.raw_day import INTERVAL, RawDay
+from data_prep.telecom_italia.cdr import SERVICES
+from data_prep.telecom_italia.raw_day import INTERVAL, RawDay
 
 Result = TypeVar("Result")
 

@@ -11,6 +11,7 @@ import xarray as xr
 from data_prep.cube import (
     atomic_path,
     check_cube,
+    check_target,
     local_time,
     make_cube,
     observed,
@@ -110,8 +111,8 @@ def test_check_names_the_origin(ds, message):
         check_cube(ds, "some.nc")
 
 
-@pytest.mark.filterwarnings("ignore:The 'phony_dims'")  # h5netcdf, of the file without dimensions
-def test_open_says_what_it_found(tmp_path):
+@pytest.mark.filterwarnings("error")
+def test_open_says_what_it_found_and_nothing_else(tmp_path):
     with pytest.raises(InputError, match=r"none\.nc: no cube here \(found nothing\)"):
         open_cube(tmp_path / "none.nc")
     with pytest.raises(InputError, match=r"found a folder"):
@@ -121,7 +122,7 @@ def test_open_says_what_it_found(tmp_path):
         open_cube(tmp_path / "text.nc")
     with h5py.File(tmp_path / "other.nc", "w") as file:
         file["idx"] = [1, 2]
-    with pytest.raises(InputError, match=r"other\.nc: "):
+    with pytest.raises(InputError, match=r"other\.nc: no dimension 'time' with a coordinate"):
         open_cube(tmp_path / "other.nc")
 
 
@@ -145,6 +146,16 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         fail()
     assert [p.name for p in tmp_path.iterdir()] == ["cube.nc"]
     assert path.read_text() == "old"
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path):
+    with pytest.raises(InputError, match="is a folder, expected a file to write"):
+        write_cube(small_cube(), tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file: cannot be made \(.*\); choose another folder"):
+        check_target(tmp_path / "file" / "cube.nc")
+    check_target(tmp_path / "new" / "cube.nc")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]
 
 
 def test_a_new_file_takes_the_place_of_the_old_at_once(tmp_path):

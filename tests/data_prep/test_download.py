@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import download as module
-from data_prep.download import Archive, Dataverse, File, download
+from data_prep.download import Archive, Dataverse, File, archive, download, http
 from data_prep.errors import InputError
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
@@ -94,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setattr(http, "PAUSE", 0.0)
     monkeypatch.setenv("NO_PROXY", "*")
     handler = type("SiteHandler", (Handler,), {"site": Site()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -153,7 +152,7 @@ def zipped(**members: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def archive(site: Site, body: bytes, **options: object) -> tuple[Archive]:
+def served(site: Site, body: bytes, **options: object) -> tuple[Archive]:
     site.files["/s/download"] = body
     return (Archive(f"{site.base}/s/download", sha256(body), **options),)  # type: ignore[arg-type]
 
@@ -221,16 +220,16 @@ def test_dropped_connections_are_resumed_with_range(site: Site, tmp_path: Path) 
 
 
 def test_many_drops_are_fine_while_bytes_arrive(site: Site, tmp_path: Path) -> None:
-    site.cuts = [1000] * (3 * module.ATTEMPTS)
+    site.cuts = [1000] * (3 * http.ATTEMPTS)
     assert download(one(site), tmp_path)[0].read_bytes() == BODY
 
 
 def test_attempts_are_bounded_and_the_next_run_continues(site: Site, tmp_path: Path) -> None:
-    site.cuts = [1000] + [0] * module.ATTEMPTS
+    site.cuts = [1000] + [0] * http.ATTEMPTS
     message = error(one(site), tmp_path)
     assert "broke at byte 1000" in message
     assert "run again" in message
-    assert len(site.asked) == module.ATTEMPTS
+    assert len(site.asked) == http.ATTEMPTS
     assert (tmp_path / "data.bin.part").read_bytes() == BODY[:1000]
     assert not (tmp_path / "data.bin").exists()
     site.cuts.clear()
@@ -249,13 +248,13 @@ def test_server_without_range_starts_again(site: Site, tmp_path: Path) -> None:
 def test_server_without_range_that_always_drops_is_given_up(site: Site, tmp_path: Path) -> None:
     site.ranges, site.cuts = False, [1000] * 50
     assert "in a row" in error(one(site), tmp_path)
-    assert len(site.asked) == module.ATTEMPTS
+    assert len(site.asked) == http.ATTEMPTS
 
 
 def test_changed_etag_starts_again_instead_of_mixing_two_versions(
     site: Site, tmp_path: Path
 ) -> None:
-    site.cuts = [1000] + [0] * module.ATTEMPTS
+    site.cuts = [1000] + [0] * http.ATTEMPTS
     error(one(site, checksum=None), tmp_path)
     site.cuts.clear()
     new = BODY[::-1]
@@ -341,13 +340,13 @@ def test_the_server_says_how_long_to_wait(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", pauses.append)
+    monkeypatch.setattr(http.time, "sleep", pauses.append)
     site.failures, site.retry_after = [429], "7"
     download(one(site), tmp_path / "a")
     site.failures, site.retry_after = [429, 503], "86400"
     download(one(site), tmp_path / "b")
     site.failures, site.retry_after = [503, 503], "Fri, 01 Nov 2013 00:00:00 GMT"
-    monkeypatch.setattr(module, "PAUSE", 0.5)
+    monkeypatch.setattr(http, "PAUSE", 0.5)
     download(one(site), tmp_path / "c")
     assert pauses == [7, 60, 60, 0.5, 1.0]
 
@@ -380,7 +379,7 @@ def test_a_web_page_is_not_taken_for_the_file(site: Site, tmp_path: Path) -> Non
 
 
 def test_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setattr(http, "PAUSE", 0.0)
     monkeypatch.setenv("NO_PROXY", "*")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -389,8 +388,8 @@ def test_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_silent_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
-    monkeypatch.setattr(module, "TIMEOUT", (0.1, 0.02))
+    monkeypatch.setattr(http, "PAUSE", 0.0)
+    monkeypatch.setattr(http, "TIMEOUT", (0.1, 0.02))
     monkeypatch.setenv("NO_PROXY", "*")
     with socket.create_server(("127.0.0.1", 0)) as s:
         url = f"http://127.0.0.1:{s.getsockname()[1]}/a"
@@ -418,7 +417,7 @@ def test_full_disk(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     sources = one(site)
-    monkeypatch.setattr(module, "_receive", full)
+    monkeypatch.setattr(http, "_receive", full)
     message = error(sources, tmp_path)
     assert "No space left on device; make room" in message
     assert str(tmp_path / "data.bin") in message
@@ -559,6 +558,14 @@ def test_local_mirror_with_a_saved_listing_needs_no_network(tmp_path: Path) -> N
     assert download(sources, tmp_path / "out", source=str(mirror))[0].read_bytes() == BODY
 
 
+def test_local_mirror_without_a_listing_and_network_says_what_is_missing(
+    site: Site, tmp_path: Path
+) -> None:
+    message = error((Dataverse("doi:10.7910/DVN/TEST", site.base),), tmp_path, source=str(tmp_path))
+    assert f"{tmp_path / 'TEST.json'}: no listing here, and the official one fails: " in message
+    assert "HTTP 404" in message
+
+
 def test_local_file_as_source(tmp_path: Path) -> None:
     body = zipped(a=b"A")
     (tmp_path / "mine.zip").write_bytes(body)
@@ -569,7 +576,7 @@ def test_local_file_as_source(tmp_path: Path) -> None:
 
 
 def test_archive_is_unpacked_and_kept(site: Site, tmp_path: Path) -> None:
-    sources = archive(site, zipped(**{"a.csv": b"1", "sub/b.csv": b"2", "c.txt": b"3"}))
+    sources = served(site, zipped(**{"a.csv": b"1", "sub/b.csv": b"2", "c.txt": b"3"}))
     paths = download(sources, tmp_path)
     assert [p.relative_to(tmp_path).as_posix() for p in paths] == ["a.csv", "sub/b.csv", "c.txt"]
     assert [p.read_bytes() for p in paths] == [b"1", b"2", b"3"]
@@ -582,15 +589,15 @@ def test_archive_is_unpacked_and_kept(site: Site, tmp_path: Path) -> None:
 
 def test_archive_members(site: Site, tmp_path: Path) -> None:
     body = zipped(**{"a.csv": b"1", "../evil": b"2"})
-    assert download(archive(site, body, members=("a.csv",)), tmp_path) == [tmp_path / "a.csv"]
-    message = error(archive(site, body, members=("b.csv",)), tmp_path)
+    assert download(served(site, body, members=("a.csv",)), tmp_path) == [tmp_path / "a.csv"]
+    message = error(served(site, body, members=("b.csv",)), tmp_path)
     assert "has no 'b.csv', it holds: ../evil, a.csv" in message
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "..\\evil"])
 def test_archive_cannot_write_elsewhere(site: Site, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
-    assert "refused" in error(archive(site, zipped(**{"good": b"1", name: b"2"})), out)
+    assert "refused" in error(served(site, zipped(**{"good": b"1", name: b"2"})), out)
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["download.zip", "out"]
 
 
@@ -600,28 +607,28 @@ def test_archive_with_a_link_is_refused(site: Site, tmp_path: Path) -> None:
         link = zipfile.ZipInfo("link")
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         z.writestr(link, "/etc/passwd")
-    assert "'link' is a link" in error(archive(site, buffer.getvalue()), tmp_path)
+    assert "'link' is a link" in error(served(site, buffer.getvalue()), tmp_path)
     assert not (tmp_path / "link").exists()
 
 
 def test_archive_that_unpacks_to_too_much_is_refused(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_UNPACKED", 1000)
-    assert "would unpack to 1001 bytes" in error(archive(site, zipped(a=b"0" * 1001)), tmp_path)
+    monkeypatch.setattr(archive, "MAX_UNPACKED", 1000)
+    assert "would unpack to 1001 bytes" in error(served(site, zipped(a=b"0" * 1001)), tmp_path)
     assert not (tmp_path / "a").exists()
 
 
 def test_archive_does_not_overwrite(site: Site, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"mine")
-    assert "move it away" in error(archive(site, zipped(a=b"1234")), tmp_path)
+    assert "move it away" in error(served(site, zipped(a=b"1234")), tmp_path)
     assert (tmp_path / "a").read_bytes() == b"mine"
 
 
 def test_damaged_archive(site: Site, tmp_path: Path) -> None:
-    assert "a damaged zip, or none" in error(archive(site, b"not a zip"), tmp_path)
+    assert "a damaged zip, or none" in error(served(site, b"not a zip"), tmp_path)
     body = zipped(a=bytes(range(256)))
     spoilt = re.sub(re.escape(body[40:44]), b"\0\0\0\0", body, count=1)
     other = tmp_path / "other"
-    assert "a damaged zip, or none" in error(archive(site, spoilt), other)
+    assert "a damaged zip, or none" in error(served(site, spoilt), other)
     assert not (other / "a").exists()

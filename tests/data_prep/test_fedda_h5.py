@@ -221,7 +221,9 @@ def test_damaged_files_are_refused(layout, tmp_path, changes, message):
 
 
 def test_what_is_no_file_in_the_layout(tmp_path):
-    with pytest.raises(InputError, match=r"none\.h5: no such file"):
+    with pytest.raises(
+        InputError, match=r"none\.h5: no file in FedDA's layout here \(found nothing\)"
+    ):
         prepare(tmp_path / "none.h5", tmp_path / "out.nc")
     (tmp_path / "text.h5").write_text("idx,cell\n")
     with pytest.raises(InputError, match=r"text\.h5: cannot be read in FedDA's layout"):

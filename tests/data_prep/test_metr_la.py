@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import local_time, observed, open_cube
+from data_prep.dcrnn.sensors import gaussian_kernel, read_adjacency
 from data_prep.download import Archive
 from data_prep.errors import InputError
-from data_prep.metr_la import SOURCES, gaussian_kernel, prepare, read_adjacency
+from data_prep.metr_la import SOURCES, prepare
 
 NAN = np.nan
 IDS = ["773869", "767541", "717447"]
@@ -246,8 +247,12 @@ def test_what_is_no_hdf5(tmp_path):
     (tmp_path / "metr-la.h5").write_text("<html>Sign in</html>")
     with pytest.raises(InputError, match=r"metr-la\.h5: cannot be read .* download it again"):
         prepare(tmp_path, tmp_path / "out.nc")
-    with pytest.raises(InputError, match=r"none\.csv: no such file"):
+    with pytest.raises(InputError, match=r"none\.csv: no file here \(found nothing\)"):
         prepare(tmp_path / "metr-la.h5", tmp_path / "out.nc", locations=tmp_path / "none.csv")
+    with pytest.raises(InputError, match=r"no file here \(found a folder\)"):
+        prepare(tmp_path / "metr-la.h5", tmp_path / "out.nc", adjacency=tmp_path)
+    with pytest.raises(InputError, match=r"nowhere: no file or folder here \(found nothing\)"):
+        prepare(tmp_path / "nowhere", tmp_path / "out.nc")
 
 
 def test_graph_and_positions_beside_the_records_are_used_in_the_order_of_the_cells(

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep import day_store, milan, trentino
-from data_prep.telecom_italia.cdr import SERVICES
+from data_prep import milan, trentino
 from data_prep.cube import local_time, make_cube, open_cube
 from data_prep.errors import InputError
+from data_prep.telecom_italia import day_store
+from data_prep.telecom_italia.cdr import SERVICES
 
 PREFIX = "sms-call-internet-mi-"
 
@@ -107,6 +108,11 @@ def test_steps_sum_their_intervals(raw, out, step, n):
     assert float(ds["net"].sum()) == 2 * sum(5 * c + i / 8 for c in (1, 2) for i in range(144))
     per_step = 288 // n
     assert float(ds["sms_in"][1, 0]) == sum(1 + i % 144 / 8 for i in range(per_step, 2 * per_step))
+
+
+def test_the_place_for_the_cube_is_checked_before_any_day_is_read(tmp_path):
+    with pytest.raises(InputError, match="is a folder, expected a file to write"):
+        milan.prepare(tmp_path / "nowhere", tmp_path)
 
 
 @pytest.mark.parametrize("step", ["5min", "15min", "7h", "2D", "0h", "-1h", "hour", "50min", ""])

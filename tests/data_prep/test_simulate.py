@@ -1,6 +1,5 @@
 """The invented city: the published layout, lifelike traffic, equal bytes for equal arguments."""
 
-import csv
 import gzip
 import json
 import re
@@ -12,7 +11,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from data_prep import simulate as module
+from data_prep.city import raw_day
+from data_prep.city.activity import simulated_days
+from data_prep.city.kinds import KINDS
+from data_prep.city.places import CITIES, block
 from data_prep.errors import InputError
 from data_prep.simulate import simulate
 
@@ -26,8 +28,8 @@ def rows_of(path: Path) -> list[list[str]]:
 
 
 def kinds_of(folder: Path) -> dict[int, str]:
-    with (folder / "cells.csv").open() as f:
-        return {int(row["cell"]): row["kind"] for row in csv.DictReader(f)}
+    kinds = json.loads((folder / "SIMULATED.json").read_text())["kinds"]
+    return {int(cell): kind for cell, kind in kinds.items()}
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +150,9 @@ def test_services_have_sensible_ratios(rows: list[list[str]]) -> None:
 def test_empty_fields_do_not_bias_the_mean() -> None:
     mean = np.full((50, 400, 5), 0.07)
     key = {"cell": np.zeros(20_000, int), "time": np.zeros(20_000, int)}
-    frame = module._rows(key, 39, mean, np.random.default_rng(0))
+    frame = raw_day._rows(key, 39, mean, np.random.default_rng(0))
     share = len(frame["internet"].drop_nulls()) / 20_000
-    assert share == pytest.approx(1 - np.exp(-0.07 / module.GRAIN), abs=0.02)
+    assert share == pytest.approx(1 - np.exp(-0.07 / raw_day.GRAIN), abs=0.02)
     assert frame["internet"].sum() / 20_000 == pytest.approx(0.07, rel=0.03)
 
 
@@ -189,7 +191,7 @@ def test_nights_are_calm_everywhere(internet: dict[str, np.ndarray]) -> None:
 def test_noise_is_correlated_in_time_and_between_cells() -> None:
     kinds = np.array(["suburb"] * 30)
     activity = np.concatenate(
-        [x for _, x, _ in module._activity(kinds, datetime(2013, 11, 4).date(), 28, 1)]
+        [x for _, x, _ in simulated_days(kinds, datetime(2013, 11, 4).date(), 28, 1)]
     )
     log = np.log(activity).reshape(4, 7 * 144, 30)
     noise = (log - log.mean(0)).reshape(-1, 30) * np.sqrt(4 / 3)
@@ -203,7 +205,7 @@ def test_noise_is_correlated_in_time_and_between_cells() -> None:
 
 def test_no_jump_at_midnight() -> None:
     kinds = np.array(["suburb"] * 200)
-    activity = [x for _, x, _ in module._activity(kinds, datetime(2013, 11, 4).date(), 3, 1)]
+    activity = [x for _, x, _ in simulated_days(kinds, datetime(2013, 11, 4).date(), 3, 1)]
     inside = np.diff(np.log(activity[0][-12:]), axis=0).std()
     across = np.log(activity[1][0] / activity[0][-1]).std()
     assert across == pytest.approx(inside, rel=0.25)
@@ -216,6 +218,7 @@ def test_equal_arguments_give_equal_bytes_and_more_days_change_none(tmp_path: Pa
 
     short, again, long, other = run("a", 2, 1), run("b", 2, 1), run("c", 3, 1), run("d", 2, 2)
     assert short == again
+    assert json.loads(short.pop("SIMULATED.json"))["days"] == 2
     assert short.items() < long.items()
     day = "sms-call-internet-mi-2013-11-01.txt"
     assert short[day] != other[day]
@@ -229,13 +232,13 @@ def test_milan_cells_are_a_block_around_the_duomo(tmp_path: Path) -> None:
 
 
 def test_each_kind_has_a_quarter_of_the_cells(city: Path) -> None:
-    assert Counter(kinds_of(city).values()) == dict.fromkeys(module.KINDS, 10)
+    assert Counter(kinds_of(city).values()) == dict.fromkeys(KINDS, 10)
 
 
 @pytest.mark.parametrize(("city", "cells"), [("milan", 10_000), ("trentino", 6_575)])
 def test_whole_grid_fits(city: str, cells: int) -> None:
-    place = module.CITIES[city]
-    ids = module._block(place, cells)
+    place = CITIES[city]
+    ids = block(place, cells)
     assert len(set(ids.tolist())) == cells
     assert 1 <= ids.min() < ids.max() <= place.columns * place.rows
 

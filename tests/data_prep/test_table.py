@@ -14,16 +14,11 @@ import xarray as xr
 
 from data_prep.cube import make_cube, open_cube
 from data_prep.errors import InputError
-from data_prep.table import (
-    Origin,
-    TableOptions,
-    from_frame,
-    from_long,
-    numbers,
-    prepare,
-    read_table,
-    regular_steps,
-)
+from data_prep.table import prepare
+from data_prep.tabular.columns import numbers
+from data_prep.tabular.file import Origin, read_table
+from data_prep.tabular.frames import TableOptions, from_frame, from_long
+from data_prep.tabular.times import regular_steps
 
 NAN = np.nan
 TIMES = pd.date_range("2024-03-30T22:00", periods=3, freq="30min")

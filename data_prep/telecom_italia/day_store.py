@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.cdr import DaySums, read_day
 from data_prep.cube import atomic_path
-from data_prep.raw_day import RawDay
+from data_prep.telecom_italia.cdr import DaySums, read_day
+from data_prep.telecom_italia.raw_day import RawDay
 
 LAYOUT = 1
 """Number of the folder's layout: raise it when the content of the files changes its meaning."""

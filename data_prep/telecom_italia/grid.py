@@ -11,7 +11,6 @@ Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence O
 from __future__ import annotations
 
 import gzip
-import hashlib
 import itertools
 import json
 from dataclasses import dataclass, replace
@@ -20,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import InputError
+from data_prep.checksum import checksum
+from data_prep.errors import InputError, no_file
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"
@@ -81,13 +81,12 @@ def read_grid(path: Path) -> Grid:
         twice = cells[1:][cells[1:] == cells[:-1]][0]
         raise InputError(f"{path}: cellId {twice} occurs more than once; {REMEDY}")
     lon, lat = np.array([_centroid_of(f, i, path) for i, f in enumerate(features)])[order].T
-    checksum = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
-    return Grid(cells, lon, lat, path, checksum)
+    return Grid(cells, lon, lat, path, checksum(path))
 
 
 def _features(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
-        raise InputError(f"{path}: no such file, expected a grid in GeoJSON; {REMEDY}")
+        raise no_file(path, "grid in GeoJSON", REMEDY)
     try:
         data = path.read_bytes()
         content = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)

@@ -1,6 +1,6 @@
 """What a raw day of Telecom Italia must hold, and the words for a line that does not hold it.
 
-`data_prep.cdr` checks a good file a block at a time. This module states the same rules for a single
+`cdr` checks a good file a block at a time. This module states the same rules for a single
 line, in plain Python: it is slow, and runs only to name the line of a file that is refused.
 """
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.day_store import StoredDay
 from data_prep.errors import InputError
-from data_prep.raw_day import AGAIN, RawDay, foreign_copy, open_raw
-from data_prep.selection import some
+from data_prep.telecom_italia.day_store import StoredDay
+from data_prep.telecom_italia.raw_day import AGAIN, RawDay, foreign_copy, open_raw
+from data_prep.telecom_italia.selection import some
 
 CUT_SHARE = 0.01
 CUT_CELLS = 10
@@ -39,7 +39,7 @@ def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list
         InputError: if there is no file, a name does not tell its day, or a day has two files.
     """
     if not raw.exists():
-        raise InputError(f"{raw}: no such file or folder, expected {prefix}YYYY-MM-DD.txt")
+        raise InputError(f"{raw}: no such file or folder; give that of {prefix}YYYY-MM-DD.txt")
     files = [raw] if raw.is_file() else sorted(p for p in raw.glob(f"{prefix}*") if p.is_file())
     if not files:
         found = some(sorted(p.name for p in raw.iterdir()), 3) or "nothing"
@@ -66,7 +66,7 @@ def _date_of(path: Path, prefix: str) -> datetime.date:
     except ValueError:
         pass
     with open_raw(path) as f:
-        remedy = foreign_copy(f.readline()) or "rename it, or move it away if it is a copy"
+        remedy = foreign_copy(f.readline()) or "rename it, or move it away if it is no such day"
     raise InputError(f"{path}: expected a name like {prefix}2013-11-01.txt; {remedy}")
 
 

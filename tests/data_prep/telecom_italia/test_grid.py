@@ -104,7 +104,7 @@ def test_a_list_is_refused(tmp_path):
 
 
 def test_no_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no such file, expected a grid in GeoJSON"):
+    with pytest.raises(InputError, match=r"no grid in GeoJSON here \(found nothing\)"):
         read_grid(tmp_path / "grid.geojson")
 
 

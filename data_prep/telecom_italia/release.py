@@ -1,7 +1,7 @@
 """The raw days of Telecom Italia's open data to a cube: what Milan and Trentino share.
 
-Each day is summed by `data_prep.cdr` and kept by `data_prep.day_store` until all days are done;
-then the cube is written a day at a time. Neither step holds more than one day.
+Each day is summed by `cdr` and kept by `day_store` until all days are done; then the cube is
+written a day at a time. Neither step holds more than one day.
 
 Source: G. Barlacchi et al., "A multi-source dataset of urban life in the city of Milan and the
 Province of Trentino", Scientific Data 2, 150055 (2015).
@@ -12,21 +12,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from data_prep.cdr import SERVICES
-from data_prep.cube import make_cube
-from data_prep.day_store import DayStore, StoredDay
+from data_prep.city.marker import read_marker
+from data_prep.cube import check_target, make_cube
 from data_prep.errors import InputError
-from data_prep.grid import Grid, read_grid
-from data_prep.raw_day import INTERVAL
-from data_prep.raw_folder import check_dates, check_intervals, find_days, occurring_cells
-from data_prep.selection import Selection
 from data_prep.slabs import write_slabs
+from data_prep.telecom_italia.cdr import SERVICES
+from data_prep.telecom_italia.day_store import DayStore, StoredDay
+from data_prep.telecom_italia.grid import Grid, read_grid
+from data_prep.telecom_italia.raw_day import INTERVAL, RawDay
+from data_prep.telecom_italia.raw_folder import (
+    check_dates,
+    check_intervals,
+    find_days,
+    occurring_cells,
+)
+from data_prep.telecom_italia.selection import Selection
 
 LONG_NAMES = {
     "sms_in": "SMS received",
@@ -39,6 +46,12 @@ LONG_NAMES = {
     "net": "internet activity",
 }
 """The cube's variables. Activity is proportional to the number of records and has no unit."""
+
+
+class _Origin(NamedTuple):
+    title: str
+    source: str
+    license: str
 
 
 @dataclass(frozen=True)
@@ -94,12 +107,14 @@ class TelecomItalia:
             InputError: naming the file and its line if raw files are damaged, foreign, doubled or
                 incomplete, or naming the option that cannot be met.
         """
+        check_target(out)
         selection = Selection(cells, sample, seed)
         per_step = intervals_per_step(step)
         places = read_grid(grid) if grid else None
         known = np.arange(1, self.max_cell + 1) if places is None else places.cells
         selection.check(known)
         raw_days = find_days(raw, self.prefix, known, self.time_zone)
+        origin = self._origin(raw_days)
         check_dates(raw_days, self.name, allow_gaps)
 
         store = DayStore(out, per_step)
@@ -108,13 +123,31 @@ class TelecomItalia:
             days.append(store.day(raw_day))
             check_intervals(days[-1], self.name, allow_gaps)
         chosen = selection.choose(occurring_cells(days), known if grid else None)
-        cube = self._describe(days, chosen, per_step, places)
+        cube = self._describe(days, chosen, per_step, places, origin)
         write_slabs(cube, _slabs(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
         store.clear()
         return out
 
+    def _origin(self, days: Sequence[RawDay]) -> _Origin:
+        """What the days are and where they come from: as published, unless they are simulated."""
+        folder = days[0].path.parent
+        simulation = read_marker(folder)
+        if simulation is None:
+            return _Origin(self.title, self.source, "ODbL-1.0")
+        simulation.check_days(self.name, (day.date for day in days), folder)
+        return _Origin(
+            f"Simulated telecommunication activity in the layout of {self.name}",
+            simulation.source,
+            "none, the records are invented",
+        )
+
     def _describe(
-        self, days: Sequence[StoredDay], cells: np.ndarray, per_step: int, places: Grid | None
+        self,
+        days: Sequence[StoredDay],
+        cells: np.ndarray,
+        per_step: int,
+        places: Grid | None,
+        origin: _Origin,
     ) -> xr.Dataset:
         """The cube with its times, cells and attributes; its values take no memory."""
         first, last = days[0].raw, days[-1].raw
@@ -127,9 +160,9 @@ class TelecomItalia:
             dict.fromkeys(LONG_NAMES, nothing),
             time.tz_convert("UTC").tz_localize(None),
             cells,
-            title=self.title,
-            source=self.source,
-            license="ODbL-1.0",
+            title=origin.title,
+            source=origin.source,
+            license=origin.license,
             units="1",
             time_zone=self.time_zone,
             long_names=LONG_NAMES,

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from data_prep.errors import InputError
-from data_prep.raw_day import (
+from data_prep.telecom_italia.raw_day import (
     AGAIN,
     FIELDS,
     INTERVAL_MS,
@@ -33,7 +33,7 @@ from data_prep.raw_day import (
 SERVICES = ("sms_in", "sms_out", "call_in", "call_out", "internet")
 """The measured services, in the order of the raw fields."""
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 4 << 20
 
 _KEYS = ("cell", "interval", "country")
 _SCHEMA = {"cell": pl.Int32, "interval": pl.Int64, "country": pl.Int32} | dict.fromkeys(
@@ -142,11 +142,12 @@ class _Sums:
         # Polars fills a short row with nulls; only the tabs tell it from a row of empty fields.
         n_tabs = np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("\t"))
         _require(n_tabs == frame.height * (len(FIELDS) - 1))
-        _require(not any(frame.select(_KEYS).null_count().row(0)))
+        _require(not any(frame[key].null_count() for key in _KEYS))
         cell, interval = self._cell(frame), self._interval(frame)
         bins = interval // self.per_step * len(self.occurs) + cell
-        for total, service in zip(self.totals, SERVICES, strict=True):
-            values = frame[service].fill_null(0.0).to_numpy()
+        activity = frame.select(pl.col(SERVICES).fill_null(0.0))
+        for total, service in zip(self.totals, activity, strict=True):
+            values = service.to_numpy()
             _require(values.min() >= 0 and values.max() < np.inf)
             np.add.at(total, bins, values)
         self.occurs[cell] = True

@@ -1,0 +1,104 @@
+"""Frames that pandas saved as HDF5, read with neither PyTables nor pickle."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import pandas as pd
+
+from data_prep.errors import InputError
+
+
+def read_frame(path: Path, year: int) -> pd.DataFrame:
+    """Read a frame that pandas saved with `to_hdf`, with neither PyTables nor pickle.
+
+    Args:
+        path: an HDF5 file that holds one frame in pandas' fixed format.
+        year: the one that all its times must lie in.
+
+    Returns:
+        `(time, cell)`, naive times as index, ids as text columns.
+
+    Raises:
+        InputError: if there is no such frame, an axis is pickled, or its dates are not of that
+            year, as when their unit is misread.
+    """
+    try:
+        with h5py.File(path) as file:
+            group = _find_frame(file, path.name)
+            # The values' own labels, which pandas may order otherwise than the frame's axis0.
+            cells = _read_labels(group.get("block0_items", group["axis0"]), path.name)
+            times = _read_times(group["axis1"], year, path.name)
+            values = group["block0_values"][:]
+    except (OSError, KeyError) as e:
+        raise InputError(
+            f"{path.name}: cannot be read as a pandas HDF5 frame ({e}); give metr-la.h5, or "
+            "download it again"
+        ) from e
+    if values.shape != (len(times), len(cells)) or values.dtype.kind not in "fiu":
+        raise InputError(
+            f"{path.name}: block0_values is {values.dtype} of shape {values.shape}, expected "
+            f"numbers of shape {(len(times), len(cells))} (axis1, axis0); download it again"
+        )
+    return pd.DataFrame(values, index=times, columns=cells)
+
+
+def _find_frame(file: h5py.File, name: str) -> h5py.Group:
+    kinds = {key: _text(item.attrs.get("pandas_type", "")) for key, item in file.items()}
+    frames = [key for key, kind in kinds.items() if kind == "frame"]
+    if len(frames) != 1:
+        raise InputError(
+            f"{name}: {len(frames)} frames in pandas' fixed format among {kinds or 'no groups'}, "
+            "expected one; save it with DataFrame.to_hdf(path, key='df', format='fixed')"
+        )
+    group = file[frames[0]]
+    blocks = int(group.attrs.get("nblocks", 1))
+    if blocks != 1:
+        raise InputError(
+            f"{name}: the frame has columns of {blocks} types, expected speeds only; save it with "
+            "DataFrame.astype(float).to_hdf(path, key='df')"
+        )
+    return group
+
+
+def _read_labels(axis: h5py.Dataset, name: str) -> list[str]:
+    if axis.dtype.kind not in "Siu":
+        raise InputError(
+            f"{name}: {axis.name} holds {axis.dtype}, which may be pickled, and a pickle can run "
+            "any code when it is loaded; save the frame again with text or integer labels"
+        )
+    labels = [str(label) for label in (axis.asstr() if axis.dtype.kind == "S" else axis)[:]]
+    repeated = [label for label, count in Counter(labels).items() if count > 1]
+    if repeated:
+        raise InputError(
+            f"{name}: {axis.name} names sensor {repeated[0]} more than once; rename or merge them"
+        )
+    return labels
+
+
+def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
+    kind, zone = (_text(axis.attrs.get(key, "")) for key in ("kind", "tz"))
+    unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)\])?", kind)
+    if not unit or zone or axis.dtype.kind != "i":
+        raise InputError(
+            f"{name}: {axis.name} is {axis.dtype} of kind {kind!r} and zone {zone!r}, expected "
+            "naive datetime64; give the published file"
+        )
+    times = axis[:].astype(f"datetime64[{unit[1] or 'ns'}]")
+    years = times.astype("datetime64[Y]").astype(int) + 1970
+    if (years != year).any():
+        raise InputError(
+            f"{name}: {axis.name} read as {kind!r} has the year {years[years != year][0]}, "
+            f"expected {year}; its attribute 'kind' may name the wrong unit, save the file again"
+        )
+    return pd.DatetimeIndex(times.astype("datetime64[ns]"))
+
+
+def _text(attribute: object) -> str:
+    """An HDF5 attribute as text; PyTables writes bytes, or nothing for an empty one."""
+    if isinstance(attribute, h5py.Empty):
+        return ""
+    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)

@@ -1,0 +1,147 @@
+"""Where the sensors stand and how roads join them, from the files of DCRNN's authors."""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+from data_prep.tabular.columns import numbers, require_columns
+from data_prep.tabular.file import Origin, read_table
+
+logger = logging.getLogger(__name__)
+
+
+def read_locations(path: Path, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Read DCRNN's `graph_sensor_locations.csv`.
+
+    Args:
+        path: columns `sensor_id`, `latitude`, `longitude`.
+        cells: `(cells,)` sensor ids as text.
+
+    Returns:
+        Longitudes and latitudes in degrees, each `(cells,)`, in the order of `cells`.
+
+    Raises:
+        InputError: if a cell has no row, or a row no number.
+    """
+    df, origin = read_table(path, text_columns=("sensor_id",))
+    require_columns(df, ("sensor_id", "latitude", "longitude"), origin)
+    at = _locate(cells, df["sensor_id"].to_list(), path.name)
+    return _filled(df["longitude"], origin)[at], _filled(df["latitude"], origin)[at]
+
+
+def read_adjacency(path: Path, cells: np.ndarray) -> np.ndarray:
+    """Read the road graph from plain arrays or from DCRNN's list of road distances.
+
+    Args:
+        path: `.npz` with `sensor_id` and `adjacency`, or `.csv` with columns `from`, `to`, `cost`.
+        cells: `(cells,)` sensor ids as text.
+
+    Returns:
+        `(cells, cells)` weights from row to column, in the order of `cells`.
+
+    Raises:
+        InputError: if the file is a pickle, cannot be read, or does not know a cell.
+    """
+    if path.suffix in (".pkl", ".pickle"):
+        raise InputError(
+            f"{path.name}: a pickle can run any code when it is loaded, so it is not read; give "
+            "distances_la_2012.csv or, where you trust the pickle, save its ids and matrix with "
+            "numpy.savez(path, sensor_id=ids, adjacency=matrix)"
+        )
+    if path.suffix == ".npz":
+        return _read_matrix(path, cells)
+    return gaussian_kernel(_read_distances(path, cells))
+
+
+def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
+    """Turn distances into weights, `exp(-(d / std)^2)`, 0 where below the threshold.
+
+    As DCRNN's `gen_adj_mx.py` does: std is over all finite distances between the cells, in single
+    precision, and the result is not made symmetric.
+
+    Args:
+        distance: `(cells, cells)`, inf where there is no road.
+        threshold: weights below it become 0.
+
+    Returns:
+        `(cells, cells)` weights from 0 to 1.
+
+    Raises:
+        InputError: if all distances are the same.
+
+    >>> gaussian_kernel(np.array([[0.0, 1.0, np.inf], [2.0, 0.0, 8.0], [9.0, 9.0, 0.0]])).round(2)
+    array([[1.  , 0.94, 0.  ],
+           [0.78, 1.  , 0.  ],
+           [0.  , 0.  , 1.  ]])
+    """
+    std = distance[np.isfinite(distance)].std()
+    if not std > 0:
+        raise InputError(
+            f"the road distances have standard deviation {std}, expected more than 0; give those "
+            "between all sensors"
+        )
+    weights = np.exp(-np.square(distance / std))
+    weights[weights < threshold] = 0
+    return weights
+
+
+def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            ids, matrix = arrays["sensor_id"].astype(str), arrays["adjacency"]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+        raise InputError(
+            f"{path.name}: cannot be read ({e}), expected plain arrays 'sensor_id' and "
+            "'adjacency'; save them with numpy.savez"
+        ) from e
+    if matrix.shape != (len(ids), len(ids)) or not np.isfinite(matrix).all():
+        raise InputError(
+            f"{path.name}: adjacency of shape {matrix.shape} for {len(ids)} sensors, expected "
+            f"finite numbers of shape {(len(ids), len(ids))}; save it again"
+        )
+    at = _locate(cells, ids.tolist(), path.name)
+    return matrix[np.ix_(at, at)]
+
+
+def _read_distances(path: Path, cells: np.ndarray) -> np.ndarray:
+    """Road distances `(cells, cells)`, inf where there is none; other sensors are left out."""
+    df, origin = read_table(path, text_columns=("from", "to"))
+    require_columns(df, ("from", "to", "cost"), origin)
+    cost = _filled(df["cost"], origin)
+    rows, columns = (pd.Index(cells).get_indexer(df[end]) for end in ("from", "to"))
+    known = (rows >= 0) & (columns >= 0)
+    _locate(cells, list(set(df.loc[known, "from"])), path.name)
+    if (~known).any():
+        logger.info("%s: %d distances of other sensors left out", path.name, (~known).sum())
+    distance = np.full((len(cells), len(cells)), np.inf, dtype=np.float32)
+    distance[rows[known], columns[known]] = cost[known]
+    return distance
+
+
+def _locate(cells: np.ndarray, ids: Sequence[str], name: str) -> list[int]:
+    """Position of each cell among `ids`."""
+    positions = {sensor: i for i, sensor in enumerate(ids)}
+    unknown = [str(cell) for cell in cells if cell not in positions]
+    if unknown or len(positions) < len(ids):
+        problem = f"no sensor {', '.join(unknown[:5])}" if unknown else "a sensor occurs twice"
+        raise InputError(
+            f"{name}: {problem} ({len(unknown)} of {len(cells)} cells unknown), expected each cell "
+            "once; give the file that belongs to these records"
+        )
+    return [positions[cell] for cell in cells]
+
+
+def _filled(column: pd.Series, origin: Origin) -> np.ndarray:
+    """A column of numbers without an empty field."""
+    values = numbers(column, origin)
+    empty = np.flatnonzero(np.isnan(values))
+    if empty.size:
+        raise InputError(f"{origin.at(empty[0])}: {column.name!r} is empty; fill in a number")
+    return values

@@ -1,0 +1,81 @@
+"""Zip files: unpacked, but never outside of the folder nor to any size."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import zipfile
+import zlib
+from pathlib import Path
+
+from data_prep.cube import atomic_path
+from data_prep.download.folder import disk, inside
+from data_prep.download.listing import matches
+from data_prep.download.sources import Archive
+from data_prep.errors import InputError
+
+MAX_UNPACKED = 32 * 2**30  # bytes an archive may unpack to
+CHUNK = 2**20
+
+
+def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Path]:
+    """Unpack what is wanted of an archive; nothing of it may lie outside `out`.
+
+    Args:
+        path: the zip.
+        archive: what is wanted of it.
+        out: folder to unpack to.
+        only: glob of the names to unpack; None unpacks all that is wanted.
+
+    Returns:
+        The files, in the order of the archive's `members`.
+
+    Raises:
+        InputError: if it is damaged, unsafe or too large, or a file is there and differs.
+    """
+    try:
+        with zipfile.ZipFile(path) as z:
+            targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
+            if only is not None:
+                targets = {m: t for m, t in targets.items() if matches(m.filename, only)}
+            for member, target in targets.items():
+                _unpack_member(z, member, target)
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as e:
+        raise InputError(f"{path}: a damaged zip, or none ({e}); remove it and run again") from e
+    return list(targets.values())
+
+
+def _members(z: zipfile.ZipFile, archive: Archive) -> list[zipfile.ZipInfo]:
+    files = {m.filename: m for m in z.infolist() if not m.is_dir()}
+    if missing := set(archive.members) - set(files):
+        raise InputError(
+            f"{z.filename}: has no {min(missing)!r}, it holds: {', '.join(sorted(files)[:10])}; "
+            "remove it and use another mirror"
+        )
+    members = [files[name] for name in archive.members or files]
+    for member in members:
+        if stat.S_ISLNK(member.external_attr >> 16) or member.flag_bits & 1:
+            raise InputError(f"{z.filename}: {member.filename!r} is a link or encrypted; refused")
+    if (total := sum(m.file_size for m in members)) > MAX_UNPACKED:
+        raise InputError(
+            f"{z.filename}: would unpack to {total} bytes, at most {MAX_UNPACKED} are allowed; "
+            "unpack it by hand if that is right"
+        )
+    return members
+
+
+def _unpack_member(z: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> None:
+    with disk(target):
+        if not target.exists():
+            with z.open(member) as packed, atomic_path(target) as part, part.open("wb") as f:
+                shutil.copyfileobj(packed, f, CHUNK)
+        elif _crc(target) != member.CRC:
+            raise InputError(f"{target}: is there but differs from {z.filename}; move it away")
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as f:
+        while chunk := f.read(CHUNK):
+            crc = zlib.crc32(chunk, crc)
+    return crc

@@ -1,0 +1,109 @@
+"""Bringing the files of a data set: what is there and right is kept, the rest verified."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from data_prep.checksum import checksum
+from data_prep.download.archive import unpack
+from data_prep.download.folder import check_space, disk, inside, partial, size_of, tag_of
+from data_prep.download.http import persist, request
+from data_prep.download.listing import is_url, plan, select
+from data_prep.download.sources import Item, Source
+from data_prep.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+
+def download(
+    sources: Sequence[Source],
+    out: Path,
+    *,
+    source: str | None = None,
+    only: str | None = None,
+    progress: bool = False,
+) -> list[Path]:
+    """Bring the files of a data set into a folder; those already there and right are kept.
+
+    Args:
+        sources: where the files are, the `SOURCES` of a data set's module.
+        out: folder to write to, created if absent. An archive is kept there beside its files.
+        source: a mirror to use instead. An address replaces a Dataverse's `base`; for the other
+            sources it is the folder that holds the files, or the file itself if it ends like one.
+            A local path is a folder that holds the files, or a file. What a mirror gives is
+            verified in the same way; local copies of Dataverse files by a listing saved beside
+            them (for `doi:10.7910/DVN/EGZHFV` as `EGZHFV.json`), else by the official one.
+        only: glob of the names to bring, matched case-sensitively, e.g. `"*-2013-11-0?.txt"`.
+        progress: whether to show progress bars.
+
+    Returns:
+        The data files, in the order of the sources; of an archive the files unpacked from it.
+
+    Raises:
+        InputError: if a file cannot be had, is not what was published, would leave `out`, or if
+            another file has its name.
+    """
+    out = Path(out)
+    items = select(plan(sources, source), only)
+    check_space(out, items)
+    paths: list[Path] = []
+    for item in tqdm(items, desc="download", unit="file", disable=not progress):
+        path = _bring(item, out, progress)
+        paths += unpack(path, item.archive, out, only) if item.archive else [path]
+    if not paths:
+        raise InputError(f"no file matches {only!r}; give another pattern with --only")
+    return paths
+
+
+def _bring(item: Item, out: Path, progress: bool) -> Path:
+    """Bring one file, verified, or find it there already."""
+    path = inside(out, item.name, item.origin)
+    with disk(path):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _obtain_verified(item, partial(path), progress)
+            partial(path).replace(path)
+        elif problem := _mismatch(path, item):
+            raise InputError(f"{path}: is there but {problem}; move it away and run again")
+        if item.checksum is None:
+            logger.warning("%s: no checksum is published; it has %s", path, checksum(path))
+    return path
+
+
+def _obtain_verified(item: Item, part: Path, progress: bool) -> None:
+    resumed = part.exists()
+    _obtain(item, part, progress)
+    if resumed and _mismatch(part, item):  # the earlier piece was of another version
+        part.unlink()
+        _obtain(item, part, progress)
+    tag_of(part).unlink(missing_ok=True)
+    if problem := _mismatch(part, item):
+        part.unlink()
+        raise InputError(f"{item.origin}: what came {problem}; try again or use a mirror")
+
+
+def _obtain(item: Item, part: Path, progress: bool) -> None:
+    if is_url(item.origin):
+        persist(item.origin, lambda: request(item, part, progress), lambda: size_of(part))
+    elif Path(item.origin).is_file():
+        shutil.copyfile(item.origin, part)
+    else:
+        raise InputError(
+            f"{item.origin}: no such file, and not an http(s) address; add it to the mirror or "
+            "choose others with --only"
+        )
+
+
+def _mismatch(path: Path, item: Item) -> str | None:
+    """How a file differs from what was published, None if it does not."""
+    if item.size is not None and size_of(path) != item.size:
+        return f"has {size_of(path)} bytes, published are {item.size}"
+    if item.checksum is None:
+        return None
+    found = checksum(path, item.checksum.partition(":")[0])
+    return None if found == item.checksum else f"has {found}, published is {item.checksum}"

@@ -1,0 +1,196 @@
+"""One file over HTTP: resumed after a break, repeated after a failure that may pass."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import requests
+from requests import exceptions as failures
+from tqdm import tqdm
+from urllib3.exceptions import HTTPError
+
+from data_prep.download.folder import size_of, tag_of
+from data_prep.download.sources import Item
+from data_prep.errors import InputError
+
+ATTEMPTS = 5  # in a row; one that brings new bytes starts the count again
+PAUSE = 1.0  # seconds before the second attempt; doubles with each further one
+TIMEOUT = (10.0, 60.0)  # seconds: to connect, between two pieces of an answer
+CHUNK = 2**20
+# Sizes and resume positions count the file's own bytes, so it must not be compressed on the way.
+HEADERS = {"Accept-Encoding": "identity", "User-Agent": "stforecast-data-prep"}
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+T = TypeVar("T")
+
+
+class DroppedError(Exception):
+    """A failure that may pass: worth another attempt, after `wait` seconds if the server says."""
+
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+def persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+    """Repeat an attempt until it succeeds or `ATTEMPTS` in a row have brought nothing new.
+
+    Args:
+        url: what to call it in an error.
+        attempt: raises `DroppedError` where another one may help.
+        reached: bytes that have come so far.
+
+    Raises:
+        InputError: when it is given up.
+    """
+    best, fruitless = reached(), 0
+    while True:
+        try:
+            return attempt()
+        except DroppedError as e:
+            fruitless = 1 if reached() > best else fruitless + 1
+            best = max(best, reached())
+            if fruitless == ATTEMPTS:
+                raise InputError(
+                    f"{url}: {e}, {ATTEMPTS} times in a row; check the network and run again "
+                    "later, it continues where it stopped"
+                ) from e
+            time.sleep(max(PAUSE * 2 ** (fruitless - 1), e.wait))
+
+
+def request(item: Item, part: Path, progress: bool) -> None:
+    """Make one request for what is still missing of `part`.
+
+    Raises:
+        DroppedError: if another request may help.
+        InputError: if none will.
+    """
+    start, tag = _resume_point(item, part)
+    if start and start == item.size:
+        return
+    wanted = {"Range": f"bytes={start}-"} if start else {}
+    with _open(item.origin, wanted | ({"If-Range": tag} if start and tag else {})) as response:
+        span = re.match(r"bytes (?:(\d+)-\d+|\*)/(\d+)", response.headers.get("Content-Range", ""))
+        status = response.status_code
+        if status == 416 and span and int(span[2]) == start:
+            return  # nothing is missing
+        if status == 416 or (status == 206 and not (span and span[1] == str(start))):
+            part.unlink(missing_ok=True)
+            raise DroppedError(f"HTTP {status} instead of what follows byte {start}")
+        start = start if status == 206 else 0
+        length = response.headers.get("Content-Length")
+        size = int(span[2]) if span else int(length) if length else item.size
+        _check_answer(item, response, size)
+        _remember(response.headers.get("ETag", ""), part)
+        _receive(response, part, start, size, progress)
+
+
+def _resume_point(item: Item, part: Path) -> tuple[int, str | None]:
+    """Bytes to keep of an earlier attempt, and the ETag of the version they are of."""
+    tag = tag_of(part).read_text() if tag_of(part).exists() else None
+    if tag is None and item.checksum is None:
+        return 0, None  # nothing would tell if the rest came from another version
+    return size_of(part), tag
+
+
+def _remember(tag: str, part: Path) -> None:
+    if tag.startswith('"'):  # a weak one, W/"…", does not promise the same bytes
+        tag_of(part).write_text(tag)
+    else:
+        tag_of(part).unlink(missing_ok=True)
+
+
+def _check_answer(item: Item, response: requests.Response, size: int | None) -> None:
+    kind = response.headers.get("Content-Type", "")
+    if kind.startswith("text/html") and not item.name.endswith((".html", ".htm")):
+        raise InputError(
+            f"{item.origin}: a web page came instead of {item.name}; open the address in a "
+            "browser, fetch the file by hand and pass it with --source"
+        )
+    if item.size is not None and size != item.size:
+        raise InputError(
+            f"{item.origin}: {item.name} has {size} bytes there, published are {item.size}; try "
+            "again later or use a mirror"
+        )
+
+
+def _receive(
+    response: requests.Response, part: Path, start: int, size: int | None, progress: bool
+) -> None:
+    bar = tqdm(
+        desc=part.stem,
+        total=size,
+        initial=start,
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        disable=not progress,
+    )
+    try:
+        with bar, part.open("ab" if start else "wb") as f:
+            for chunk in response.raw.stream(CHUNK, decode_content=False):
+                f.write(chunk)
+                bar.update(len(chunk))
+    except HTTPError as e:
+        raise DroppedError(f"the connection broke at byte {size_of(part)}") from e
+    if size is not None and size_of(part) != size:
+        raise DroppedError(f"the connection ended at byte {size_of(part)} of {size}")
+
+
+def read(url: str) -> bytes:
+    """The whole body of an answer, for what is small.
+
+    Raises:
+        DroppedError: if another attempt may help.
+        InputError: if none will.
+    """
+    with _open(url, {}) as response:
+        try:
+            return response.content
+        except failures.RequestException as e:
+            raise DroppedError("the connection broke") from e
+
+
+def _open(url: str, headers: dict[str, str]) -> requests.Response:
+    """Ask for an address; the body is not read yet."""
+    try:
+        response = requests.get(url, headers=HEADERS | headers, stream=True, timeout=TIMEOUT)
+    except (failures.InvalidURL, failures.InvalidSchema, failures.MissingSchema) as e:
+        raise InputError(f"{url}: not an address ({e}); give one like https://host/path") from e
+    except failures.SSLError as e:
+        raise InputError(f"{url}: its certificate is not trusted; check clock and proxy") from e
+    except failures.RequestException as e:
+        if "NameResolutionError" in str(e):
+            raise InputError(
+                f"{url}: the name of the host is not known; check the network, or pass a mirror or "
+                "a local folder with --source"
+            ) from e
+        dropped = "no answer in time" if isinstance(e, failures.Timeout) else "no connection"
+        raise DroppedError(dropped) from e
+    status = f"HTTP {response.status_code} {response.reason}".strip()
+    if response.status_code in TRANSIENT:
+        wait = response.headers.get("Retry-After", "")
+        response.close()
+        raise DroppedError(status, min(float(wait), 60.0) if wait.isdigit() else 0.0)
+    if response.status_code not in (200, 206, 416):
+        raise InputError(_refusal(url, status, response))
+    return response
+
+
+def _refusal(url: str, status: str, response: requests.Response) -> str:
+    """What a refused request means and what to do, with the server's own words if it has any."""
+    with response:
+        try:
+            said = " ".join(str(response.json()["message"]).split())[:200]
+            status += f", it says: {said}"
+        except (failures.RequestException, KeyError, TypeError):
+            pass
+    if response.status_code in (400, 401, 403):
+        return (
+            f"{url}: refused ({status}); if it asks for its terms of use or guestbook, accept them "
+            "in a browser, fetch the files by hand and pass their folder with --source"
+        )
+    return f"{url}: not to be had ({status}); it may have moved, pass a mirror with --source"

@@ -1,0 +1,64 @@
+"""What a data set's module says of its official files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dataverse:
+    """The files of a Dataverse data set, with the sizes and checksums of its own listing.
+
+    Args:
+        doi: persistent id, with or without the leading `doi:`.
+        base: address of the installation.
+        pattern: glob of the file names to take; None takes all.
+    """
+
+    doi: str
+    base: str = "https://dataverse.harvard.edu"
+    pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A zip file: fetched, verified and unpacked.
+
+    Args:
+        url: its address.
+        checksum: `algorithm:hexdigest` of the zip, e.g. `sha256:…`; None if not published.
+        members: names inside the zip to unpack; empty unpacks all.
+    """
+
+    url: str
+    checksum: str | None = None
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class File:
+    """One file at an address.
+
+    Args:
+        url: its address.
+        name: the name to keep it under.
+        checksum: `algorithm:hexdigest`; None if not published.
+    """
+
+    url: str
+    name: str
+    checksum: str | None = None
+
+
+Source = Dataverse | Archive | File
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file to bring: its name under `out`, its address or local path, what is known of it."""
+
+    name: str
+    origin: str
+    size: int | None = None
+    checksum: str | None = None
+    archive: Archive | None = None

@@ -1,0 +1,1 @@
+"""Tables of a user's own: reading files, understanding columns and times, making cubes."""

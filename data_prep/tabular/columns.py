@@ -1,0 +1,125 @@
+"""What the columns of a table hold: cell ids, and numbers or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from data_prep.errors import InputError
+from data_prep.tabular.file import Origin
+
+logger = logging.getLogger(__name__)
+
+
+def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
+    """Check that a table has all of `columns`.
+
+    Raises:
+        InputError: naming the first that is missing and those that are there.
+    """
+    for column in columns:
+        if column not in df.columns:
+            found = ", ".join(map(repr, df.columns[:20]))
+            raise InputError(
+                f"{origin.name}: no column {column!r} among {found}; rename one or choose another"
+            )
+
+
+def value_columns(
+    df: pd.DataFrame, keys: Sequence[str], values: Sequence[str] | None, origin: Origin
+) -> list[str]:
+    """The columns to read: those named, else all but `keys` that hold at least one number.
+
+    Raises:
+        InputError: if there is none, or one that is named is not there.
+    """
+    require_columns(df, (*keys, *(values or ())), origin)
+    others = [c for c in df.columns if c not in keys]
+    columns = list(values) if values else [c for c in others if _holds_numbers(df[c])]
+    if not columns:
+        raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
+    if values is None and len(columns) < len(others):
+        text = [c for c in others if c not in columns]
+        logger.warning("%s: columns without numbers are left out: %s", origin.name, text)
+    return columns
+
+
+def _holds_numbers(column: pd.Series) -> bool:
+    return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
+
+
+def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
+    """A column as `(rows,)` float64, NaN where empty.
+
+    Raises:
+        InputError: naming the first row that holds something else than a finite number.
+    """
+    values = _coerce(column)
+    wrong = np.flatnonzero((np.isnan(values) & column.notna().to_numpy()) | np.isinf(values))
+    if wrong.size:
+        row = int(wrong[0])
+        raise InputError(
+            f"{origin.at(row)}: column {column.name!r} holds {str(column.iloc[row])!r}, expected a "
+            "finite number; correct it, leave it empty if missing, or choose other columns"
+        )
+    return values
+
+
+def _coerce(column: pd.Series) -> np.ndarray:
+    """A column as `(rows,)` float64, NaN where it holds no number."""
+    if types.is_bool_dtype(column) or types.is_datetime64_any_dtype(column):
+        return np.full(len(column), np.nan)
+    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
+    """Cell ids as an array of integers or of text, `(cell,)`.
+
+    Raises:
+        InputError: if an id is neither, or occurs more than once.
+    """
+    if ids.has_duplicates:
+        raise InputError(
+            f"{origin.name}: cell {ids[ids.duplicated()][0]!r} occurs more than once among the "
+            "columns, expected one column per cell; rename or merge them"
+        )
+    if types.is_integer_dtype(ids):
+        return ids.to_numpy(dtype=np.int64)
+    odd = [i for i in ids if not isinstance(i, str)]
+    if odd:
+        raise InputError(
+            f"{origin.name}: cell id {odd[0]!r} is a {type(odd[0]).__name__}, expected integers "
+            "or text throughout; convert the ids"
+        )
+    return np.array(list(ids), dtype=str)
+
+
+def factorize(cells: pd.Series, origin: Origin) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted cell ids `(cells,)` and the position of each row's among them, `(rows,)`.
+
+    Raises:
+        InputError: if an id is empty, or neither an integer nor text.
+    """
+    refuse_empty(cells, "cell id", origin)
+    codes, ids = pd.factorize(cells)
+    named = cell_ids(pd.Index(ids), origin)
+    order = np.argsort(named)
+    return named[order], np.argsort(order)[codes]
+
+
+def refuse_empty(column: pd.Series, what: str, origin: Origin) -> None:
+    """Check that a column has no empty field.
+
+    Raises:
+        InputError: naming the first row that has one, and `what` is empty there.
+    """
+    empty = np.flatnonzero(column.isna())
+    if empty.size:
+        raise InputError(
+            f"{origin.at(empty[0])}: empty {what} ({empty.size} in all), expected one in every "
+            "row; fill it in or remove the row"
+        )

@@ -1,0 +1,138 @@
+"""Reading a CSV or Parquet file whole, guessing nothing and losing no field."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import pandas as pd
+import polars as pl
+
+from data_prep.errors import InputError, no_file
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet")
+MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
+_WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the rows of a table stand, to name them in errors.
+
+    Args:
+        name: the file or object.
+        unit: what its rows are called.
+        first: number of the first row of data.
+
+    >>> Origin("speed.csv", "line", 2).at(3)
+    'speed.csv, line 5'
+    """
+
+    name: str = "the DataFrame"
+    unit: str = "row"
+    first: int = 0
+
+    def at(self, row: int) -> str:
+        """Name and number of a row, counted from 0."""
+        return f"{self.name}, {self.unit} {self.first + int(row)}"
+
+
+def read_table(
+    path: Path, *, text_columns: Sequence[str] = (), id_column: str | None = None
+) -> tuple[pd.DataFrame, Origin]:
+    """Read a CSV or Parquet file whole.
+
+    Args:
+        path: a file with one of the `SUFFIXES`.
+        text_columns: columns of a CSV to keep as text, so that nothing is guessed about them.
+        id_column: a column of ids: integers if every one reads like an integer, else text.
+
+    Returns:
+        The table, NaN or None where a field is empty, and what to call its rows in errors.
+
+    Raises:
+        InputError: if the file cannot be read or a line has too few or too many fields.
+    """
+    if not path.is_file():
+        raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
+    if not path.name.endswith(SUFFIXES):
+        raise InputError(
+            f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
+            f"{', '.join(SUFFIXES)}; save the table as one of them"
+        )
+    parquet = path.suffix == ".parquet"
+    texts = [*text_columns, *([id_column] if id_column is not None else [])]
+    try:
+        table = pl.read_parquet(path) if parquet else _read_text(path, texts)
+    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as e:
+        reason = str(e).partition("\n")[0]
+        kind = "Parquet" if parquet else "a table in UTF-8"
+        raise InputError(f"{path.name}: cannot be read as {kind} ({reason}); save it again") from e
+    if id_column in table.columns:
+        table = table.with_columns(whole_numbers(table[id_column]))
+    df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
+    return df, Origin(path.name, "row", 1) if parquet else Origin(path.name, "line", 2)
+
+
+def whole_numbers(ids: pl.Series) -> pl.Series:
+    """Text ids as integers if every one reads like an integer, else unchanged."""
+    if ids.dtype != pl.String:
+        return ids
+    return ids.cast(pl.Int64) if ids.str.contains(_WHOLE_NUMBER).all() else ids
+
+
+def _read_text(path: Path, text_columns: Iterable[str]) -> pl.DataFrame:
+    with _open(path) as file:
+        header = file.readline()
+    separator = max(",;\t", key=header.count)
+    names = next(csv.reader([header], delimiter=separator), [])
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated or not names:
+        found = f"column {repeated[0]!r} more than once" if repeated else "nothing"
+        raise InputError(f"{path.name}, line 1: {found}, expected column names; write one for each")
+    try:
+        table = pl.read_csv(
+            path,
+            separator=separator,
+            infer_schema_length=None,
+            null_values=MISSING,
+            schema_overrides={name: pl.String for name in text_columns if name in names},
+        )
+    except pl.exceptions.PolarsError:
+        _check_field_counts(path, separator, len(names))
+        raise
+    # Polars fills a row that was cut short with nulls, so its last field is one.
+    if table[table.columns[-1]].null_count():
+        _check_field_counts(path, separator, len(names))
+    return table
+
+
+def _check_field_counts(path: Path, separator: str, expected: int) -> None:
+    with _open(path) as file:
+        reader = csv.reader(file, delimiter=separator)
+        for row in reader:
+            if len(row) != expected:
+                raise InputError(
+                    f"{path.name}, line {reader.line_num}: {len(row)} fields, expected {expected} "
+                    "as in line 1; complete or remove the line"
+                )
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
+    values = column.to_numpy()
+    if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
+        return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)
+    return values

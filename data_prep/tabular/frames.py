@@ -1,0 +1,218 @@
+"""A pandas frame, long or wide, to a cube."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.cube import CLOCKS, make_cube
+from data_prep.errors import InputError, choose
+from data_prep.tabular.columns import cell_ids, factorize, numbers, value_columns
+from data_prep.tabular.file import Origin
+from data_prep.tabular.times import check_time_zone, read_times, refuse_gap, regular_steps
+
+DUPLICATES = ("error", "sum", "mean")
+RESERVED = ("time", "cell", "lon", "lat")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a cube must know that a table does not say.
+
+    Args:
+        units: unit of the values; `"1"` for none.
+        time_zone: IANA name of the place's zone; None takes the table's own, else UTC.
+        clock: what times without a zone are, `"utc"` or `"local"`; those with one become UTC.
+        zero_is_missing: whether 0 says "not recorded".
+        allow_gaps: leave NaN where a row is missing instead of raising.
+        duplicates: what to do with several rows for one place of the cube: `"error"`, or the
+            `"sum"` or `"mean"` of what was recorded.
+        title: what the data are.
+        source: where they come from.
+        license: their licence.
+        checksums: source file name to checksum.
+        origin: what to call the table and its rows in errors.
+
+    Raises:
+        InputError: listing the valid names if one is unknown.
+    """
+
+    units: str = "1"
+    time_zone: str | None = None
+    clock: str = "utc"
+    zero_is_missing: bool = False
+    allow_gaps: bool = False
+    duplicates: str = "error"
+    title: str = "A table"
+    source: str = "a pandas DataFrame"
+    license: str = "not stated"
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
+
+    def __post_init__(self) -> None:
+        if self.clock not in CLOCKS:
+            raise choose("clock", self.clock, CLOCKS)
+        if self.duplicates not in DUPLICATES:
+            raise choose("choice for duplicates", self.duplicates, DUPLICATES)
+        if self.time_zone is not None:
+            check_time_zone(self.time_zone)
+
+
+def from_frame(
+    df: pd.DataFrame, *, name: str = "value", options: TableOptions = TableOptions()
+) -> xr.Dataset:
+    """Turn a wide frame, one row per time and one column per cell, into a cube.
+
+    Args:
+        df: `(time, cell)`; its index holds the times, its columns the cell ids.
+        name: name of the variable.
+        options: units, time zone, clock and what to do about gaps.
+
+    Returns:
+        The cube, cells in the order of the columns.
+
+    Raises:
+        InputError: naming the row and what is wrong with it.
+
+    >>> index = pd.date_range("2024-01-01", periods=2, freq="h", tz="Europe/Rome")
+    >>> ds = from_frame(pd.DataFrame({7: [1.0, 2.0]}, index=index), name="net")
+    >>> str(ds.time.values[0]), ds.attrs["time_zone"]
+    ('2023-12-31T23:00:00.000000000', 'Europe/Rome')
+    """
+    origin = options.origin
+    _refuse_nothing(df, origin)
+    cells = cell_ids(df.columns, origin)
+    times, zone = read_times(df.index.to_series(), options.clock, origin)
+    axis, at = regular_steps(times, origin.name, allow_gaps=options.allow_gaps)
+    repeat = _first_repeat(at)
+    if repeat and options.duplicates == "error":
+        raise InputError(
+            f"{origin.at(repeat[1])}: time {times[repeat[0]]} stands already in {origin.unit} "
+            f"{origin.first + repeat[0]}, expected one row per time; name the column of cells with "
+            "--cell if the table is long, or pass --duplicates sum or mean"
+        )
+    columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
+    values = {name: _place(columns, at, len(axis), options)}
+    return _make_cube(values, axis, cells, zone, options)
+
+
+def from_long(
+    df: pd.DataFrame,
+    *,
+    time: str = "time",
+    cell: str = "cell",
+    values: Sequence[str] | None = None,
+    options: TableOptions = TableOptions(),
+) -> xr.Dataset:
+    """Turn a long frame, one row per (time, cell), into a cube with one variable per value column.
+
+    Args:
+        df: columns of times, cells and values.
+        time: name of the column of times.
+        cell: name of the column of cell ids, integers or text.
+        values: the value columns; None takes every other column that holds numbers.
+        options: units, time zone, clock and what to do about gaps.
+
+    Returns:
+        The cube, cells sorted.
+
+    Raises:
+        InputError: naming the row and what is wrong with it.
+    """
+    origin = options.origin
+    _refuse_nothing(df, origin)
+    columns = value_columns(df, [time, cell], values, origin)
+    times, zone = read_times(df[time], options.clock, origin)
+    cells, cell_at = factorize(df[cell], origin)
+    axis, time_at = regular_steps(times, origin.name, allow_gaps=options.allow_gaps)
+    at = time_at * len(cells) + cell_at
+    repeat = _first_repeat(at)
+    if repeat and options.duplicates == "error":
+        raise InputError(
+            f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
+            f"stands already in {origin.unit} {origin.first + repeat[0]}, expected one row for "
+            "each; remove one or pass --duplicates sum or mean"
+        )
+    _check_holes(at, axis, cells, options)
+    shape = len(axis), len(cells)
+    grids = {c: _place(numbers(df[c], origin), at, shape[0] * shape[1], options) for c in columns}
+    return _make_cube({c: g.reshape(shape) for c, g in grids.items()}, axis, cells, zone, options)
+
+
+def _refuse_nothing(df: pd.DataFrame, origin: Origin) -> None:
+    if df.empty:
+        raise InputError(
+            f"{origin.name}: {df.shape[0]} rows and {df.shape[1]} columns of data, expected at "
+            "least one of each; give the table that holds the records"
+        )
+
+
+def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
+    """Two rows with the same position, or None."""
+    order = np.argsort(at, kind="stable")
+    repeats = np.flatnonzero(np.diff(at[order]) == 0)
+    if not repeats.size:
+        return None
+    return int(order[repeats[0]]), int(order[repeats[0] + 1])
+
+
+def _check_holes(
+    at: np.ndarray, axis: pd.DatetimeIndex, cells: np.ndarray, options: TableOptions
+) -> None:
+    """Refuse or log cells that have no row at a time when others have one."""
+    present = np.zeros((len(axis), len(cells)), dtype=bool)
+    present.flat[at] = True
+    holes = ~present & present.any(axis=1, keepdims=True)
+    if holes.any():
+        step, cell = divmod(int(holes.argmax()), len(cells))
+        message = (
+            f"{options.origin.name}: {holes.sum()} of {holes.size} (time, cell) pairs have no row, "
+            f"the first is {axis[step]}, cell {cells[cell]}"
+        )
+        refuse_gap(message, options.allow_gaps)
+
+
+def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions) -> np.ndarray:
+    """Put rows at their positions among `size`, NaN elsewhere; repeated positions are merged."""
+    out = np.full((size, *values.shape[1:]), np.nan)
+    if _first_repeat(at) is None:
+        out[at] = values
+        return out
+    seen = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+    count, total = np.zeros_like(out), np.zeros_like(out)
+    np.add.at(count, at, seen)
+    np.add.at(total, at, np.where(seen, values, 0.0))
+    merged = total / np.maximum(count, 1) if options.duplicates == "mean" else total
+    return np.where(count > 0, merged, np.nan)
+
+
+def _make_cube(
+    values: Mapping[str, np.ndarray],
+    axis: pd.DatetimeIndex,
+    cells: np.ndarray,
+    zone: str | None,
+    options: TableOptions,
+) -> xr.Dataset:
+    odd = [name for name in values if name in RESERVED or "/" in name]
+    if odd:
+        raise InputError(
+            f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); "
+            "rename it or choose columns with --values"
+        )
+    return make_cube(
+        values,
+        axis,
+        cells,
+        title=options.title,
+        source=options.source,
+        license=options.license,
+        units=options.units,
+        time_zone=options.time_zone or zone or "UTC",
+        clock=options.clock,
+        zero_is_missing=options.zero_is_missing,
+        checksums=options.checksums,
+    )

@@ -1,0 +1,159 @@
+"""Times as people write them, and the even time axis that they lie on."""
+
+from __future__ import annotations
+
+import logging
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from data_prep.errors import InputError
+from data_prep.tabular.columns import refuse_empty
+from data_prep.tabular.file import Origin
+
+# The years 1985 to 2030 in seconds: beyond them digits may also be a date such as 2031010100.
+EPOCH_SECONDS = (5e8, 1.9e9)
+_OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
+logger = logging.getLogger(__name__)
+
+
+def read_times(
+    column: pd.Series, clock: str, origin: Origin
+) -> tuple[pd.DatetimeIndex, str | None]:
+    """Times `(rows,)` without a zone, and the name of the zone they had, if any.
+
+    Args:
+        column: `(rows,)` dates, ISO 8601 texts, or seconds or milliseconds since 1970.
+        clock: what times without a zone are, `"utc"` or `"local"`.
+        origin: where the rows stand.
+
+    Raises:
+        InputError: naming the first row that is empty, ambiguous or no time.
+    """
+    refuse_empty(column, "time", origin)
+    if types.is_datetime64_any_dtype(column):
+        times = pd.DatetimeIndex(column)
+    elif types.is_numeric_dtype(column):
+        times = _from_epoch(column.to_numpy(dtype=np.float64), origin)
+    else:
+        times = _from_text(column.astype(str), origin)
+    try:
+        times = times.as_unit("ns")
+    except pd.errors.OutOfBoundsDatetime as e:
+        raise InputError(f"{origin.name}: {e}, expected years 1678 to 2261; correct it") from e
+    if times.tz is None:
+        return times, None
+    if clock == "local":
+        raise InputError(
+            f"{origin.at(0)}: time {column.iloc[0]} has an offset or counts from 1970 UTC, but the "
+            "clock is said to be local; leave out --clock local"
+        )
+    return times.tz_convert("UTC").tz_localize(None), zone_name(str(times.tz))
+
+
+def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
+    """Seconds or milliseconds since 1970, told apart by their size, as UTC."""
+    low, high = EPOCH_SECONDS
+    seconds = (low <= numbers) & (numbers < high)
+    milliseconds = (low * 1000 <= numbers) & (numbers < high * 1000)
+    per_unit = np.select([seconds, milliseconds], [1000, 1], default=0)
+    odd = np.flatnonzero((per_unit == 0) | (per_unit != per_unit[0]))
+    if odd.size:
+        raise InputError(
+            f"{origin.at(odd[0])}: time {numbers[odd[0]]:.15g} is ambiguous, expected whole "
+            "seconds or milliseconds since 1970 (years 1985 to 2030, one unit in all rows); write "
+            "ISO 8601 such as 2013-11-01T00:00+01:00"
+        )
+    return pd.to_datetime(np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True)
+
+
+def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
+    """ISO 8601 texts, all with an offset (UTC then) or all without, or digits since 1970."""
+    if texts.str.fullmatch(r"\d+(\.\d+)?").all():
+        return _from_epoch(texts.to_numpy(dtype=np.float64), origin)
+    offset = texts.str.contains(_OFFSET, regex=True).to_numpy(dtype=bool)
+    if offset.any() and not offset.all():
+        row = int(np.argmax(offset != offset[0]))
+        raise InputError(
+            f"{origin.at(row)}: time {texts.iloc[row]!r} and {texts.iloc[0]!r} ({origin.at(0)}) "
+            "mix time zones, one has an offset and one has none; write all with an offset"
+        )
+    times = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=bool(offset.all()))
+    wrong = np.flatnonzero(times.isna())
+    if wrong.size:
+        raise InputError(
+            f"{origin.at(wrong[0])}: cannot read time {texts.iloc[wrong[0]]!r}, expected ISO 8601 "
+            "such as 2013-11-01T00:00+01:00; rewrite the column"
+        )
+    return pd.DatetimeIndex(times)
+
+
+def zone_name(zone: str) -> str | None:
+    """IANA name of a zone; None for a mere offset such as UTC+01:00."""
+    try:
+        return ZoneInfo(zone).key
+    except (KeyError, ValueError, OSError):
+        return None
+
+
+def check_time_zone(name: str) -> None:
+    """Check that `name` is an IANA time zone.
+
+    Raises:
+        InputError: if it is not.
+    """
+    if zone_name(name) is None:
+        raise InputError(f"unknown time zone {name!r}; give an IANA name such as Europe/Rome")
+
+
+def regular_steps(
+    times: pd.DatetimeIndex, name: str, *, allow_gaps: bool = False
+) -> tuple[pd.DatetimeIndex, np.ndarray]:
+    """Find the even time axis that times lie on; its step is the most frequent difference.
+
+    Args:
+        times: `(rows,)` in any order, repeated or not.
+        name: what to call them in errors.
+        allow_gaps: log steps without a row instead of raising.
+
+    Returns:
+        The axis `(steps,)` and the position of each time on it, `(rows,)`.
+
+    Raises:
+        InputError: if a time lies off the axis, or a step has no row and `allow_gaps` is False.
+    """
+    unique = times.unique().sort_values()
+    if len(unique) == 1:
+        return unique, np.zeros(len(times), dtype=np.int64)
+    gaps = np.diff(unique)
+    lengths, counts = np.unique(gaps, return_counts=True)
+    step = lengths[counts.argmax()]
+    uneven = np.flatnonzero(gaps % step)
+    if uneven.size:
+        i = int(uneven[0])
+        raise InputError(
+            f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
+            f"{pd.Timedelta(gaps[i])}, most steps are {pd.Timedelta(step)}; resample to even steps"
+        )
+    axis = pd.date_range(unique[0], unique[-1], freq=pd.Timedelta(step))
+    if len(axis) > len(unique):
+        i = int(np.argmax(gaps > step))
+        message = (
+            f"{name}: {len(axis) - len(unique)} of {len(axis)} time steps have no row, the first "
+            f"after {unique[i]} (next row {unique[i + 1]})"
+        )
+        refuse_gap(message, allow_gaps)
+    return axis, axis.get_indexer(times)
+
+
+def refuse_gap(message: str, allow_gaps: bool) -> None:
+    """Raise, or log that NaN stands where the message says something is missing.
+
+    Raises:
+        InputError: unless gaps are allowed.
+    """
+    if not allow_gaps:
+        raise InputError(f"{message}; add what is missing or pass --allow-gaps to leave NaN there")
+    logger.warning("%s; left as NaN", message)
