@@ -6,40 +6,48 @@
     data = ["milan.nc"]                    # cubes, relative to the working folder
     methods = ["ridge", "solo", { method = "fuels", label = "w/o inter", inter = false }]
 
-    [settings]                             # of every method that has them
+    [settings]                             # of every method
     rounds = 50
     split = "days:20,5,5"
 
-In place of a cube's path, `{ name = "city", cells = 25, days = 21 }` simulates a city.
+In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import logging
 import re
 import tomllib
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import pandas as pd
-from tqdm import tqdm
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from data_prep import milan
 from data_prep.errors import InputError, choose
-from data_prep.simulate import simulate
-from experiments.progress import rounds_bar
-from experiments.report import results_table
 from stforecast.config import resolve
-from stforecast.results import Run, open_run, run, write_csv
 
-log = logging.getLogger(__name__)
 
-KEYS = ("title", "data", "services", "seeds", "methods", "settings")
+@dataclass(frozen=True)
+class City:
+    """A simulated city in place of a cube; see `data_prep.simulate`.
+
+    Attributes:
+        name: what to call it.
+        city: whose grid it has, milan or trentino.
+        cells: number of cells.
+        days: number of days.
+        seed: seed of the city, whatever the seeds of the runs.
+    """
+
+    name: str = "city"
+    city: str = "milan"
+    cells: int = 25
+    days: int = 28
+    seed: int = 1
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -63,15 +71,15 @@ class Grid:
 
     Attributes:
         title: heading of the table.
-        data: paths of cubes, or tables that describe a simulated city.
-        services: variables of the cubes.
+        data: paths of cubes, or cities to simulate.
+        services: variables of the cubes; None is the only one.
         seeds: seeds.
         entries: methods and variants.
         settings: flat settings shared by all.
     """
 
     title: str
-    data: tuple[Any, ...]
+    data: tuple[str | City, ...]
     services: tuple[str | None, ...]
     seeds: tuple[int, ...]
     entries: tuple[Entry, ...]
@@ -95,17 +103,15 @@ class Grid:
         )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a grid.
-
-    Attributes:
-        runs: finished runs.
-        failures: `label (data, service, seed)` to the error's one line.
-    """
-
-    runs: list[Run]
-    failures: dict[str, str]
+KEYS: dict[str, tuple[Any, str]] = {
+    "title": (str, "text"),
+    "data": (list[str | City], "a list of paths of cubes, or { name, city, cells, days, seed }"),
+    "services": (list[str], "a list of names"),
+    "seeds": (list[int], "a list of whole numbers"),
+    "methods": (list[str | dict[str, Any]], "a list of names, or { method, label, settings… }"),
+    "settings": (dict[str, Any], "a table"),
+}
+"""Keys of the file, their types and what to tell people about them."""
 
 
 def load_grid(path: Path) -> Grid:
@@ -120,128 +126,58 @@ def load_grid(path: Path) -> Grid:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InputError(f"{path}: is not TOML ({e})") from e
-    if unknown := table.keys() - set(KEYS):
-        raise InputError(f"{path}: {choose('key', min(unknown), KEYS)}")
-    for key in ("data", "methods"):
-        if not isinstance(table.get(key), list) or not table[key]:
-            raise InputError(f"{path}: {key!r} must be a list with at least one entry")
     try:
-        return Grid(
-            title=str(table.get("title", path.stem)),
-            data=tuple(table["data"]),
-            services=tuple(table.get("services", [None])),
-            seeds=tuple(table.get("seeds", [1])),
-            entries=tuple(_entry(e, table.get("settings", {})) for e in table["methods"]),
-            settings=dict(table.get("settings", {})),
-        )
+        return _grid({"title": path.stem, **table})
     except InputError as e:
         raise InputError(f"{path}: {e}") from e
 
 
-def _entry(entry: Any, shared: dict[str, Any]) -> Entry:
+def _grid(table: dict[str, Any]) -> Grid:
+    if unknown := table.keys() - KEYS.keys():
+        raise choose("key", min(unknown), KEYS)
+    if missing := {"data", "methods"} - table.keys():
+        raise InputError(f"no key {min(missing)!r}; it is {KEYS[min(missing)][1]}")
+    found = {key: _check(key, value) for key, value in table.items()}
+    settings = found.get("settings", {})
+    entries = tuple(_entry(e, settings) for e in found["methods"])
+    labels = [slug(e.label) for e in entries]
+    if twice := next((e.label for e in entries if labels.count(slug(e.label)) > 1), None):
+        raise InputError(f"several methods are called {twice!r}; give each a label of its own")
+    return Grid(
+        title=found["title"],
+        data=tuple(found["data"]),
+        services=tuple(found.get("services", [None])),
+        seeds=tuple(found.get("seeds", [1])),
+        entries=entries,
+        settings=settings,
+    )
+
+
+def _check(key: str, value: Any) -> Any:
+    kind, words = KEYS[key]
+    try:
+        found = TypeAdapter(kind).validate_python(value)
+    except ValidationError as e:
+        raise InputError(f"{key} is {value!r}; it must be {words}") from e
+    if found == []:
+        raise InputError(f"{key} is empty; give at least one entry")
+    return found
+
+
+def _entry(entry: str | dict[str, Any], shared: dict[str, Any]) -> Entry:
     own = {"method": entry} if isinstance(entry, str) else dict(entry)
     if "method" not in own:
-        raise InputError(f"an entry of 'methods' names no method: {entry}")
+        raise InputError(f"an entry of methods names no method: {entry}")
     method = own.pop("method")
     made = Entry(method, str(own.pop("label", method)), own)
     resolve(method, **{**shared, **own})
     return made
 
 
-def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:
-    """Do every run of the grid that is not done yet, and write the tables.
+def slug(text: str) -> str:
+    """The text as the name of a file or folder.
 
-    A run that fails is noted in its folder and in the table and does not stop the others; it is
-    tried again the next time.
-
-    Args:
-        grid: the benchmark.
-        out: folder for `runs/`, `metrics.csv` and `table.md`.
-        progress: whether to show progress bars.
-
-    Raises:
-        InputError: if `out` holds runs with other settings, or the data cannot be read.
+    >>> slug("w/o inter")
+    'w-o-inter'
     """
-    cells = list(_cells(grid, out, progress))
-    runs, failures = [], {}
-    with tqdm(cells, desc=grid.title, unit="run", disable=None if progress else True) as bar:
-        for folder, data, entry, settings in bar:
-            bar.set_postfix_str(f"{entry.label}, seed {settings['seed']}")
-            try:
-                runs.append(
-                    _finished(folder, entry, settings)
-                    or _run(folder, data, entry, settings, progress)
-                )
-            except Exception as e:
-                log.warning("%s: %s", folder.relative_to(out), e)
-                (folder / "failed.txt").write_text(traceback.format_exc())
-                failures[str(folder.relative_to(out / "runs"))] = f"{type(e).__name__}: {e}"
-    if runs:
-        write_csv(pd.concat([r.metrics().assign(label=r.label) for r in runs]), out / "metrics.csv")
-    table = results_table(runs, failures)
-    (out / "table.md").write_text(f"# {grid.title}\n\n{table}\n")
-    return Outcome(runs, failures)
-
-
-def _cells(
-    grid: Grid, out: Path, progress: bool
-) -> Iterator[tuple[Path, Path, Entry, dict[str, Any]]]:
-    """Folder, cube, entry and settings of each run."""
-    for item in grid.data:
-        data = _cube(item, out, progress)
-        for service in grid.services:
-            for entry in grid.entries:
-                for seed in grid.seeds:
-                    settings = {**grid.settings, **entry.settings, "seed": seed}
-                    if service is not None:
-                        settings["service"] = service
-                    name = Path(_slug(data.stem), _slug(service or "-"), _slug(entry.label))
-                    folder = out / "runs" / name / f"seed-{seed}"
-                    folder.mkdir(parents=True, exist_ok=True)
-                    yield folder, data, entry, settings
-
-
-def _run(folder: Path, data: Path, entry: Entry, settings: dict[str, Any], progress: bool) -> Run:
-    config = resolve(entry.method, **settings)
-    with rounds_bar(
-        config.training.rounds, progress=progress and config.federated, keep=False
-    ) as after_round:
-        finished = run(
-            entry.method, data, folder, settings, label=entry.label, after_round=after_round
-        )
-    (folder / "failed.txt").unlink(missing_ok=True)
-    return finished
-
-
-def _finished(folder: Path, entry: Entry, settings: dict[str, Any]) -> Run | None:
-    """The run in the folder, if it is there and has these settings."""
-    if not (folder / "run.json").exists():
-        return None
-    found = open_run(folder)
-    wanted = json.loads(json.dumps(resolve(entry.method, **settings).flat()))
-    before = cast(dict[str, Any], found.about["settings"])
-    changed = sorted(k for k in wanted.keys() | before.keys() if wanted.get(k) != before.get(k))
-    if changed:
-        raise InputError(
-            f"{folder} was run with other settings ({', '.join(changed)}); delete it or choose "
-            "another --out"
-        )
-    return found
-
-
-def _cube(item: Any, out: Path, progress: bool) -> Path:
-    """Path of a cube; a described city is simulated and prepared once."""
-    if isinstance(item, str):
-        return Path(item)
-    options = dict(item)
-    name = str(options.pop("name", "city"))
-    cube = out / "data" / f"{name}.nc"
-    if not cube.exists():
-        raw = out / "data" / f"{name}-raw"
-        simulate(raw, progress=progress, **options)
-        milan.prepare(raw, cube, progress=progress)
-    return cube
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-").lower() or "-"
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.").lower() or "-"

@@ -9,13 +9,24 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import click
+
+from data_prep.errors import choose
+
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Context settings of every command."""
+
+PATH = click.Path(path_type=Path)
+
+HELP_WIDTH = 78
+"""Columns of help that is not wrapped to the terminal, such as lists."""
 
 
 def from_dataclass(options: type) -> list[click.Option]:
@@ -51,23 +62,55 @@ def entries(doc: str | None, section: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found}
 
 
+def help_text(doc: str | None) -> str:
+    """What stands in a docstring before its sections, for click; lists stay lists."""
+    text = re.split(r"\n(?:Args|Attributes|Returns|Raises):\n", inspect.cleandoc(doc or ""))[0]
+    paragraphs = []
+    for paragraph in text.strip().split("\n\n"):
+        if paragraph.startswith("- "):
+            items = re.split(r"\n(?=- )", paragraph)
+            items = [" ".join(item.split()) for item in items]
+            filled = [textwrap.fill(i, HELP_WIDTH, subsequent_indent="  ") for i in items]
+            paragraph = "\b\n" + "\n".join(filled)
+        paragraphs.append(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def title(doc: str | None) -> str:
+    """First line of a docstring.
+
+    >>> title(title.__doc__)
+    'First line of a docstring'
+    """
+    return inspect.cleandoc(doc or "").partition("\n")[0].rstrip(".")
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     return None if field.default is dataclasses.MISSING else field.default
 
 
 def _option(name: str, hint: Any, default: Any, text: str) -> click.Option:
     flag = "--" + name.replace("_", "-")
-    text = text.replace("`", "")
-    text = text[:1].upper() + text[1:]
-    if hint is bool:
+    if hint is bool and default:
         flag = f"{flag}/--no-{flag[2:]}"
+    missing = default is inspect.Parameter.empty
     return click.Option(
         [flag, name],
         type=_click_type(hint),
-        default=None if default is inspect.Parameter.empty else default,
-        show_default=default not in (None, inspect.Parameter.empty),
-        help=text,
+        is_flag=hint is bool,
+        default=None if missing else default,
+        show_default=not (missing or default is None or default is False),
+        help=_sentence(text),
     )
+
+
+def _sentence(text: str) -> str:
+    """Without marks of code, and with a capital letter unless it begins with code.
+
+    >>> _sentence("name of the `x`"), _sentence("`sum`: of all")
+    ('Name of the x', 'sum: of all')
+    """
+    return (text[:1].upper() + text[1:]).replace("`", "")
 
 
 def _click_type(hint: Any) -> click.ParamType | None:
@@ -113,12 +156,49 @@ class OptionSections(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the fixed options, then each section under its title."""
         own = {id(o) for options in self._sections.values() for o in options}
-        fixed = [p for p in self.get_params(ctx) if id(p) not in own]
-        for title, params in {"Options": fixed, **self._sections}.items():
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        fixed = [o for o in options if id(o) not in own]
+        for heading, params in {"Options": fixed, **self._sections}.items():
             records = [r for r in (p.get_help_record(ctx) for p in params) if r]
             if records:
-                with formatter.section(title):
+                with formatter.section(heading):
                     formatter.write_dl(records)
+
+
+class Registry(click.Group):
+    """Subcommands made from a registry, which is looked up only when one is asked for.
+
+    Args:
+        kind: what an entry is, for the error that lists them.
+        known: gives names and entries.
+        make: from a name and its entry to a command.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        kind: str,
+        known: Callable[[], Mapping[str, Any]],
+        make: Callable[[str, Any], click.Command],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **{"no_args_is_help": False, **kwargs})
+        self._kind, self._known, self._make = kind, known, make
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the entries, in the registry's order."""
+        return list(self._known())
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        """The command of one entry.
+
+        Raises:
+            InputError: listing the entries if there is no such one.
+        """
+        known = self._known()
+        if name not in known:
+            raise choose(self._kind, name, known)
+        return self._make(name, known[name])
 
 
 def peek(args: list[str], flag: str, default: str) -> str:

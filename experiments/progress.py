@@ -19,13 +19,11 @@ def rounds_bar(
 
     Args:
         rounds: how many there will be.
-        progress: whether to show the bar (never where the output is no terminal).
+        progress: whether to show the bar.
         label: text before the bar.
         keep: whether the bar stays on the screen when it is done.
     """
-    with tqdm(
-        total=rounds, desc=label, unit="round", disable=None if progress else True, leave=keep
-    ) as bar:
+    with tqdm(total=rounds, desc=label, unit="round", disable=not progress, leave=keep) as bar:
 
         def after_round(report: RoundReport) -> None:
             loss, shown = report.validation_loss, "validation"

@@ -2,99 +2,164 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
 from data_prep.registry import data_sets
+from experiments.options import title
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
 from stforecast.metrics import METRICS
 from stforecast.models import MODELS
 from stforecast.results import Run
+from stforecast.variants import NO_DIFFERENCE, Variant, as_variants
 
-SHOWN = ("mse", "mae", "raw_mae")
-"""Errors in a table: of z-scores, and in the data's units."""
+SHOWN = {"mse": "MSE", "mae": "MAE", "raw_mae": "MAE, data units"}
+"""Errors in a summary, and their headings."""
+
+SAME_TEST = ("split", "horizon", "scale")
+"""Settings that errors must share, with data and service, to stand in one table."""
+
+POOLED_MARK = "†"
+
+TEXT_WIDTH = 74
+"""Columns of the longest text in a list, so that a line fits in 100."""
 
 
 def summary(run: Run) -> str:
     """A finished run in a few lines."""
-    rows = [
-        {"selection": s, **{m: f"{run.score(m, s):.4f}" for m in SHOWN}} for s in ("best", "last")
-    ]
-    if not run.about["federated"]:
-        rows = [{**rows[0], "selection": "-"}]
-    lines = [tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)]
     rounds = run.rounds()
+    models = {"best": ""}
     if len(rounds):
-        best = rounds["validation_loss"].idxmin() if rounds["validation_loss"].notna().any() else -1
-        chosen = "" if best == -1 else f", best at round {rounds['round'][best]}"
-        up, down = (_traffic(rounds, way) for way in ("up", "down"))
-        lines.append(f"{len(rounds)} rounds{chosen}; a client sends {up} and receives {down}")
-    lines.append(f"test errors above, z-scored (raw_: in data units); run in {run.folder}")
+        numbers = {"best": _best_round(rounds), "last": len(rounds)}
+        selections = sorted(run.metrics()["selection"].unique())
+        models = {s: _model_name(s, numbers) for s in selections}
+    rows = [
+        {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in SHOWN.items()}}
+        for s, name in models.items()
+    ]
+    lines = [tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)]
+    if len(rounds):
+        sent, received = (_floats(rounds, way) for way in ("up", "down"))
+        lines.append(f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}")
+    lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
 
 
-def _traffic(rounds: pd.DataFrame, way: str) -> str:
-    """Floats that one client sends or receives in a full round."""
-    floats = (rounds[f"bytes_{way}"] / rounds["participants"] / 4).max()
-    return f"{floats:,.0f} floats a round" if floats else "nothing"
+def _model_name(selection: str, rounds: Mapping[str, int]) -> str:
+    """A selection with the number of its round.
+
+    >>> _model_name("best (global)", {"best": 7, "last": 9})
+    'best round, 7 (global)'
+    """
+    which, _, view = selection.partition(" ")
+    return f"{which} round, {rounds[which]} {view}".strip()
+
+
+def _best_round(rounds: pd.DataFrame) -> int:
+    """Number of the round of the lowest validation loss; the last one without a validation part."""
+    losses = rounds["validation_loss"].to_numpy()
+    return int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else len(rounds)
+
+
+def _floats(rounds: pd.DataFrame, way: str) -> float:
+    """Floats that one client sends (up) or receives (down) in a full round."""
+    return float((rounds[f"bytes_{way}"] / rounds["participants"] / 4).max())
 
 
 def results_table(runs: Sequence[Run], failures: Mapping[str, str]) -> str:
-    """Markdown table: one row a method, mean ± std over seeds, best validation round.
+    """Markdown: a table for each test part, in it a row for each variant of a method.
+
+    Runs that differ in nothing but their seed make a row: mean ± standard deviation over seeds.
+    Above a table stand the settings that its rows share and the names of those in which they
+    differ.
 
     Args:
         runs: finished runs.
         failures: name of each failed run to its error.
     """
-    groups: dict[tuple[str, str], dict[str, list[Run]]] = {}
-    for r in runs:
-        key = (str(r.metrics()["data"].iloc[0]), str(r.about["service"]))
-        groups.setdefault(key, {}).setdefault(r.label, []).append(r)
-    parts = []
-    for (data, service), rows in groups.items():
-        example = next(iter(rows.values()))[0]
-        seeds = max(len(r) for r in rows.values())
-        parts.append(
-            f"**{data}, {service}**: {example.about['clients']} cells, test part of "
-            f"`{example.about['settings']['split']}`, {seeds} seed(s), round of the lowest "
-            "validation loss\n\n"
-            + tabulate(
-                [_row(label, r) for label, r in rows.items()],
-                headers="keys",
-                tablefmt="github",
-                disable_numparse=True,
-            )
-        )
+    sections: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        settings = [str(run.about["settings"][name]) for name in SAME_TEST]
+        key = (run.about["data"], run.about["service"], *settings)
+        sections.setdefault(key, []).append(run)
+    parts = [_section(members) for members in sections.values()]
     if failures:
-        parts.append("Failed: " + "; ".join(f"{name} ({e})" for name, e in failures.items()))
+        parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
     return "\n\n".join(parts)
 
 
-def _row(label: str, runs: Sequence[Run]) -> dict[str, str]:
-    rounds = [r.rounds() for r in runs]
-    about = runs[0].about
-    sent = _traffic(rounds[0], "up").removesuffix(" a round") if len(rounds[0]) else "-"
-    pooled = not about["federated"] and BASELINES[runs[0].method].pooled
+def _section(runs: Sequence[Run]) -> str:
+    """Heading and table of runs with the same test part."""
+    rows = as_variants(runs)
+    about, settings = runs[0].about, runs[0].about["settings"]
+    lines = [
+        f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, test part "
+        f"of `{settings['split']}`, {settings['horizon']} step(s) ahead, z-scores by "
+        f"{settings['scale']}; model of the lowest validation loss unless said otherwise"
+    ]
+    if differing := _differing([row.runs[0] for row in rows]):
+        lines.append(f"Rows differ in: {', '.join(differing)}.")
+    table = [_row(row, view) for row in rows for view in _views(row.runs[0])]
+    lines.append(tabulate(table, headers="keys", tablefmt="github", disable_numparse=True))
+    if any(map(_pooled, runs)):
+        lines.append(f"{POOLED_MARK} trained on the data of all cells together")
+    return "\n\n".join(lines)
+
+
+def _differing(runs: Sequence[Run]) -> list[str]:
+    """Settings that several of the runs have and that are not the same for all of those."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for name, value in run.about["settings"].items():
+            values.setdefault(name, set()).add(str(value))
+    return [n for n, v in values.items() if len(v) > 1 and n not in NO_DIFFERENCE | {"method"}]
+
+
+def _views(run: Run) -> list[str]:
+    """The method's models as selections name them: "" and, for some methods, "(global)"."""
+    return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
+
+
+def _row(variant: Variant, view: str) -> dict[str, str]:
+    runs = variant.runs
+    name = f"{variant.name} {view}".strip()
+    best, last = f"best {view}".strip(), f"last {view}".strip()
+    rounds = runs[0].rounds()
+    traffic = (f"{_floats(rounds, way):,.0f}" for way in ("up", "down"))
     return {
-        "method": label,
-        "pools data": "yes" if pooled else "no",
-        "MSE": _spread([r.score("mse") for r in runs]),
-        "MSE, last round": _spread([r.score("mse", "last") for r in runs]),
-        "MAE": _spread([r.score("mae") for r in runs]),
-        "MAE (data units)": _spread([r.score("raw_mae") for r in runs], 4),
-        "client sends a round": sent,
+        "method": f"{name} {POOLED_MARK}" if _pooled(runs[0]) else name,
+        "runs": str(len(runs)),
+        "MSE": _spread([r.score("mse", best) for r in runs]),
+        "MSE, last round": _spread([r.score("mse", last) for r in runs]),
+        "MAE": _spread([r.score("mae", best) for r in runs]),
+        "MAE, data units": _spread([r.score("raw_mae", best) for r in runs]),
+        "floats up / down": " / ".join(traffic) if len(rounds) else "-",
         "seconds": f"{np.mean([r.about['seconds'] for r in runs]):.1f}",
     }
 
 
-def _spread(values: Sequence[float], digits: int = 4) -> str:
-    """Mean, and standard deviation where there are several values."""
-    mean = f"{np.mean(values):#.{digits}g}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.2g}"
+def _pooled(run: Run) -> bool:
+    return not run.about["federated"] and BASELINES[run.method].pooled
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Mean to four digits, and standard deviation where there are several values.
+
+    >>> _spread([0.25]), _spread([100.0, 120.0])
+    ('0.2500', '110.0 ± 14.1')
+    """
+    mean = float(np.mean(values))
+    size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
+    decimals = max(0, 3 - size)
+    text = f"{mean:.{decimals}f}"
+    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{decimals}f}"
 
 
 def methods_table() -> str:
@@ -115,32 +180,52 @@ def methods_table() -> str:
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
 
 
-def data_table() -> str:
+def methods_list() -> str:
+    """Every method and reference forecaster, for a terminal."""
+    known: dict[str, Any] = {**methods(), **BASELINES}
+    rows = [
+        [name, f"{m.summary} ({m.paper})" if name not in BASELINES else m.summary]
+        for name, m in known.items()
+    ]
+    federated = len(known) - len(BASELINES)
+    return "\n\n".join(
+        [
+            _list(["federated method", "what it does"], rows[:federated]),
+            _list(["reference forecaster", "what it forecasts"], rows[federated:]),
+        ]
+    )
+
+
+def data_list() -> str:
     """Every data set that `stforecast prepare` knows."""
-    rows = []
-    for name, module in data_sets().items():
-        title = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
-        rows.append([name, title, "yes" if module.SOURCES else "no"])
-    return tabulate(rows, headers=["data set", "what it is", "download"], tablefmt="simple")
+    rows = [
+        [name, title(module.__doc__), "yes" if module.SOURCES else "no"]
+        for name, module in data_sets().items()
+    ]
+    return _list(["data set", "what it is", "download"], rows)
 
 
-def models_table() -> str:
+def models_list() -> str:
     """Every model that federated methods can train."""
-    rows = [[name, m.summary] for name, m in MODELS.items()]
-    return tabulate(rows, headers=["model", "what it is"], tablefmt="simple")
+    return _list(["model", "what it is"], [[name, m.summary] for name, m in MODELS.items()])
 
 
-def metrics_table() -> str:
+def metrics_list() -> str:
     """Every metric."""
     rows = [[name, m.description] for name, m in METRICS.items()]
-    table = tabulate(rows, headers=["metric", "what it is"], tablefmt="simple")
-    return table + "\n\nz-scored errors bear these names; raw_… are in the data's units."
+    table = _list(["metric", "what it is"], rows)
+    return f"{table}\n\nErrors of z-scores bear these names; raw_… are in the data's units."
+
+
+def _list(headers: list[str], rows: list[list[str]]) -> str:
+    widths = [None, TEXT_WIDTH, None][: len(headers)]
+    return tabulate(rows, headers=headers, tablefmt="simple", maxcolwidths=widths)
 
 
 LISTS: dict[str, Callable[[], str]] = {
-    "methods": lambda: methods_table().replace("`", ""),
-    "data": data_table,
-    "models": models_table,
-    "metrics": metrics_table,
+    "methods": methods_list,
+    "data": data_list,
+    "models": models_list,
+    "metrics": metrics_list,
 }
 """What `stforecast list` shows."""

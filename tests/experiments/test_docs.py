@@ -8,9 +8,9 @@ def test_the_readme_is_what_the_registries_say():
 
 
 def test_a_stale_part_is_replaced():
-    stale = "a\n<!-- methods: generated -->\nold\n<!-- methods: end -->\nb"
+    stale = "a\n<!-- methods: generated -->\noutdated text\n<!-- methods: end -->\nb"
     fresh = updated(stale)
-    assert "old" not in fresh
+    assert "outdated" not in fresh
     assert "`fuels`" in fresh
     assert fresh.startswith("a\n<!--")
     assert fresh.endswith("-->\nb")

@@ -79,6 +79,8 @@ def test_within_the_horizon_forecasts_are_direct(table, tiny):
     assert len(forecast) == 4
     pd.testing.assert_frame_equal(forecaster.predict(table, 2), forecast[:2])
     pd.testing.assert_frame_equal(forecaster.predict(table, 6)[:4], forecast)
+    last = forecaster.test_forecasts().isel(time=-1)
+    np.testing.assert_allclose(forecaster.predict(table[:236]), last["y_hat"].T, rtol=1e-5)
 
 
 def test_only_the_end_of_the_history_counts(fitted, table):

@@ -1,0 +1,125 @@
+"""The commands that make and change data: simulate, download, prepare, export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from data_prep.errors import InputError
+from experiments.options import (
+    HELP,
+    PATH,
+    OptionSections,
+    Registry,
+    from_function,
+    help_text,
+    title,
+)
+
+
+def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from data_prep.simulate import simulate
+
+    return {"City": from_function(simulate, leave_out=("progress",))}
+
+
+@click.command("simulate", cls=OptionSections, sections=_simulate_options, context_settings=HELP)
+@click.option("--out", type=PATH, required=True, help="Folder for the daily files.")
+@click.pass_obj
+def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
+    """Write a simulated city's records in the published raw layout."""
+    from data_prep.simulate import simulate
+
+    files = simulate(out, progress=obj["progress"], **options)
+    click.echo(f"{len(files)} files in {out}")
+
+
+@click.command(context_settings=HELP)
+@click.argument("name", metavar="milan|trentino|metr-la")
+@click.option("--out", type=PATH, required=True, help="Folder for the files.")
+@click.option("--source", help="Mirror to use instead: a base URL or a local folder.")
+@click.option("--only", help="Fetch only files whose names match, e.g. '*2013-11-0*'.")
+@click.pass_obj
+def download(
+    obj: dict[str, bool], name: str, out: Path, source: str | None, only: str | None
+) -> None:
+    """Fetch a data set's official files: resumable, with checksums."""
+    from data_prep.download import download as fetch
+    from data_prep.registry import find_data_set
+
+    sources = find_data_set(name).SOURCES
+    if not sources:
+        raise InputError(f"{name}: there is nothing to download; it is a file of your own")
+    files = fetch(sources, out, source=source, only=only, progress=obj["progress"])
+    click.echo(f"{len(files)} files in {out}")
+
+
+def _data_sets() -> Mapping[str, ModuleType]:
+    from data_prep.registry import data_sets
+
+    return dict(sorted(data_sets().items()))
+
+
+def _prepare(name: str, data_set: ModuleType) -> click.Command:
+    """The command that prepares one data set, from its `prepare` function."""
+
+    @click.pass_obj
+    def command(obj: dict[str, bool], raw: Path, out: Path, **options: Any) -> None:
+        _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options))
+
+    paths = [
+        click.Option(["--raw"], type=PATH, required=True, help="Raw file or folder."),
+        click.Option(["--out"], type=PATH, required=True, help="Cube to write, a .nc file."),
+    ]
+    return click.Command(
+        name,
+        params=[*paths, *from_function(data_set.prepare, leave_out=("progress",))],
+        callback=command,
+        help=help_text(data_set.__doc__),
+        short_help=title(data_set.__doc__),
+        context_settings=HELP,
+    )
+
+
+def _describe_cube(path: Path) -> None:
+    from data_prep.cube import open_cube, step_of
+    from stforecast.series import in_minutes, services_of
+
+    with open_cube(path) as ds:
+        first, last = ds.indexes["time"][[0, -1]]
+        clock = "local time" if ds.attrs.get("clock") == "local" else "UTC"
+        click.echo(
+            f"{path}: {ds.sizes['time']} steps of {in_minutes(step_of(ds))} × "
+            f"{ds.sizes['cell']} cells, {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} ({clock}); "
+            f"services: {', '.join(services_of(ds))}"
+        )
+
+
+prepare = Registry(
+    "prepare",
+    kind="data set",
+    known=_data_sets,
+    make=_prepare,
+    help="Turn raw records into a cube (netCDF4).",
+    context_settings=HELP,
+)
+
+
+@click.command(context_settings=HELP)
+@click.argument("cube", type=PATH)
+@click.option("--out", type=PATH, required=True, help="File to write, e.g. milano.h5.")
+@click.option("--fill-missing", type=float, help="Value for missing entries; without it, refused.")
+def export(cube: Path, out: Path, fill_missing: float | None) -> None:
+    """Write a Telecom Italia cube in the layout that FedDA's code reads."""
+    from data_prep.cube import open_cube
+    from data_prep.fedda_h5 import write
+
+    with open_cube(cube) as ds:
+        click.echo(write(ds, out, fill_missing=fill_missing))
+
+
+COMMANDS = (simulate_command, download, prepare, export)

@@ -1,0 +1,162 @@
+"""The commands that train, compare, draw and forecast: run, bench, plot, predict, list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from data_prep.errors import InputError
+from experiments.options import (
+    HELP,
+    PATH,
+    OptionSections,
+    Registry,
+    from_dataclass,
+    from_function,
+    help_text,
+    peek,
+    title,
+)
+
+
+def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from stforecast.baselines import BASELINES
+    from stforecast.config import RunOptions, sections
+
+    method, model = peek(args, "--method", "fuels"), peek(args, "--model", RunOptions.model)
+    unused = f" (not used by {method})" if method in BASELINES else ""
+    titles = {
+        "data": "Data", "window": "Windows", "training": f"Training{unused}", "run": "Computation",
+        "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
+    }  # fmt: skip
+    return {titles[s]: from_dataclass(t) for s, t in sections(method, model).items()}
+
+
+@click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
+@click.option("--data", type=PATH, required=True, help="Cube that prepare wrote.")
+@click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
+@click.option("--out", type=PATH, required=True, help="Folder for the run.")
+@click.option("--label", help="Name in tables and figures. By default the method's.")
+@click.pass_obj
+def run_command(
+    obj: dict[str, bool], data: Path, method: str, out: Path, label: str | None, **settings: Any
+) -> None:
+    """Train a method, judge it on the test part and save it all.
+
+    The last options depend on --method and --model: `stforecast run --method NAME --help` lists
+    those of another one.
+    """
+    from experiments.progress import rounds_bar
+    from experiments.report import summary
+    from stforecast.config import resolve
+    from stforecast.results import run
+
+    federated = resolve(method, **settings).federated
+    with rounds_bar(settings["rounds"], progress=obj["progress"] and federated) as after_round:
+        finished = run(method, data, out, settings, label=label, after_round=after_round)
+    click.echo(summary(finished))
+
+
+@click.command(context_settings=HELP)
+@click.argument("config", type=PATH)
+@click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
+@click.option("--data", type=PATH, multiple=True, help="Use this cube instead. Repeatable.")
+@click.option("--service", multiple=True, help="Use this service instead. Repeatable.")
+@click.option("--seed", type=int, multiple=True, help="Use this seed instead. Repeatable.")
+@click.option("--rounds", type=int, help="Use this number of rounds instead.")
+@click.pass_obj
+def bench(
+    obj: dict[str, bool], config: Path, out: Path, data: tuple[Path, ...],
+    service: tuple[str, ...], seed: tuple[int, ...], rounds: int | None,
+) -> None:  # fmt: skip
+    """Run a benchmark: methods × data × seeds from a TOML file.
+
+    A table of results comes at the end. Finished runs are kept: started again, it goes on where it
+    stopped.
+    """
+    from experiments.bench import run_grid
+    from experiments.grid import load_grid
+    from experiments.report import results_table
+
+    grid = load_grid(config).replace(data=data, services=service, seeds=seed, rounds=rounds)
+    outcome = run_grid(grid, out, progress=obj["progress"])
+    click.echo(results_table(outcome.runs, outcome.failures))
+    click.echo(f"\ntable, errors and runs in {out}")
+    if outcome.failures:
+        raise InputError(f"{len(outcome.failures)} runs failed: see failed.txt in {out}/runs")
+
+
+def _plots() -> Mapping[str, Callable[..., Any]]:
+    from stforecast.plots import PLOTS
+
+    return PLOTS
+
+
+def _plot(name: str, draw: Callable[..., Any]) -> click.Command:
+    """The command that makes one kind of figure, from its function."""
+
+    def command(runs: tuple[Path, ...], out: Path, **options: Any) -> None:
+        from stforecast.plots import save_figure
+        from stforecast.results import find_runs
+
+        click.echo(save_figure(draw(find_runs(runs), **options), out))
+
+    runs = click.Argument(["runs"], nargs=-1, required=True, type=PATH)
+    out = click.Option(
+        ["--out"], type=PATH, required=True, help="Figure to write: .png, .pdf or .svg."
+    )
+    return click.Command(
+        name,
+        params=[runs, out, *from_function(draw)],
+        callback=command,
+        help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that hold some.",
+        short_help=title(draw.__doc__),
+        context_settings=HELP,
+    )
+
+
+plot = Registry(
+    "plot",
+    kind="figure",
+    known=_plots,
+    make=_plot,
+    help="Draw a figure of finished runs.",
+    context_settings=HELP,
+)
+
+
+@click.command(context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option("--history", type=PATH, required=True, help="Cube whose end is forecast from.")
+@click.option("--out", type=PATH, required=True, help="CSV to write: time, cell, value.")
+@click.option("--steps", type=int, help="Steps to forecast. By default the model's horizon.")
+def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
+    """Forecast what follows a history, in the data's own units."""
+    from stforecast.forecaster import Forecaster
+    from stforecast.results import write_csv
+
+    table = Forecaster.load(run).predict(history, steps)
+    service, units, clock = (table.attrs[name] for name in ("service", "units", "clock"))
+    if clock == "utc":
+        table = table.tz_localize("UTC")
+    write_csv(table.reset_index().melt("time", value_name=service), out)
+    click.echo(
+        f"{out}: {len(table)} step(s) × {table.shape[1]} cells from {table.index[0]} "
+        f"({'UTC' if clock == 'utc' else 'local time'}), {service}"
+        + ("" if units == "1" else f" in {units}")
+    )
+
+
+@click.command("list", context_settings=HELP)
+@click.argument("what", type=click.Choice(["methods", "data", "models", "metrics"]))
+def list_command(what: str) -> None:
+    """List what there is to choose from."""
+    from experiments.report import LISTS
+
+    click.echo(LISTS[what]())
+
+
+COMMANDS = (run_command, bench, plot, predict, list_command)

@@ -1,0 +1,99 @@
+"""A small town, and finished runs written by hand."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.cube import make_cube, write_cube
+from experiments.grid import load_grid
+from stforecast.federated.rounds import RoundReport
+from stforecast.results import METRIC_COLUMNS, open_run, write_csv
+
+
+@pytest.fixture(scope="session")
+def town(tmp_path_factory):
+    """Path of a cube: three cells, ten days of hours, services internet and sms."""
+    hours = pd.date_range("2013-11-01", periods=240, freq="h")
+    rng = np.random.default_rng(0)
+    wave = 1 + 0.5 * np.sin(2 * np.pi * hours.hour.to_numpy() / 24)
+    values = np.array([100.0, 50.0, 400.0]) * (wave[:, None] + 0.1 * rng.normal(size=(240, 3)))
+    cube = make_cube(
+        {"internet": values, "sms": 2 * values},
+        hours,
+        np.array([11, 22, 33]),
+        title="a small town",
+        source="invented",
+        license="none",
+        units="MB",
+        time_zone="Europe/Rome",
+    )
+    return write_cube(cube, tmp_path_factory.mktemp("town") / "town.nc")
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Writes a run folder without training; `scores` are the test errors of `selections`."""
+
+    def make(
+        method="fuels",
+        label=None,
+        *,
+        scores=(1.0, 2.0),
+        selections=("best", "last"),
+        data="data/milan.nc",
+        rounds=((3.0, 0, 100), (2.0, 200, 100), (2.5, 200, 100)),
+        federated=True,
+        seconds=1.0,
+        **settings,
+    ):
+        out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        defaults = {"seed": 1, "split": "fuels", "horizon": 1, "scale": "cell", "rounds": 3}
+        about = {
+            "settings": {"method": method, **defaults, **settings},
+            "label": label or method,
+            "data": data,
+            "service": "internet",
+            "clients": 25,
+            "federated": federated,
+            "seconds": seconds,
+        }
+        out.mkdir()
+        (out / "run.json").write_text(json.dumps(about))
+        rows = [
+            {"client": "all", "horizon": "all", "split": split, "selection": selection,
+             "metric": metric, "value": value * factor if split == "test" else 99.0}
+            for selection, value in zip(selections, scores, strict=True)
+            for metric, factor in (("mse", 1), ("mae", 10), ("raw_mae", 1000))
+            for split in ("test", "validation")
+        ]  # fmt: skip
+        write_csv(pd.DataFrame(rows).reindex(columns=list(METRIC_COLUMNS)), out / "metrics.csv")
+        reports = [
+            RoundReport(i + 1, 1.0, 1.0, loss, 5, 4 * 5 * down, 4 * 5 * up, 0.1)
+            for i, (loss, down, up) in enumerate(rounds if federated else ())
+        ]
+        columns = list(RoundReport.__dataclass_fields__)
+        write_csv(pd.DataFrame([vars(r) for r in reports], columns=columns), out / "rounds.csv")
+        return open_run(out)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_settings():
+    """Settings of a benchmark, as TOML, that train in well under a second."""
+    return 'split = "days:7,1,2"\nrounds = 1\nhidden_size = 8\ndevice = "cpu"\n'
+
+
+@pytest.fixture
+def write(tmp_path, town, tiny_settings):
+    """Writes a benchmark and reads it."""
+
+    def make(methods='["ridge", "last_value"]', more="", settings=tiny_settings, data=None):
+        path = tmp_path / "bench.toml"
+        cubes = data or f'["{town}"]'
+        path.write_text(f"data = {cubes}\nmethods = {methods}\n{more}\n[settings]\n{settings}")
+        return load_grid(path)
+
+    return make

@@ -1,0 +1,130 @@
+import pandas as pd
+import pytest
+
+from data_prep.errors import InputError
+from experiments import bench
+from experiments.bench import run_grid
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Labels and seeds of the runs that are really done."""
+    done = []
+
+    def run(method, data, folder, settings, **options):
+        done.append((options["label"], settings["seed"]))
+        return original(method, data, folder, settings, **options)
+
+    original = bench.run
+    monkeypatch.setattr(bench, "run", run)
+    return done
+
+
+def test_runs_that_would_share_a_folder_are_refused(write, town, tmp_path):
+    grid = write(more='services = ["sms"]')
+    twins = grid.replace(data=[town, tmp_path / "other" / town.name])
+    with pytest.raises(InputError, match="two runs would share the folder"):
+        run_grid(twins, tmp_path / "out")
+    with pytest.raises(InputError, match="two runs would share the folder"):
+        run_grid(grid.replace(seeds=[1, 1]), tmp_path / "out")
+
+
+def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
+    out = tmp_path / "out"
+    grid = write('["ridge", "solo"]', 'services = ["sms"]\nseeds = [1, 2]')
+    outcome = run_grid(grid, out)
+    assert calls == [("ridge", 1), ("ridge", 2), ("solo", 1), ("solo", 2)]
+    assert not outcome.failures
+    folder = out / "runs" / "town" / "sms" / "solo" / "seed-2"
+    assert outcome.runs[3].folder == folder
+    before = (folder / "run.json").stat().st_mtime_ns
+    again = run_grid(grid.replace(seeds=[1, 2, 3]), out)
+    assert calls[4:] == [("ridge", 3), ("solo", 3)]
+    assert len(again.runs) == 6
+    assert (folder / "run.json").stat().st_mtime_ns == before
+
+
+def test_the_tables_hold_all_runs(write, tmp_path):
+    grid = write('["ridge", { method = "ridge", label = "strong", alpha = 100.0 }]',
+                 'title = "Ours"\nservices = ["sms", "internet"]')  # fmt: skip
+    outcome = run_grid(grid, tmp_path)
+    table = pd.read_csv(tmp_path / "metrics.csv")
+    named = table[["method", "label", "service"]].drop_duplicates().to_numpy().tolist()
+    assert named == [
+        ["ridge", "ridge", "sms"],
+        ["ridge", "strong", "sms"],
+        ["ridge", "ridge", "internet"],
+        ["ridge", "strong", "internet"],
+    ]
+    assert len(table) == sum(len(run.metrics()) for run in outcome.runs)
+    text = (tmp_path / "table.md").read_text()
+    assert text.startswith("# Ours\n\n**town, sms**: 3 cells")
+    assert "| strong" in text
+
+
+def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
+    write, calls, tmp_path, monkeypatch
+):
+    def fail(*args, **options):
+        if options["label"] == "last_value":
+            raise RuntimeError("out of luck")
+        return counted(*args, **options)
+
+    counted = bench.run
+    monkeypatch.setattr(bench, "run", fail)
+    grid = write('["last_value", "ridge"]', 'services = ["sms"]')
+    outcome = run_grid(grid, tmp_path)
+    assert calls == [("ridge", 1)]
+    name = "town/sms/last_value/seed-1"
+    assert outcome.failures == {name: "RuntimeError: out of luck"}
+    note = tmp_path / "runs" / name / "failed.txt"
+    assert "Traceback" in note.read_text()
+    assert f"- {name}: RuntimeError: out of luck" in (tmp_path / "table.md").read_text()
+    monkeypatch.setattr(bench, "run", counted)
+    assert not run_grid(grid, tmp_path).failures
+    assert calls[1:] == [("last_value", 1)]
+    assert not note.exists()
+
+
+def test_data_that_cannot_be_used_fail_run_by_run(write, town, tmp_path):
+    outcome = run_grid(write(data=f'["{town}", "absent.nc"]', more='services = ["sms"]'), tmp_path)
+    assert len(outcome.runs) == 2
+    assert outcome.failures["absent/sms/ridge/seed-1"].startswith("absent.nc: no cube here")
+
+
+def test_other_settings_in_the_same_folder_are_refused_before_any_run(
+    write, calls, tmp_path, tiny_settings
+):
+    grid = write('["last_value"]', 'services = ["sms"]')
+    run_grid(grid, tmp_path)
+    more = write(
+        '["ridge", "last_value"]', 'services = ["sms"]', tiny_settings.replace("7,1,2", "6,2,2")
+    )
+    with pytest.raises(InputError, match=r"seed-1 was run with other settings \(split\); delete"):
+        run_grid(more, tmp_path)
+    assert calls == [("last_value", 1)]
+
+
+def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
+    grid = write('["last_value"]', 'services = ["sms"]')
+    run_grid(grid, tmp_path / "out")
+    copy = tmp_path / town.name
+    copy.write_bytes(town.read_bytes())
+    with pytest.raises(InputError, match=r"was run with other settings \(data\)"):
+        run_grid(grid.replace(data=[copy]), tmp_path / "out")
+
+
+def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
+    city = '[{ name = "Small city", cells = 2, days = 8, seed = 3 }]'
+    settings = tiny_settings.replace("7,1,2", "6,1,1")
+    grid = write('["last_value"]', 'services = ["internet"]', settings, city)
+    (run,) = run_grid(grid, tmp_path).runs
+    assert run.about["clients"] == 2
+    cube = tmp_path / "data" / "small-city.nc"
+    before = cube.stat().st_mtime_ns
+    run_grid(grid, tmp_path)
+    assert cube.stat().st_mtime_ns == before
+    assert {p.name for p in cube.parent.iterdir()} == {"small-city.nc", "small-city.json"}
+    other = write('["last_value"]', 'services = ["internet"]', settings, city.replace("3", "4"))
+    with pytest.raises(InputError, match=r"small-city.nc is another city; delete it or choose"):
+        run_grid(other, tmp_path)

@@ -1,0 +1,299 @@
+"""The command as a user types it: what it prints, what it writes and how it exits."""
+
+import re
+
+import click
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from data_prep.registry import data_sets
+from experiments import cli as module
+from experiments.cli import cli, main
+from stforecast.forecaster import Forecaster
+from stforecast.plots import PLOTS
+
+TINY = ["--split", "days:7,1,2", "--rounds", "2", "--hidden-size", "8", "--device", "cpu"]
+
+
+@pytest.fixture
+def stforecast(capsys):
+    """Runs the command; gives its exit code, output and error output."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(w) for w in words])
+        out, err = capsys.readouterr()
+        return exit_.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run_folder(town, tmp_path_factory):
+    """A run of FUELS made by the command."""
+    out = tmp_path_factory.mktemp("cli") / "fuels"
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "--data", str(town), "--service", "internet", *TINY, "--out", str(out)])
+    assert not exit_.value.code
+    return out
+
+
+def test_simulate_and_prepare_make_a_cube(stforecast, tmp_path):
+    raw, cube = tmp_path / "raw", tmp_path / "milan.nc"
+    code, out, err = stforecast("simulate", "--cells", 2, "--days", 3, "--out", raw)
+    assert (code, out, err) == (0, f"3 files in {raw}\n", "")
+    code, out, err = stforecast("prepare", "milan", "--raw", raw, "--out", cube, "--step", "2h")
+    assert code == 0
+    assert out == (
+        f"{cube}: 36 steps of 120 minutes × 2 cells, 2013-10-31 23:00 to 2013-11-03 21:00 (UTC); "
+        "services: sms_in, sms_out, call_in, call_out, internet, sms, call, net\n"
+    )
+    with xr.open_dataset(cube, engine="h5netcdf") as ds:
+        assert ds.sizes == {"time": 36, "cell": 2}
+
+
+def test_download_fetches_the_sources_of_the_data_set(stforecast, tmp_path, monkeypatch):
+    def fetch(sources, out, **options):
+        assert sources is data_sets()["milan"].SOURCES
+        assert (out, options) == (
+            tmp_path,
+            {"source": "mirror", "only": "*-01*", "progress": False},
+        )
+        return ["a", "b"]
+
+    monkeypatch.setattr("data_prep.download.download", fetch)
+    args = ["download", "milan", "--out", tmp_path, "--source", "mirror", "--only", "*-01*"]
+    assert stforecast(*args) == (0, f"2 files in {tmp_path}\n", "")
+
+
+def test_a_data_set_without_sources_cannot_be_downloaded(stforecast, tmp_path):
+    code, out, err = stforecast("download", "table", "--out", tmp_path)
+    assert (code, out) == (2, "")
+    assert err == "stforecast: table: there is nothing to download; it is a file of your own\n"
+
+
+def test_run_writes_the_folder_and_sums_it_up(stforecast, run_folder, town, tmp_path):
+    args = ["run", "--data", town, "--service", "internet", *TINY]
+    code, out, err = stforecast(*args, "--out", tmp_path / "r", "--label", "mine", "--seed", 1)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split()[:3] == ["model", "MSE", "MAE"]
+    assert "best round, 2" in out
+    assert "in a round a client sends 384 floats and receives 768" in out
+    equal = "metrics.csv"
+    assert (tmp_path / "r" / equal).read_bytes() == (run_folder / equal).read_bytes()
+
+
+def test_run_gives_a_reference_forecaster_its_own_options(stforecast, town, tmp_path):
+    args = ["run", "--data", town, "--service", "sms", "--method", "ridge", *TINY]
+    code, out, _ = stforecast(*args, "--alpha", "2.5", "--out", tmp_path / "r")
+    assert code == 0
+    assert "round" not in out
+    assert Forecaster.load(tmp_path / "r").config.method_options.alpha == 2.5
+    assert stforecast(*args, "--tau", "1", "--out", tmp_path / "s")[0] == 2
+
+
+def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town, tmp_path):
+    path = tmp_path / "forecast.csv"
+    code, out, err = stforecast(
+        "predict", run_folder, "--history", town, "--out", path, "--steps", 3
+    )
+    assert (code, err) == (0, "")
+    assert out == (
+        f"{path}: 3 step(s) × 3 cells from 2013-11-11 00:00:00+00:00 (UTC), internet in MB\n"
+    )
+    table = pd.read_csv(path)
+    assert table.columns.tolist() == ["time", "cell", "internet"]
+    assert table["time"].iloc[0] == "2013-11-11 00:00:00+00:00"
+    expected = Forecaster.load(run_folder).predict(town, 3)
+    np.testing.assert_allclose(
+        table.pivot(index="time", columns="cell", values="internet"), expected, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("kind", [k for k in PLOTS if k != "predictions"])
+def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
+    path = tmp_path / f"{kind}.svg"
+    assert stforecast("plot", kind, run_folder, "--out", path) == (0, f"{path}\n", "")
+    assert path.read_text().startswith("<?xml")
+
+
+def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("stforecast.plots.save_figure", lambda fig, path: drawn.append(fig) or path)
+    args = ["plot", "predictions", run_folder, "--out", tmp_path / "a.png"]
+    assert stforecast(*args, "--cells", "22", "--hours", "24")[0] == 0
+    (ax,) = drawn[0].axes
+    assert ax.get_xlabel() == "time (UTC), 2013"
+    assert ax.get_ylabel() == "internet (MB)"
+
+
+def test_bench_prints_the_table_and_can_be_narrowed(stforecast, town, tmp_path):
+    config, out_folder = tmp_path / "b.toml", tmp_path / "out"
+    config.write_text(
+        'data = ["absent.nc"]\nmethods = ["solo"]\nseeds = [1, 2, 3]\n'
+        '[settings]\nsplit = "days:7,1,2"\nhidden_size = 8\ndevice = "cpu"\n'
+    )
+    args = ["bench", config, "--data", town, "--service", "sms", "--seed", 7, "--rounds", 1]
+    code, out, err = stforecast(*args, "--out", out_folder)
+    assert (code, err) == (0, "")
+    assert "**town, sms**: 3 cells" in out
+    assert "| solo " in out
+    assert out.endswith(f"table, errors and runs in {out_folder}\n")
+    (run,) = out_folder.rglob("run.json")
+    assert run.parent == out_folder / "runs" / "town" / "sms" / "solo" / "seed-7"
+    code, out, err = stforecast("-q", *args[:2], "--out", out_folder)
+    assert code == 2
+    assert err == f"stforecast: 3 runs failed: see failed.txt in {out_folder}/runs\n"
+    assert "- absent/-/solo/seed-2: absent.nc: no cube here" in out
+
+
+def test_export_writes_feddas_layout(stforecast, town, tmp_path):
+    path = tmp_path / "m.h5"
+    assert stforecast("-q", "export", town, "--out", path)[:2] == (0, f"{path}\n")
+    with h5py.File(path) as file:
+        assert file["idx"].shape == (240,)
+        assert set(file) >= {"idx", "cell", "sms"}
+
+
+@pytest.mark.parametrize("what", ["methods", "data", "models", "metrics"])
+def test_list_prints_a_table(stforecast, what):
+    code, out, err = stforecast("list", what)
+    assert (code, err) == (0, "")
+    assert "---" in out
+
+
+def commands():
+    """Words and command of every command, those made from registries included."""
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            for entry in command.list_commands(context):
+                yield (name, entry), command.get_command(context, entry)
+        else:
+            yield (name,), command
+
+
+@pytest.mark.parametrize("words", [w for w, _ in commands()], ids=" ".join)
+def test_every_command_has_help_that_lists_its_options(stforecast, words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = stforecast(*words, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: stforecast {' '.join(words)} ")
+    assert max(map(len, out.splitlines())) <= 100
+    command = dict(commands())[words]
+    for option in (p for p in command.params if isinstance(p, click.Option)):
+        described = re.search(rf"^  {option.opts[0]}\b.*(\n {{3,}}\S.*)*", out, re.M).group()
+        assert option.help
+        assert " ".join(option.help.split()) in " ".join(described.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run"], ["Options of fuels:", "--tau", "--hidden-size"]),
+        (["run", "--method", "solo"], ["Training:", "Options of dual_gru:"]),
+        (["run", "--method", "ridge"], ["Training (not used by ridge):", "--alpha"]),
+        (["plot"], ["predictions", "cdf", "communication", "horizon", "rounds"]),
+        (["plot", "predictions"], ["--hours INTEGER", "width of the figure in inches"]),
+        (["prepare"], sorted(data_sets())),
+        (["prepare", "metr-la"], ["miles per hour", "--step TEXT"]),
+    ],
+)
+def test_help_follows_method_figure_and_data_set(stforecast, words, expected):
+    code, out, _ = stforecast(*words, "--help")
+    assert code == 0
+    for text in expected:
+        assert text.lower() in out.lower()
+
+
+def test_without_a_command_there_is_help(stforecast):
+    code, out, err = stforecast()
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: stforecast")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bake"], "No such command 'bake'. See: stforecast --help"),
+        (["run"], "Missing option '--data'. See: stforecast run --help"),
+        (["run", "--method", "fules"], "unknown method 'fules'; choose one of: "),
+        (["run", "--data", "a.nc", "--out", "b"], "a.nc: no cube here (found nothing); write"),
+        (["run", "--data", "a", "--out", "b", "--tauu", "1"], "No such option '--tauu'"),
+        (["run", "--data", "a", "--out", "b", "--rounds", "x"], "Invalid value for '--rounds'"),
+        (["run", "--data", "a", "--out", "b", "--rounds", "0"], "rounds is 0; it must be"),
+        (["run", "--method", "solo", "--model", "x"], "unknown model 'x'; choose one of"),
+        (["prepare"], "Missing command. See: stforecast prepare --help"),
+        (["prepare", "rome"], "unknown data set 'rome'; choose one of: fedda-h5, metr-la"),
+        (["plot", "pie", "r"], "unknown figure 'pie'; choose one of: cdf, communication"),
+        (["plot", "cdf", "nowhere", "--out", "a.png"], "nowhere: no finished run here"),
+        (["predict", "nowhere", "--history", "a", "--out", "b"], "nowhere/forecaster.json: cannot"),
+        (["bench", "nowhere.toml", "--out", "b"], "nowhere.toml: cannot be read"),
+        (["download", "rome", "--out", "b"], "unknown data set 'rome'"),
+        (["export", "nowhere.nc", "--out", "b"], "nowhere.nc: no cube here"),
+        (["list", "cities"], "Invalid value for '{methods|data|models|metrics}'"),
+        (["simulate", "--out", "b", "--cells", "0"], "cells is 0; give 1 to"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_and_exit_code_2(stforecast, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = stforecast(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"stforecast: {message}")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def broken(error):
+    def resolve(*args, **settings):
+        raise error
+
+    return resolve
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (RuntimeError("a\nb"), 1, "internal error (RuntimeError: a b); please report it with"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (PermissionError(13, "Permission denied", "/root/x"), 2, "/root/x: Permission denied"),
+        (OSError(28, "No space left on device"), 2, "input/output: No space left on device"),
+    ],
+)
+def test_other_errors_have_their_exit_codes(stforecast, monkeypatch, error, code, message):
+    monkeypatch.setattr("stforecast.config.resolve", broken(error))
+    found, out, err = stforecast("run", "--data", "a.nc", "--out", "b")
+    assert (found, out) == (code, "")
+    assert err.strip().startswith(f"stforecast: {message}")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    monkeypatch.setattr("stforecast.config.resolve", broken(RuntimeError("a")))
+    with pytest.raises(RuntimeError, match="a"):
+        main(["--debug", "run", "--data", "a.nc", "--out", "b"])
+
+
+def test_version(stforecast):
+    code, out, _ = stforecast("--version")
+    assert code == 0
+    assert re.fullmatch(r"stforecast \d+\.\d+\.\d+\n", out)
+
+
+@pytest.mark.parametrize(("flags", "terminal", "shown"), [([], True, True), (["-q"], True, False),
+                                                          ([], False, False)])  # fmt: skip
+def test_progress_is_for_terminals_and_not_for_the_quiet(
+    stforecast, monkeypatch, tmp_path, flags, terminal, shown
+):
+    seen = []
+    monkeypatch.setattr(
+        "data_prep.simulate.simulate", lambda out, *, progress=False: seen.append(progress) or []
+    )
+    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: terminal, raising=False)
+    assert stforecast(*flags, "simulate", "--out", tmp_path)[0] == 0
+    assert seen == [shown]

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+import experiments
+from data_prep.errors import InputError
+from experiments.grid import City, Entry, load_grid
+
+
+def test_a_file_is_read_into_a_grid(write, town):
+    grid = write(
+        '["solo", { method = "fuels", label = "w/o inter", inter = false }]',
+        'title = "Ours"\nseeds = [1, 2]\nservices = ["internet", "sms"]',
+    )
+    assert grid.title == "Ours"
+    assert grid.data == (str(town),)
+    assert (grid.seeds, grid.services) == ((1, 2), ("internet", "sms"))
+    assert grid.entries == (Entry("solo", "solo"), Entry("fuels", "w/o inter", {"inter": False}))
+    assert grid.settings == {
+        "split": "days:7,1,2", "rounds": 1, "hidden_size": 8, "device": "cpu",
+    }  # fmt: skip
+
+
+def test_what_is_left_out_has_its_default(write):
+    grid = write(data='[{ cells = 4, days = 7 }, "a.nc"]')
+    assert (grid.title, grid.services, grid.seeds) == ("bench", (None,), (1,))
+    assert grid.data == (City(cells=4, days=7), "a.nc")
+
+
+def test_given_values_replace_those_of_the_file(write):
+    grid = write(more="seeds = [1, 2]")
+    assert grid.replace() == grid
+    changed = grid.replace(data=[Path("x.nc")], services=["sms"], seeds=[7], rounds=5)
+    assert (changed.data, changed.services, changed.seeds) == (("x.nc",), ("sms",), (7,))
+    assert changed.settings == grid.settings | {"rounds": 5}
+    assert changed.entries == grid.entries
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('data = ["a.nc"\n', "is not TOML"),
+        ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: data, methods"),
+        ('methods = ["solo"]', "no key 'data'; it is a list of paths"),
+        ('data = ["a.nc"]', "no key 'methods'; it is a list of names"),
+        ('data = ["a.nc"]\nmethods = []', "methods is empty; give at least one"),
+        ('data = "a.nc"\nmethods = ["solo"]', "data is 'a.nc'; it must be a list of paths"),
+        ('data = [{ cels = 3 }]\nmethods = ["solo"]', "data is .*'cels': 3.*; it must be"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = 3', "seeds is 3; it must be a list of wh"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = ["x"]', "seeds is .*; it must be"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nservices = "a"', "services is 'a'; it must be"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nsettings = 3', "settings is 3; it must be a table"),
+        ('data = ["a.nc"]\nmethods = [3]', r"methods is \[3\]; it must be a list of names"),
+        ('data = ["a.nc"]\nmethods = [{ label = "x" }]', "names no method: {'label': 'x'}"),
+        ('data = ["a.nc"]\nmethods = ["sole"]', "unknown method 'sole'; choose one of"),
+        ('data = ["a.nc"]\nmethods = [{ method = "fuels", taau = 1 }]', "'taau'; did you mean tau"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\n[settings]\nrounds = 0', "rounds is 0; it must be"),
+    ],
+)
+def test_a_mistake_is_named_with_the_file(tmp_path, text, message):
+    path = tmp_path / "bench.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"bench.toml: .*{message}"):
+        load_grid(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"b.toml: cannot be read \(No such file"):
+        load_grid(tmp_path / "b.toml")
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        '["solo", "solo"]',
+        '["fuels", { method = "fuels", tau = 0.5 }]',
+        '[{ method = "solo", label = "w/o x" }, { method = "solo", label = "W o X", lr = 1 }]',
+    ],
+)
+def test_labels_that_would_share_a_folder_are_refused(write, methods):
+    with pytest.raises(InputError, match=r"several methods are called '.*'; give each a label"):
+        write(methods)
+
+
+@pytest.mark.parametrize("path", sorted(Path(experiments.__file__).parent.glob("configs/*.toml")))
+def test_the_shipped_benchmarks_can_be_read(path):
+    assert load_grid(path).entries

@@ -1,0 +1,132 @@
+import pytest
+
+from data_prep.registry import data_sets
+from experiments.report import LISTS, methods_table, results_table, summary
+from stforecast.baselines import BASELINES
+from stforecast.federated.method import methods
+from stforecast.metrics import METRICS
+from stforecast.models import MODELS
+
+
+def cells(text):
+    """Rows of the Markdown tables in a text, header first."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and "--" not in line]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_seeds_are_averaged_with_their_standard_deviation(make_run):
+    runs = [make_run(seed=s, scores=(v, 2 * v), seconds=s) for s, v in ((1, 0.1), (2, 0.2))]
+    (header, row) = cells(results_table(runs, {}))
+    # The sample standard deviation of 0.1 and 0.2 is 0.1 / sqrt(2) = 0.0707.
+    assert dict(zip(header, row, strict=True)) == {
+        "method": "fuels",
+        "runs": "2",
+        "MSE": "0.1500 ± 0.0707",
+        "MSE, last round": "0.3000 ± 0.1414",
+        "MAE": "1.500 ± 0.707",
+        "MAE, data units": "150.0 ± 70.7",
+        "floats up / down": "100 / 200",
+        "seconds": "1.5",
+    }
+
+
+def test_one_run_has_no_deviation(make_run):
+    assert cells(results_table([make_run(scores=(0.25, 0.5))], {}))[1][2] == "0.2500"
+
+
+def test_runs_of_other_settings_are_rows_of_their_own(make_run):
+    runs = [make_run(tau=r, scores=(v, v)) for r, v in ((3, 1.0), (9, 2.0))]
+    text = results_table(runs, {})
+    assert [row[:3] for row in cells(text)[1:]] == [
+        ["fuels (tau 3)", "1", "1.000"],
+        ["fuels (tau 9)", "1", "2.000"],
+    ]
+    assert "Rows differ in: tau." in text
+
+
+def test_settings_that_all_rows_share_are_not_said_to_differ(make_run):
+    text = results_table([make_run(seed=1), make_run("solo", seed=2, device="cuda")], {})
+    assert "differ" not in text
+
+
+@pytest.mark.parametrize(
+    "other", [{"split": "fedda"}, {"horizon": 3}, {"scale": "global"}, {"data": "b/town.nc"}]
+)
+def test_errors_on_other_test_parts_stand_in_tables_of_their_own(make_run, other):
+    text = results_table([make_run(), make_run(**other), make_run("solo")], {})
+    assert [row[0] for row in cells(text)] == ["method", "fuels", "solo", "method", "fuels"]
+    assert text.startswith(
+        "**milan, internet**: 25 cells, test part of `fuels`, 1 step(s) ahead, z-scores by cell;"
+    )
+    second = text.split("**")[3:]
+    assert str(next(iter(other.values()))).removeprefix("b/").removesuffix(".nc") in str(second)
+
+
+def test_pooled_methods_are_marked_and_methods_without_rounds_send_nothing(make_run):
+    runs = [make_run(m, federated=m == "solo") for m in ("solo", "ridge", "boosting")]
+    text = results_table(runs, {})
+    assert [(row[0], row[6]) for row in cells(text)[1:]] == [
+        ("solo", "100 / 200"),
+        ("ridge", "-"),
+        ("boosting †", "-"),
+    ]
+    assert text.endswith("† trained on the data of all cells together")
+
+
+def test_a_method_with_a_global_model_has_a_row_for_it(make_run):
+    selections = ("best", "best (global)", "last", "last (global)")
+    run = make_run("ditto", selections=selections, scores=(0.1, 0.2, 0.3, 0.4))
+    assert [row[:4] for row in cells(results_table([run], {}))[1:]] == [
+        ["ditto", "1", "0.1000", "0.3000"],
+        ["ditto (global)", "1", "0.2000", "0.4000"],
+    ]
+    assert "best round, 2 (global)" in summary(run)
+
+
+def test_failures_are_listed(make_run):
+    text = results_table([make_run()], {"a/seed-1": "no data", "b/seed-2": "no time"})
+    assert text.endswith("Failed:\n\n- a/seed-1: no data\n- b/seed-2: no time")
+    assert results_table([], {}) == ""
+
+
+def test_a_summary_gives_both_rounds_and_the_traffic(make_run):
+    run = make_run(scores=(0.25, 0.5))
+    lines = summary(run).splitlines()
+    assert lines[0].split() == ["model", "MSE", "MAE", "MAE,", "data", "units"]
+    assert lines[2].split() == ["best", "round,", "2", "0.2500", "2.5000", "250.0000"]
+    assert lines[3].split() == ["last", "round,", "3", "0.5000", "5.0000", "500.0000"]
+    assert lines[4] == "in a round a client sends 100 floats and receives 200"
+    assert lines[5].endswith(f"run in {run.folder}")
+
+
+def test_without_a_validation_part_the_best_round_is_the_last(make_run):
+    run = make_run(rounds=((float("nan"), 0, 1), (float("nan"), 1, 1)))
+    assert "best round, 2" in summary(run)
+
+
+def test_the_summary_of_a_reference_forecaster_has_one_line_of_errors(make_run):
+    lines = summary(make_run("ridge", federated=False, scores=(0.25, 0.25))).splitlines()
+    assert lines[2].split() == ["0.2500", "2.5000", "250.0000"]
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("methods", [*methods(), *BASELINES]),
+        ("data", data_sets()),
+        ("models", MODELS),
+        ("metrics", METRICS),
+    ],
+)
+def test_lists_name_everything_and_fit_a_hundred_columns(what, names):
+    lines = LISTS[what]().splitlines()
+    assert set(names) <= {line.split()[0] for line in lines if line}
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_methods_table_is_markdown_of_every_method():
+    rows = cells(methods_table())
+    assert [row[0] for row in rows[1:]] == [f"`{m}`" for m in [*methods(), *BASELINES]]
+    pooled = {row[0] for row in rows if row[2] == "yes"}
+    assert pooled == {f"`{name}`" for name, b in BASELINES.items() if b.pooled}
