@@ -6,6 +6,8 @@ slot of the period for FUELS. Prototypes of N clients are one tensor `(clients, 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -49,30 +51,86 @@ class PrototypeMeans:
         return self._sums / self._counts.clamp(min=1)[..., None]
 
 
+BLOCK = 2**20
+"""Values of a temporary in `jensen_shannon`: 8 MB in double precision."""
+
+ACCURACY = 1e-10
+"""Error of the series in `jensen_shannon`; what is smaller counts as 0."""
+
+MOST_TERMS = 32
+"""Chebyshev terms up to which the series pays."""
+
+
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """Jensen–Shannon divergence in nats between all pairs of distributions.
+    """Jensen–Shannon divergence in nats between softmax distributions, for all pairs.
+
+    The mixture's entropy needs `g(u, v) = m log m` with `m = (eᵘ + eᵛ)/2` for every pair and entry.
+    g is smooth in u, so a Chebyshev series of a dozen terms separates it, `Σₖ Tₖ(u) cₖ(v)`, and all
+    pairs become one matrix product, in bounded memory, to about 1e-10.
 
     Args:
-        p: `(n, d)`, rows non-negative with sum 1.
-        q: `(m, d)`, likewise.
+        p: `(n, d)` logits: any real values, of which softmax makes a distribution.
+        q: `(m, d)` likewise.
 
     Returns:
-        `(n, m)` divergences between 0 and log 2.
+        `(n, m)` divergences between 0 and log 2, in double precision.
 
     Example:
-        >>> p = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-        >>> jensen_shannon(p, p).round(decimals=3)
-        tensor([[0.0000, 0.2160],
-                [0.2160, 0.0000]])
+        >>> logits = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log()
+        >>> jensen_shannon(logits, logits).round(decimals=4)
+        tensor([[0.0000, 0.0507],
+                [0.0507, 0.0000]], dtype=torch.float64)
     """
-    rows = [_entropy((row + q) / 2) for row in p]
-    mixture = torch.stack(rows) if rows else q.new_zeros(0, len(q))
-    return (mixture - (_entropy(p)[:, None] + _entropy(q)) / 2).clamp(min=0)
+    u, v = p.double().log_softmax(-1), q.double().log_softmax(-1)
+    if not len(u) or not len(v):
+        return u.new_zeros(len(u), len(v))
+    low, high = float(u.min()), float(u.max())
+    terms = _terms(high - low)
+    if terms > MOST_TERMS:
+        mixture = torch.stack([_entropy(torch.logaddexp(row, v) - math.log(2)) for row in u])
+    else:
+        mixture = -_separated(u, v, low, high, terms)
+    divergence = mixture - (_entropy(u)[:, None] + _entropy(v)) / 2
+    return divergence.where(divergence > ACCURACY, 0)
 
 
-def _entropy(p: Tensor) -> Tensor:
-    """`-Σ p log p` over the last axis; ten times as fast as `torch.special.entr` on a CPU."""
-    return -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log()).sum(-1)
+def _entropy(log_p: Tensor) -> Tensor:
+    """`-Σ p log p` over the last axis; 0 where p is 0."""
+    return -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
+
+
+def _terms(width: float) -> float:
+    """Chebyshev terms for `ACCURACY` on an interval of u: g's singularities lie at v ± iπ."""
+    if not 0 < width < math.inf:
+        return 1 if width == 0 else math.inf
+    reach = 2 * math.pi / width
+    return math.ceil(-math.log(ACCURACY) / math.asinh(reach)) + 2
+
+
+def _separated(u: Tensor, v: Tensor, low: float, high: float, terms: int) -> Tensor:
+    """`Σ_d g(u_id, v_jd)` of all pairs, `(n, m)`, by Chebyshev series in u on [low, high]."""
+    orders = torch.arange(terms, dtype=u.dtype, device=u.device)
+    angles = (orders + 0.5) * math.pi / terms
+    middle, half = (low + high) / 2, max((high - low) / 2, torch.finfo(u.dtype).tiny)
+    nodes = (middle + half * angles.cos()).exp()
+    to_series = (orders[:, None] * angles).cos() * 2 / terms
+    to_series[0] /= 2
+    total = u.new_zeros(len(u), len(v))
+    width = max(1, BLOCK // (terms * max(len(u), len(v))))
+    for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
+        m = (some_v.exp()[..., None] + nodes) / 2
+        series = m.mul_(m.log()) @ to_series.mT
+        polynomials = _chebyshev((some_u - middle) / half, terms)
+        total.addmm_(polynomials.flatten(1), series.flatten(1).mT)
+    return total
+
+
+def _chebyshev(t: Tensor, terms: int) -> Tensor:
+    """`T₀(t), T₁(t), …` of `(n, d)` values, `(n, d, terms)`."""
+    polynomials = [torch.ones_like(t), t]
+    while len(polynomials) < terms:
+        polynomials.append(2 * t * polynomials[-1] - polynomials[-2])
+    return torch.stack(polynomials[:terms], dim=-1)
 
 
 def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:

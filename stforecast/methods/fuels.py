@@ -200,12 +200,13 @@ class Fuels(Method):
         fresh = uploads["prototypes"]
         if server:
             prototypes, jsd = server["prototypes"].clone(), server["jsd"].clone()
-            ids = of.ids.to(jsd.device)
-            prototypes[ids] = fresh
-            rows = self.divergences(fresh, prototypes)
-            jsd[ids], jsd[:, ids] = rows, rows.T
         else:
-            prototypes, jsd = fresh.clone(), self.divergences(fresh, fresh)
+            prototypes, jsd = fresh.clone(), fresh.new_zeros(len(fresh), len(fresh))
+        ids = of.ids.to(jsd.device)
+        prototypes[ids] = fresh
+        rows = self.divergences(fresh, prototypes)
+        rows[:, ids] = (rows[:, ids] + rows[:, ids].T) / 2  # A tie must not depend on rounding.
+        jsd[ids], jsd[:, ids] = rows, rows.T
         return {"prototypes": prototypes, "jsd": jsd, "threshold": self.threshold(jsd)}
 
     def divergences(self, p: Tensor, q: Tensor) -> Tensor:
@@ -217,7 +218,6 @@ class Fuels(Method):
         """
         if self.options.divergence == "flat":
             p, q = p.flatten(1)[:, None], q.flatten(1)[:, None]
-        p, q = p.double().softmax(-1), q.double().softmax(-1)
         rows = [jensen_shannon(a, b) for a, b in zip(p.unbind(1), q.unbind(1), strict=True)]
         return (torch.stack(rows).mean(0) / p.shape[-1]).float()
 

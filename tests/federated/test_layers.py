@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from stforecast.federated.layers import ClientGRU, ClientLinear
+from stforecast.federated.layers import ClientGRU, ClientLinear, ClientLSTM
 
 CLIENTS, BATCH, STEPS, INPUTS, WIDTH = 3, 4, 5, 2, 6
 
@@ -74,8 +75,69 @@ def test_gru_gradients_agree_with_finite_differences():
     assert torch.autograd.gradcheck(layer, (x,))
 
 
+LSTM_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_lstm_is_the_last_state_of_nn_lstm_for_each_client(steps, layers):
+    names = {f"{n}_l{k}": f"{n}_l{k}" for n in LSTM_NAMES for k in range(layers)}
+    layer = stacked(ClientLSTM(INPUTS, WIDTH, layers))
+    assert dict(layer.named_parameters()).keys() == names.keys()
+    x = torch.randn(CLIENTS, BATCH, steps, INPUTS, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    y.square().sum().backward()
+    for k in range(layers if steps == 1 else 0):  # The first step has no hidden product.
+        weight = getattr(layer, f"weight_hh_l{k}")
+        assert weight.grad is None
+        weight.grad = torch.zeros_like(weight)
+    for i in range(CLIENTS):
+        alone = reference(nn.LSTM(INPUTS, WIDTH, layers, batch_first=True), layer, names, i)
+        own = x.detach()[i].requires_grad_()
+        expected = alone(own)[0][:, -1]
+        expected.square().sum().backward()
+        torch.testing.assert_close(y[i], expected)
+        torch.testing.assert_close(x.grad[i], own.grad)
+        check_gradients(layer, alone, names, i)
+
+
+def test_lstm_gradients_agree_with_finite_differences():
+    layer = stacked(ClientLSTM(1, 2, 2))
+    x = torch.randn(CLIENTS, 2, 3, 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layer, (x,))
+
+
+def test_lstm_drops_values_between_layers_only_and_only_in_training():
+    """Of two layers, the output of the lower one is thinned at every step; its states are not."""
+    layer = stacked(ClientLSTM(INPUTS, WIDTH, 2, dropout=0.5))
+    x = torch.randn(CLIENTS, BATCH, STEPS, INPUTS, dtype=torch.float64)
+    torch.manual_seed(3)
+    kept = F.dropout(torch.ones(CLIENTS, STEPS, BATCH, WIDTH, dtype=torch.float64), 0.5)
+    torch.manual_seed(3)
+    thinned = layer(x)
+    whole = layer.eval()(x)
+    for i in range(CLIENTS):
+        lower, upper = (
+            reference(
+                nn.LSTM(width, WIDTH, batch_first=True),
+                layer,
+                {f"{n}_l{k}": f"{n}_l0" for n in LSTM_NAMES},
+                i,
+            )
+            for k, width in enumerate((INPUTS, WIDTH))
+        )
+        between = lower(x[i])[0]
+        torch.testing.assert_close(whole[i], upper(between)[0][:, -1])
+        torch.testing.assert_close(thinned[i], upper(between * kept[i].transpose(0, 1))[0][:, -1])
+    assert not torch.allclose(thinned, whole)
+    one_layer = stacked(ClientLSTM(INPUTS, WIDTH, 1, dropout=0.5))
+    assert torch.equal(one_layer(x), one_layer.eval()(x))
+
+
 @pytest.mark.parametrize(
-    ("kind", "fan", "width"), [(ClientLinear, 9, 200), (ClientGRU, 64, 64)], ids=["linear", "gru"]
+    ("kind", "fan", "width"),
+    [(ClientLinear, 9, 200), (ClientGRU, 64, 64), (ClientLSTM, 64, 64)],
+    ids=["linear", "gru", "lstm"],
 )
 def test_initial_weights_fill_the_range_of_torch_with_one_client(kind, fan, width):
     bound = 1 / math.sqrt(fan)
