@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Stacked(nn.Module):
@@ -80,6 +81,69 @@ def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor | None) -> Tenso
     reset, update = gates.chunk(2, dim=-1)
     new = torch.tanh(torch.addcmul(inputs[..., 2 * size :], reset, recurrent[..., 2 * size :]))
     return new - update * new if hidden is None else torch.lerp(new, hidden, update)
+
+
+class ClientLSTM(Stacked):
+    """`nn.LSTM` for each client, returning the last hidden state of the top layer.
+
+    The gates and their order (input, forget, cell, output) and the parameters' names are those of
+    `torch.nn.LSTM`; the weights are stored transposed, `(in, 4 hidden)`, so that a step is one
+    batched product. The first step skips the hidden product, since h₀ = c₀ = 0.
+
+    Args:
+        input_size: values a time step.
+        hidden_size: width of the hidden state.
+        num_layers: LSTMs on top of each other, at least 1.
+        dropout: share of the values between two layers that training zeroes, in [0, 1).
+
+    Shapes:
+        x: `(clients, batch, steps, input_size)`; returns `(clients, batch, hidden_size)`.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.num_layers, self.dropout = num_layers, dropout
+        bound, gates = 1 / math.sqrt(hidden_size), 4 * hidden_size
+        for layer in range(num_layers):
+            width = hidden_size if layer else input_size
+            setattr(self, f"weight_ih_l{layer}", _uniform(bound, width, gates))
+            setattr(self, f"weight_hh_l{layer}", _uniform(bound, hidden_size, gates))
+            setattr(self, f"bias_ih_l{layer}", _uniform(bound, gates))
+            setattr(self, f"bias_hh_l{layer}", _uniform(bound, gates))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run over the steps, layer by layer, and return the last hidden state."""
+        states = self._layer(0, x.transpose(1, 2))
+        for layer in range(1, self.num_layers):
+            between = F.dropout(torch.stack(states, dim=1), self.dropout, self.training)
+            states = self._layer(layer, between)
+        return states[-1]
+
+    def _layer(self, layer: int, values: Tensor) -> list[Tensor]:
+        """Hidden states of one layer after each step of `values` `(clients, steps, batch, in)`."""
+        clients, steps, batch, _ = values.shape
+        weight_ih, weight_hh, bias_ih, bias_hh = (
+            getattr(self, f"{name}_l{layer}")
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        bias = (bias_ih + bias_hh).unsqueeze(1)
+        inputs = torch.baddbmm(bias, values.reshape(clients, steps * batch, -1), weight_ih)
+        first, *rest = inputs.view(clients, steps, batch, -1).unbind(1)
+        hidden, cell = _lstm_step(first, None)
+        states = [hidden]
+        for step in rest:
+            hidden, cell = _lstm_step(torch.baddbmm(step, hidden, weight_hh), cell)
+            states.append(hidden)
+        return states
+
+
+def _lstm_step(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
+    into, forget, new, out = gates.chunk(4, dim=-1)
+    fresh = torch.sigmoid(into) * torch.tanh(new)
+    cell = fresh if cell is None else torch.addcmul(fresh, torch.sigmoid(forget), cell)
+    return torch.sigmoid(out) * torch.tanh(cell), cell
 
 
 def _uniform(bound: float, *shape: int) -> nn.Parameter:

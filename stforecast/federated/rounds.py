@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 COHORT_ON_CPU = 16
 """Clients trained together on a CPU: about what keeps parameters and moments in cache."""
 
+ROWS_ON_CPU = 1024
+"""Samples in a cohort's batch on a CPU, which keep activations there; at least 4 clients."""
+
 PREDICT_ROWS_ON_CPU = 128
 """Samples of a client predicted at once on a CPU: activations then stay in cache."""
 
@@ -69,7 +72,7 @@ class Federation:
         validation: samples to choose the best round by, or None.
         seed: seed of the run.
         device: where to compute.
-        cohort_size: most clients trained together; None takes 16 on a CPU, all on a GPU.
+        cohort_size: most clients trained together; None takes up to 16 on a CPU, all on a GPU.
         uplink: what is done to uploads on their way.
 
     Attributes:
@@ -94,13 +97,16 @@ class Federation:
         self.method, self.seed, self.device = method, seed, torch.device(device)
         self.train = train.to(device)
         self.validation = validation.to(device) if validation is not None else None
-        self.cohort_size = cohort_size or (
-            COHORT_ON_CPU if self.device.type == "cpu" else len(train)
-        )
+        self.cohort_size = cohort_size or self._cohort_size(len(train))
         self.uplink = uplink or Uplink()
         self.state = self._initial_state()
         self.best: State | None = None
         self.reports: list[RoundReport] = []
+
+    def _cohort_size(self, n_clients: int) -> int:
+        if self.device.type != "cpu":
+            return n_clients
+        return max(4, min(COHORT_ON_CPU, ROWS_ON_CPU // self.method.training.batch_size))
 
     def _initial_state(self) -> State:
         n = len(self.train)

@@ -258,3 +258,9 @@ def test_a_diverged_round_is_told(federate, caplog):
     federation.state.clients.params["head.bias"].fill_(math.nan)
     federation.run_round()
     assert "round 1: the training loss is nan" in caplog.text
+
+
+def test_big_batches_make_small_cohorts(federate):
+    assert federate(Method, (200,) * 20, batch_size=100).cohort_size == 10
+    assert federate(Method, (2000,) * 20, batch_size=2000).cohort_size == 4
+    assert federate(Method, (200,) * 20, batch_size=100, cohort_size=7).cohort_size == 7
