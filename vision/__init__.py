@@ -1,1 +1,1 @@
-"""Images on the same federated core: the home of PFPL, GLDP and FedTA, of which none is here yet."""
+"""Images on the same federated core; PFPL, GLDP and FedTA are to come."""
