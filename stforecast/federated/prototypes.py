@@ -99,11 +99,11 @@ def _entropy(log_p: Tensor) -> Tensor:
     return -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
 
 
-def _terms(width: float) -> float:
+def _terms(width: float) -> int:
     """Chebyshev terms for `ACCURACY` on an interval of u: g's singularities lie at v ± iπ."""
-    if not 0 < width < math.inf:
-        return 1 if width == 0 else math.inf
-    reach = 2 * math.pi / width
+    if not math.isfinite(width):
+        return MOST_TERMS + 1
+    reach = 2 * math.pi / max(width, 1e-3)
     return math.ceil(-math.log(ACCURACY) / math.asinh(reach)) + 2
 
 
