@@ -24,15 +24,18 @@ from experiments.options import (
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     from stforecast.baselines import BASELINES
-    from stforecast.config import RunOptions, sections
+    from stforecast.config import RunOptions, defaults, sections
 
-    method, model = peek(args, "--method", "fuels"), peek(args, "--model", RunOptions.model)
+    method = peek(args, "--method", "fuels")
+    made_for = defaults(method)
+    model = peek(args, "--model", made_for.get("model", RunOptions.model))
     unused = f" (not used by {method})" if method in BASELINES else ""
     titles = {
-        "data": "Data", "window": "Windows", "training": f"Training{unused}", "run": "Computation",
+        "data": "Data", "window": "Windows", "training": f"Training{unused}",
+        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "run": "Computation",
         "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
     }  # fmt: skip
-    return {titles[s]: from_dataclass(t) for s, t in sections(method, model).items()}
+    return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
 
 
 @click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)

@@ -29,11 +29,17 @@ HELP_WIDTH = 78
 """Columns of help that is not wrapped to the terminal, such as lists."""
 
 
-def from_dataclass(options: type) -> list[click.Option]:
-    """One option for each field, described by the docstring's `Attributes`."""
+def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> list[click.Option]:
+    """One option for each field, described by the docstring's `Attributes`.
+
+    Args:
+        options: a dataclass.
+        defaults: values by field name in place of the dataclass's own.
+    """
     hints, texts = typing.get_type_hints(options), entries(options.__doc__, "Attributes")
+    given = defaults or {}
     return [
-        _option(f.name, hints[f.name], _default(f), texts.get(f.name, ""))
+        _option(f.name, hints[f.name], given.get(f.name, _default(f)), texts.get(f.name, ""))
         for f in dataclasses.fields(options)
     ]
 

@@ -21,7 +21,9 @@ from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
 from stforecast.federated.options import check_options
 from stforecast.federated.training import Training
+from stforecast.federated.uplink import Uplink
 from stforecast.models import MODELS
+from stforecast.task import LossOptions
 from stforecast.windows import WindowSpec
 
 
@@ -73,7 +75,9 @@ class Config:
         method: name of a method or of a reference forecaster.
         data: what is forecast.
         window: which steps a window reads and forecasts.
-        training: rounds, batches and the like; of no effect on reference forecasters.
+        training: rounds, batches and the like; like the next two, only for federated methods.
+        loss: what training minimises.
+        uplink: what is done to uploads on their way.
         run: model, seed, device.
         method_options: an instance of the method's `Options`.
         model_options: an instance of the model's `Options`.
@@ -83,6 +87,8 @@ class Config:
     data: DataOptions
     window: WindowSpec
     training: Training
+    loss: LossOptions
+    uplink: Uplink
     run: RunOptions
     method_options: Any
     model_options: Any
@@ -107,10 +113,23 @@ def options_type(method: str) -> type:
     Raises:
         InputError: listing the methods if there is no such one.
     """
+    return _find(method).Options
+
+
+def defaults(method: str) -> dict[str, Any]:
+    """Settings that a method is made for, by flat name, where they are not everyone's.
+
+    Raises:
+        InputError: listing the methods if there is no such one.
+    """
+    return dict(getattr(_find(method), "defaults", {}))
+
+
+def _find(method: str) -> Any:
     known: dict[str, Any] = {**methods(), **BASELINES}
     if method not in known:
         raise choose("method", method, known)
-    return known[method].Options
+    return known[method]
 
 
 def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
@@ -125,6 +144,8 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
         "data": DataOptions,
         "window": WindowSpec,
         "training": Training,
+        "loss": LossOptions,
+        "uplink": Uplink,
         "run": RunOptions,
         "method_options": options_type(method),
         "model_options": MODELS[model].Options,
@@ -137,6 +158,7 @@ def resolve(method: str, **settings: Any) -> Config:
     Raises:
         InputError: for an unknown name (with those like it) or a value that does not fit.
     """
+    settings = {**defaults(method), **settings}
     types = sections(method, str(settings.get("model", RunOptions.model)))
     owner = {f.name: section for section, t in types.items() for f in dataclasses.fields(t)}
     if unknown := settings.keys() - owner.keys():

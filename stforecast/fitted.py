@@ -99,7 +99,7 @@ def build_method(config: Config) -> Method:
         return model(window, config.model_options)
 
     population = Population(build, config.run.seed)
-    task = ForecastTask(n_keys=window.period)
+    task = ForecastTask(window.period, config.loss)
     return find_method(config.method)(population, task, config.training, config.method_options)
 
 
@@ -140,6 +140,7 @@ def train(
         seed=config.run.seed,
         device=pick_device(config.run.device),
         cohort_size=config.run.cohort or None,
+        uplink=config.uplink,
     )
     federation.run(after_round)
     last = federation.ready()

@@ -26,6 +26,7 @@ import xarray as xr
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError
+from stforecast.federated.privacy import epsilon
 from stforecast.federated.rounds import RoundReport
 from stforecast.forecaster import Forecaster
 
@@ -121,11 +122,21 @@ def run(
         "clients": len(forecaster.cells),
         "federated": forecaster.config.federated,
         "seconds": round(time.perf_counter() - start, 3),
+        **_privacy(forecaster),
         "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
     }
     with atomic_path(out / "run.json") as part:
         part.write_text(json.dumps(about, indent=2) + "\n")
     return Run(out, about)
+
+
+def _privacy(forecaster: Forecaster) -> dict[str, Any]:
+    """What the Gaussian mechanism on uploads guarantees, where it was used."""
+    uplink, uploads = forecaster.config.uplink, len(forecaster.rounds_)
+    if not uplink.private or not uploads:
+        return {}
+    guarantee = {"epsilon": epsilon(uplink, uploads), "delta": uplink.privacy_delta}
+    return {"privacy": {**guarantee, "of": "a client's whole training series", "uploads": uploads}}
 
 
 def _check_new(out: Path) -> None:

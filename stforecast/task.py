@@ -1,15 +1,36 @@
-"""Forecasting as the federated core's task: masked squared error, keyed by slot of the period."""
+"""Forecasting as the federated core's task: masked errors, keyed by slot of the period."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from stforecast.federated.data import Batch, ClientData
+from stforecast.federated.options import check_options
 from stforecast.windows import Windows
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What training minimises; rounds are always judged by the squared error.
+
+    Attributes:
+        loss: `mse`, squared error (FUELS, Eq. 14), or `huber`, which is squared up to huber_delta
+            and linear beyond, so that bursts of traffic weigh less.
+        huber_delta: in z-scores, positive.
+    """
+
+    loss: Literal["mse", "huber"] = "mse"
+    huber_delta: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("huber_delta",))
 
 
 @dataclass(frozen=True)
@@ -18,13 +39,21 @@ class ForecastTask:
 
     Attributes:
         n_keys: slots of the period.
+        options: what training minimises.
     """
 
     n_keys: int
+    options: LossOptions = LossOptions()
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """Mean squared error of each client over its observed targets (FUELS, Eq. 14)."""
-        total, count = self.score(prediction, batch)
+        """Mean loss of each client over its observed targets."""
+        if self.options.loss == "mse":
+            total, count = self.score(prediction, batch)
+        else:
+            error = F.huber_loss(
+                prediction, batch["y"], reduction="none", delta=self.options.huber_delta
+            )
+            total, count = torch.where(batch["mask"], error, 0.0).sum(-1), batch["mask"].sum(-1)
         return total.sum(1) / count.sum(1).clamp(min=1)
 
     def keys(self, batch: Batch) -> Tensor:

@@ -83,6 +83,8 @@ class Method:
     personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     Options: ClassVar[type] = NoOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Settings of the run that the method is made for, by name, where the user gives none."""
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None

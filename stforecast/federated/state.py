@@ -158,7 +158,7 @@ class Cohort:
         self.memory = take(clients.memory, ids)
         self._moments = {name: take(ts, ids) for name, ts in clients.moments.items()}
         self._clients = clients
-        self._optimizer = Optimizer(self.params, self._moments, training)
+        self._optimizer = Optimizer(self.params, self._moments, training, round)
         self.epoch = 0
         self.records: dict[str, list[Tensor]] = {}
         self.scratch: dict[str, Any] = {}

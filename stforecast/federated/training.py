@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -28,7 +30,8 @@ class Training:
         rounds: communication rounds, at least 1.
         epochs: local epochs a round.
         batch_size: samples a batch; FUELS needs it equal to the period.
-        lr: learning rate.
+        lr: learning rate, in the first round.
+        schedule: `constant`, or `cosine`: from lr down to 0 over the rounds by half a cosine.
         optimizer: `adam` or `sgd`; its state stays with each client from round to round.
         momentum: momentum of `sgd`.
         weight_decay: L2 penalty added to the gradient.
@@ -42,6 +45,7 @@ class Training:
     epochs: int = 1
     batch_size: int = 24
     lr: float = 1e-3
+    schedule: Literal["constant", "cosine"] = "constant"
     optimizer: Literal["adam", "sgd"] = "adam"
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -59,6 +63,12 @@ class Training:
         if not 0 < self.participation <= 1:
             raise InputError(f"participation is {self.participation}; it must be in (0, 1]")
 
+    def lr_in(self, round: int) -> float:
+        """Learning rate of a round, counted from 0."""
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * (1 + math.cos(math.pi * round / self.rounds)) / 2
+
 
 class Optimizer:
     """Steps the stacked parameters of one cohort; each client is as if optimised alone.
@@ -70,9 +80,13 @@ class Optimizer:
         params: leaf tensors `(clients, …)` that require gradients; changed in place.
         moments: the optimiser's state for them; changed in place.
         training: learning rate and the like.
+        round: index of the round, from 0.
     """
 
-    def __init__(self, params: Params, moments: Moments, training: Training) -> None:
+    def __init__(
+        self, params: Params, moments: Moments, training: Training, round: int = 0
+    ) -> None:
+        training = dataclasses.replace(training, lr=training.lr_in(round))
         self._torch = OPTIMIZERS[training.optimizer](list(params.values()), training)
         self._steps = moments.get(STEPS, {})
         for name, p in params.items():

@@ -119,3 +119,17 @@ def test_values_out_of_range_are_refused(settings, message):
 def test_negative_values_are_refused(name):
     with pytest.raises(InputError, match=name):
         Training(**{name: -1})
+
+
+def test_a_cosine_schedule_falls_from_lr_to_nearly_0():
+    training = Training(rounds=4, lr=0.1, schedule="cosine")
+    expected = [0.1, 0.1 * (2 + 2**0.5) / 4, 0.05, 0.1 * (2 - 2**0.5) / 4]
+    assert [training.lr_in(r) for r in range(4)] == pytest.approx(expected)
+    assert {Training(rounds=4, lr=0.1).lr_in(r) for r in range(4)} == {0.1}
+
+
+def test_the_optimizer_steps_by_the_rounds_rate():
+    training = Training(rounds=4, lr=0.1, schedule="cosine", optimizer="sgd")
+    params = {"a": torch.ones(1, 1).requires_grad_()}
+    Optimizer(params, zero_moments(params, training), training, round=2).step(params["a"].sum(1))
+    assert params["a"].item() == pytest.approx(1 - 0.05)

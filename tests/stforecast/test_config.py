@@ -22,9 +22,9 @@ def test_each_setting_reaches_the_dataclass_that_has_it():
 
 @pytest.mark.parametrize("method", EVERY_METHOD)
 def test_flat_settings_resolve_to_the_same_config(method):
-    config = resolve(method, rounds=3, split="fedda", seed=5, fusion="concat")
+    config = resolve(method, rounds=3, split="fedda", seed=5, scale="global")
     flat = config.flat()
-    assert (flat["method"], flat["rounds"], flat["fusion"]) == (method, 3, "concat")
+    assert (flat["method"], flat["rounds"], flat["scale"]) == (method, 3, "global")
     assert resolve(**flat) == config
 
 

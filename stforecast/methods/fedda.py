@@ -1,0 +1,313 @@
+"""FedDA: clusters of alike clients, joined by attention and held to a model trained beforehand.
+
+Zhang, Dang, Shihada, Alouini: Dual Attention-Based Federated Learning for Wireless Traffic
+Prediction, INFOCOM 2021, arXiv 2110.05183.
+
+In the first round every client sends a small augmented sample of its data; on it the server trains
+the quasi-global model w_Q, and by it groups the clients. From then on clients train the global
+model; the server joins their models within each cluster, then the clusters' models, by one rule
+(these two levels are the dual attention). For each layer of a model w and the models w_i it joins:
+
+    w ← w - ε (Σ_i α_i (w - w_i) + ρ β (w - w_Q))
+    α = softmax_i ‖w - w_i‖,  β = softmax_layers ‖w - w_Q‖
+
+A layer is a parameter tensor. Distances have a plus sign, so who is farther counts more, as in
+FedAtt (Ji et al., IJCNN 2019, arXiv 1812.07108); the temperature is 1. Rule, sign and defaults are
+the released code's: of the paper only the abstract could be read. Buffers (running statistics),
+which the code's model lacks, are means weighted by samples: ρ could make a variance negative.
+
+What leaves a client: in the first round the mean of its windows for each (week, slot of the
+period), its average days so to speak, of which φ decides how many are drawn; the mean targets of
+all of them, its profile; and its location where the data know one (else the profiles alone are
+clustered). φ thus spares bytes, not privacy. In later rounds, the model's parameters and buffers.
+
+Where this departs from the released code:
+
+- The code cuts windows from the series of mean targets. Here the window of a (week, slot) is the
+  mean of its windows: periodic inputs stay days apart (there they are weeks apart), no week is lost
+  as history, and any input of the windows is kept. Weeks are counted from the first window, not by
+  the calendar; what is left over joins the last one.
+- Clusters' models are updated. There they stay at w_Q for good, where ρ has no effect on them.
+- Location and profile give each other's k-means its start in turn, until both agree. There location
+  always starts from the origin, so nothing alternates.
+- The warm-up's second fall of the learning rate comes. There it is due at epoch 112.5, thus never.
+- Two unused weights of the code's model do not take part in β.
+
+Kept: the warm-up reads one client after another, unshuffled; even with φ = 1 windows are drawn with
+replacement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.data import ClientData, take
+from stforecast.federated.method import Participants
+from stforecast.federated.methods.fedavg import FedAvg, weighted_mean
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params
+from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.profiles import cluster_clients, mean_windows, zscored
+
+SERVER_SEED = (0, 0, 4)
+"""Key of the server's random numbers, beside those that the core and the methods' clients use."""
+
+
+@dataclass(frozen=True)
+class FedDAOptions:
+    """Settings of FedDA: the defaults of the released code's arguments.
+
+    Its scripts pass `clusters` 16, `warmup_lr` 0.1 and `rho` -0.3 to 0.3.
+
+    Attributes:
+        clusters: groups of clients; fewer where fewer clients differ.
+        phi: φ, share of a client's mean windows that it sends, drawn with replacement, in (0, 1].
+        rho: ρ, weight of the pull towards the quasi-global model; negative pushes away from it.
+        epsilon: ε, step of the server, positive.
+        warmup_epochs: epochs in which the server trains the quasi-global model; 0 leaves it as
+            initialised.
+        warmup_lr: learning rate of that training, a tenth of it after half and a hundredth after
+            three quarters of the epochs. 0.1 overfits the mean windows of a few weeks.
+        warmup_momentum: momentum of its SGD.
+        warmup_batch_size: windows a batch.
+        profile_periods: periods in a "week" of the profile; 7 makes weeks of days.
+        profile_zscore: whether a client z-scores what it sends by mean and deviation of its mean
+            targets. Calendar inputs would be scaled with the rest: set False with them.
+    """
+
+    clusters: int = 4
+    phi: float = 1.0
+    rho: float = 0.2
+    epsilon: float = 1.0
+    warmup_epochs: int = 150
+    warmup_lr: float = 1e-4
+    warmup_momentum: float = 0.9
+    warmup_batch_size: int = 64
+    profile_periods: int = 7
+    profile_zscore: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(
+            self,
+            positive=(
+                "clusters", "phi", "epsilon", "warmup_lr", "warmup_batch_size", "profile_periods"
+            ),
+            not_negative=("warmup_epochs", "warmup_momentum"),
+            share=("phi",),
+        )  # fmt: skip
+        if not math.isfinite(self.rho):
+            raise InputError(f"rho is {self.rho}; it must be a finite number")
+
+
+class FedDA(FedAvg):
+    """FedDA. The server keeps `quasi.…` w_Q, `cluster.…` `(clusters, …)`, `global.…` and `label`.
+
+    The first round trains no client; its reported loss is that of the untrained model.
+    """
+
+    name = "fedda"
+    summary = "joins models within and between clusters by attention, held to a warm-up model"
+    paper = "Zhang et al., INFOCOM 2021"
+    views = ("global",)
+    Options = FedDAOptions
+    options: FedDAOptions
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """The common initial model, and how many samples every client's profile is made of."""
+        samples = sizes.min().clone()
+        if samples < self.task.n_keys:
+            raise InputError(
+                f"fedda averages whole periods: client {int(sizes.argmin())} has {int(samples)} "
+                f"training samples, a period has {self.task.n_keys}; use longer data"
+            )
+        model = super().init(clients, sizes, seed)
+        return {**model, "samples": samples, "seed": torch.tensor(seed)}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The model to train from; in the first round, the length of the profile."""
+        if "samples" in server:
+            return {"samples": server["samples"].expand(len(to.ids))}
+        return self.models_for(server, to)
+
+    def models_for(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The global model, to everyone the same."""
+        return super().broadcast(self.kept(server, "global."), to)
+
+    def kept(self, server: dict[str, Tensor], prefix: str) -> Params:
+        """One of the server's models, in the model's own order: sums over layers depend on it."""
+        return {name: server[prefix + name] for name in self.population.names}
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train the model received; in the first round, send the augmented sample instead."""
+        if "samples" in payload:
+            return self.augmented_sample(cohort, int(payload["samples"][0]))
+        return super().local_update(cohort, payload)
+
+    @torch.no_grad()
+    def augmented_sample(self, cohort: Cohort, samples: int) -> Payload:
+        """Mean windows `x`, `y`, `mask` drawn with share φ; `profile`, and `location` if known."""
+        o, tensors = self.options, cohort.data.tensors
+        self.population.train(False)
+        for batch in cohort.batches(1):
+            features = self.population.encode(cohort.state, batch["x"])
+            cohort.record("loss", self.task_loss(cohort, features, batch))
+        self.population.train()
+        data = {name: tensors[name][:, :samples] for name in ("x", "y", "mask", "slot")}
+        means = mean_windows(data, self.task.n_keys, o.profile_periods)
+        if o.profile_zscore:
+            means = zscored(means)
+        n = means["y"].shape[1]
+        size = (max(1, int(o.phi * n)),)
+        drawn = torch.stack([torch.randint(n, size, generator=g) for g in cohort.generators])
+        client = torch.arange(len(cohort))[:, None]
+        sent = {name: t[client, drawn] for name, t in means.items()}
+        sent["profile"] = means["y"][..., 0]
+        if "location" in tensors:
+            sent["location"] = tensors["location"][:, 0]
+        return sent
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Join models within each cluster, then those of the clusters that took part."""
+        if "samples" in server:
+            return self.warm_up(server, uploads)
+        quasi = self.kept(server, "quasi.")
+        clusters = {name: t.clone() for name, t in self.kept(server, "cluster.").items()}
+        label = server["label"][of.ids]
+        present = label.unique()
+        members = [(label == cluster).nonzero().squeeze(1) for cluster in present]
+        for cluster, ids in zip(present, members, strict=True):
+            model = {name: t[cluster] for name, t in clusters.items()}
+            joined = self.joined(model, take(uploads, ids), of.sizes[ids], quasi)
+            for name, t in joined.items():
+                clusters[name][cluster] = t
+        weights = torch.stack([of.sizes[ids].sum() for ids in members])
+        joined = self.joined(self.kept(server, "global."), take(clusters, present), weights, quasi)
+        return {**server, **prefixed("cluster.", clusters), **prefixed("global.", joined)}
+
+    def joined(self, model: Params, uploads: Params, sizes: Tensor, quasi: Params) -> Params:
+        """A model moved towards `uploads` `(n, …)`, its buffers their mean by `sizes` `(n,)`."""
+        trained = self.population.parameters(1)
+        weights = {name: t for name, t in model.items() if name in trained}
+        moved = attend(weights, uploads, quasi, self.options.rho, self.options.epsilon)
+        averaged = {n: weighted_mean(t, sizes) for n, t in uploads.items() if n not in trained}
+        return {**moved, **averaged}
+
+    def warm_up(self, server: dict[str, Tensor], uploads: Payload) -> dict[str, Tensor]:
+        """Train the quasi-global model, group the clients, start every model from the former."""
+        seed = generator(int(server["seed"]), *SERVER_SEED).initial_seed()
+        initial = self.kept(server, "")
+        quasi = self.quasi_global(initial, uploads, seed)
+        location = uploads.get("location")
+        label = torch.from_numpy(
+            cluster_clients(
+                uploads["profile"].cpu().numpy(),
+                None if location is None else location.cpu().numpy(),
+                self.options.clusters,
+                seed % 2**32,
+            )
+        ).to(uploads["profile"].device)
+        k = int(label.max()) + 1
+        return {
+            **prefixed("quasi.", quasi),
+            **prefixed("cluster.", {n: t.repeat(k, *[1] * t.ndim) for n, t in quasi.items()}),
+            **prefixed("global.", {n: t.clone() for n, t in quasi.items()}),
+            "label": label,
+        }
+
+    def quasi_global(self, initial: Params, sample: Payload, seed: int) -> Params:
+        """The initial model trained on all clients' mean windows, in their order, by SGD.
+
+        Args:
+            initial: parameters and buffers `(…)`.
+            sample: `x`, `y` and `mask` `(clients, windows, …)`.
+            seed: of dropout.
+
+        Raises:
+            InputError: if the training diverges.
+        """
+        o = self.options
+        model = {name: t[None].clone() for name, t in initial.items()}
+        params = [model[name].requires_grad_() for name in self.population.parameters(1)]
+        optimizer = torch.optim.SGD(params, lr=o.warmup_lr, momentum=o.warmup_momentum)
+        falls = [o.warmup_epochs // 2, 3 * o.warmup_epochs // 4]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma=0.1)
+        pooled = {name: sample[name].flatten(0, 1)[None] for name in ("x", "y", "mask")}
+        windows = ClientData(pooled, torch.tensor([pooled["x"].shape[1]]))
+        with server_randomness(seed, params[0].device), torch.enable_grad():
+            self.population.train()
+            for _ in range(o.warmup_epochs):
+                for batch in windows.chunks(o.warmup_batch_size):
+                    optimizer.zero_grad()
+                    features = self.population.encode(model, batch["x"])
+                    self.task.loss(self.population.decode(model, features), batch).sum().backward()
+                    optimizer.step()
+                schedule.step()
+        if not all(p.isfinite().all() for p in params):
+            raise InputError(
+                f"fedda's quasi-global model diverged: warmup_lr is {o.warmup_lr}; take a smaller "
+                "--warmup-lr"
+            )
+        return {name: t.detach()[0] for name, t in model.items()}
+
+
+class FedDAClusters(FedDA):
+    """FedDA in which clients train, and predict with, the model of their own cluster.
+
+    Not in the paper: personal models for groups of clients, joined within clusters alone.
+    """
+
+    name = "fedda_clusters"
+    summary = "FedDA whose clusters keep models of their own (not in the paper)"
+    views = ("personal",)
+
+    def models_for(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """Each client's cluster's model."""
+        label = server["label"][to.ids.to(server["label"].device)]
+        return {name: t[label] for name, t in self.kept(server, "cluster.").items()}
+
+
+@contextmanager
+def server_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Key torch's global generators, which dropout uses, and leave them as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: float) -> Params:
+    """One step of a model towards those it joins and the quasi-global one (formula above).
+
+    Args:
+        model: w, `(…)` by layer.
+        uploads: w_i, `(n, …)`.
+        quasi: w_Q, `(…)`.
+        rho: ρ.
+        epsilon: ε.
+
+    Returns:
+        The model after the step.
+    """
+    far = torch.stack([(w - quasi[name]).norm() for name, w in model.items()])
+    moved = {}
+    for (name, w), pull in zip(model.items(), far.softmax(0), strict=True):
+        differences = w - uploads[name]
+        attention = differences.flatten(1).norm(dim=1).softmax(0)
+        towards_uploads = (attention.view(-1, *[1] * w.ndim) * differences).sum(0)
+        moved[name] = w - epsilon * (towards_uploads + rho * pull * (w - quasi[name]))
+    return moved
+
+
+def prefixed(prefix: str, tensors: Params) -> Params:
+    """The tensors under longer names."""
+    return {prefix + name: t for name, t in tensors.items()}

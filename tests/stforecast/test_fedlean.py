@@ -1,0 +1,38 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from stforecast import Forecaster
+from stforecast.config import defaults, resolve
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
+    daily = np.sin(2 * np.pi * hours.hour / 24)
+    values = daily.to_numpy()[:, None] + 0.1 * rng.normal(size=(len(hours), 3))
+    return pd.DataFrame(values, hours, ["a", "b", "c"])
+
+
+def test_it_comes_with_the_settings_that_it_is_made_for():
+    config = resolve("fedlean")
+    assert (config.run.model, config.loss.loss) == ("mlp", "huber")
+    assert (config.window.n_inputs, config.training.schedule) == (20, "cosine")
+    assert resolve("fedlean", model="dual_gru", extra_lags="", calendar="none").window.n_inputs == 9
+    assert defaults("fuels") == {}
+    assert resolve("fuels").run.model == "dual_gru"
+
+
+def test_only_the_encoder_is_sent_and_shared(table):
+    forecaster = Forecaster("fedlean", split="days:8,3,3", rounds=2).fit(table)
+    floats = forecaster.rounds_["bytes_up"] / 3 / 4
+    assert set(floats) == {20 * 64 + 64 + 64 * 32 + 32} == {3424}
+    clients = forecaster._fitted["last"].state.clients.params
+    assert not (clients["head.weight"] == clients["head.weight"][:1]).all()
+
+
+def test_it_forecasts_what_a_saved_one_forecasts(table, tmp_path):
+    forecaster = Forecaster("fedlean", split="days:8,3,3", rounds=2).fit(table)
+    again = Forecaster.load(forecaster.save(tmp_path))
+    pd.testing.assert_frame_equal(again.predict(table, 3), forecaster.predict(table, 3))
