@@ -159,10 +159,10 @@ class Forecaster:
                 f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
                 f"fitted on {in_minutes(self.step)}; prepare the history with that step"
             )
-        if len(series.values) < self.config.window.max_lag:
+        if len(series.values) < self.config.window.reach:
             raise InputError(
                 f"{series.name} has {len(series.values)} steps; the model reads "
-                f"{self.config.window.max_lag} steps back, so give a longer history"
+                f"{self.config.window.reach} steps back, so give a longer history"
             )
         known = series.select(self.cells)
         if extra := len(series.cells) - len(self.cells):

@@ -102,6 +102,11 @@ class WindowSpec:
         """Steps of history that the first window needs; further lags may lie before it."""
         return max(self.closeness, self.periods * self.period)
 
+    @property
+    def reach(self) -> int:
+        """Steps back that the furthest input lies."""
+        return max(self.max_lag, *self.further_lags, 0)
+
 
 @dataclass(frozen=True, eq=False)
 class Windows:

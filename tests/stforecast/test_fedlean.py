@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import defaults, resolve
 
@@ -30,6 +31,13 @@ def test_only_the_encoder_is_sent_and_shared(table):
     assert set(floats) == {20 * 64 + 64 + 64 * 32 + 32} == {3424}
     clients = forecaster._fitted["last"].state.clients.params
     assert not (clients["head.weight"] == clients["head.weight"][:1]).all()
+
+
+def test_a_history_must_reach_as_far_back_as_the_inputs(table):
+    forecaster = Forecaster("fedlean", split="days:8,3,3", rounds=1).fit(table)
+    assert len(forecaster.predict(table[-169:])) == 1
+    with pytest.raises(InputError, match="has 168 steps; the model reads 169 steps back"):
+        forecaster.predict(table[-168:])
 
 
 def test_it_forecasts_what_a_saved_one_forecasts(table, tmp_path):
