@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import logging
+import os
+import platform
 import tempfile
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,9 @@ from data_prep.cube import atomic_path
 from data_prep.errors import InputError
 from data_prep.registry import find_data_set
 from data_prep.simulate import simulate
-from experiments.grid import City, Entry, Grid, slug
+from experiments.figures import Gallery, draw_figures
+from experiments.grid import City, Entry, Grid
+from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.report import results_table
 from stforecast.config import resolve
@@ -34,10 +40,12 @@ class Outcome:
     Attributes:
         runs: finished runs.
         failures: folder of each failed run below `runs/` to its error's one line.
+        gallery: its figures.
     """
 
     runs: list[Run]
     failures: dict[str, str]
+    gallery: Gallery = field(default_factory=Gallery)
 
 
 @dataclass(frozen=True)
@@ -51,14 +59,14 @@ class _Job:
 
 
 def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:
-    """Do every run of the grid that is not done yet, and write the tables.
+    """Do every run of the grid that is not done yet, write the tables and draw the figures.
 
     A run that fails is noted in its folder and in the table and does not stop the others; it is
     tried again the next time.
 
     Args:
         grid: the benchmark.
-        out: folder for `runs/`, `metrics.csv` and `table.md`.
+        out: folder for `runs/`, `figures/`, `metrics.csv` and `table.md`.
         progress: whether to show progress bars.
 
     Raises:
@@ -79,16 +87,41 @@ def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:
                 log.warning("%s: %s", name, failures[name])
                 job.folder.mkdir(parents=True, exist_ok=True)
                 (job.folder / "failed.txt").write_text(traceback.format_exc())
-    _write_tables(grid.title, Outcome(runs, failures), out)
-    return Outcome(runs, failures)
+    outcome = Outcome(runs, failures, draw_figures(grid.figures, runs, out / "figures"))
+    _write_tables(grid, outcome, out)
+    return outcome
 
 
-def _write_tables(title: str, outcome: Outcome, out: Path) -> None:
+def _write_tables(grid: Grid, outcome: Outcome, out: Path) -> None:
     if outcome.runs:
         errors = [r.metrics().assign(label=r.label) for r in outcome.runs]
         write_csv(pd.concat(errors), out / "metrics.csv")
     with atomic_path(out / "table.md") as part:
-        part.write_text(f"# {title}\n\n{results_table(outcome.runs, outcome.failures)}\n")
+        parts = [
+            f"# {grid.title}",
+            f"    {grid.repeat(out)}",
+            _facts(outcome.runs),
+            results_table(outcome.runs, outcome.failures, grid.published),
+            outcome.gallery.markdown(out),
+        ]
+        part.write_text("\n\n".join(filter(None, parts)) + "\n")
+
+
+def _facts(runs: Sequence[Run]) -> str:
+    """Markdown: what a reader needs to repeat the runs, and when and where this was written."""
+    settings = [run.about["settings"] for run in runs]
+    rounds = {s["rounds"] for s, run in zip(settings, runs, strict=True) if run.about["federated"]}
+    versions = {f"{p} {v}" for run in runs for p, v in run.about.get("versions", {}).items()}
+    seconds = sum(run.about["seconds"] for run in runs)
+    found = {
+        "written": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "rounds": ", ".join(map(str, sorted(rounds))),
+        "seeds": ", ".join(map(str, sorted({s["seed"] for s in settings}))),
+        "versions": ", ".join(sorted(versions)),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        "runs": f"{len(runs)}, {seconds / 60:.1f} minutes together",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
 
 
 def _jobs(grid: Grid, out: Path, progress: bool) -> list[_Job]:

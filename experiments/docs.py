@@ -1,31 +1,113 @@
-"""Generated parts of the documentation: `python -m experiments.docs` rewrites them.
+"""Generated parts of the documentation.
 
-A part lies between `<!-- NAME: generated -->` and `<!-- NAME: end -->`. A test fails where the text
-there is not what the registries say.
+    python -m experiments.docs                              # README.md, from the registries
+    python -m experiments.docs results/milan25 results/city # docs/results.md, from benchmarks
+
+A part lies between `<!-- NAME: generated -->` and `<!-- NAME: end -->`; what stands around it is
+kept. A test fails where the README is not what the registries say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import click
+from PIL import Image
+
+from data_prep.cube import atomic_path
+from data_prep.errors import InputError, no_file
 from experiments.report import methods_table
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "docs" / "results.md"
 
 PARTS: dict[str, Callable[[], str]] = {"methods": methods_table}
-"""Name of each generated part and what makes it."""
+"""Name of each generated part of the README and what makes it."""
+
+MOST_BYTES = 200_000
+"""Largest figure that goes into the repository."""
+
+EMPTY = "# Results\n\n<!-- results: generated -->\n<!-- results: end -->\n"
 
 
 def updated(text: str) -> str:
-    """The text with every generated part made anew."""
+    """The README with every generated part made anew."""
     for name, make in PARTS.items():
-        begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
-        before, found, rest = text.partition(begin)
-        if found:
-            text = f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}"
+        text = replaced(text, name, make)
     return text
 
 
+def replaced(text: str, name: str, make: Callable[[], str]) -> str:
+    """The text with one part made anew, if it has that part."""
+    begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
+    before, found, rest = text.partition(begin)
+    return f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}" if found else text
+
+
+def gather(folders: Sequence[Path], page: Path = RESULTS) -> None:
+    """Put the tables of benchmarks on one page and their figures into `figures/` beside it.
+
+    Args:
+        folders: what `stforecast bench` wrote; their names tell them apart.
+        page: Markdown file to write; its other text is kept, if it is there.
+
+    Raises:
+        InputError: if a folder has no table, two have one name, or the page has no place for them.
+    """
+    tables = {folder.resolve().name: _table(folder) for folder in folders}
+    if len(tables) < len(folders):
+        raise InputError("two of these folders have the same name; rename one")
+    old = page.read_text() if page.exists() else EMPTY
+    if "<!-- results: generated -->" not in old:
+        raise InputError(f"{page} has no line <!-- results: generated -->; add it and its end")
+    parts = [_contents(tables)]
+    for folder, (name, text) in zip(folders, tables.items(), strict=True):
+        for figure in sorted((folder / "figures").glob("*.png")):
+            copy = page.parent / "figures" / f"{name}-{figure.name}"
+            with atomic_path(copy) as part:
+                part.write_bytes(shrunk(figure))
+            text = text.replace(f"(figures/{figure.name})", f"(figures/{copy.name})")
+        parts.append(f'<a id="{name}"></a>\n\n#{text.strip()}')
+    with atomic_path(page) as part:
+        part.write_text(replaced(old, "results", lambda: "\n\n".join(parts)))
+
+
+def _table(folder: Path) -> str:
+    path = folder / "table.md"
+    if not path.is_file():
+        raise no_file(path, "table", "give folders that `stforecast bench` wrote")
+    return path.read_text()
+
+
+def _contents(tables: dict[str, str]) -> str:
+    titles = {name: text.partition("\n")[0].removeprefix("# ") for name, text in tables.items()}
+    return "\n".join(f"- [{title}](#{name})" for name, title in titles.items())
+
+
+def shrunk(path: Path) -> bytes:
+    """A PNG with a palette in place of full colours, smaller if it must, below `MOST_BYTES`."""
+    with Image.open(path) as opened:
+        image = opened.convert("RGB")
+    while True:
+        buffer = io.BytesIO()
+        image.quantize(256).save(buffer, "PNG", optimize=True)
+        if buffer.tell() <= MOST_BYTES:
+            return buffer.getvalue()
+        image = image.resize((image.width * 4 // 5, image.height * 4 // 5))
+
+
+@click.command(help=__doc__)
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
+def main(folders: tuple[Path, ...]) -> None:
+    """Write the README's parts, or gather benchmarks."""
+    if folders:
+        gather(folders)
+    else:
+        README.write_text(updated(README.read_text()))
+
+
 if __name__ == "__main__":
-    README.write_text(updated(README.read_text()))
+    main()

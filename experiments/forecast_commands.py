@@ -86,7 +86,7 @@ def bench(
 
     grid = load_grid(config).replace(data=data, services=service, seeds=seed, rounds=rounds)
     outcome = run_grid(grid, out, progress=obj["progress"])
-    click.echo(results_table(outcome.runs, outcome.failures))
+    click.echo(results_table(outcome.runs, outcome.failures, grid.published))
     click.echo(f"\ntable, errors and runs in {out}")
     if outcome.failures:
         raise InputError(f"{len(outcome.failures)} runs failed: see failed.txt in {out}/runs")

@@ -5,18 +5,24 @@
     services = ["internet"]
     data = ["milan.nc"]                    # cubes, relative to the working folder
     methods = ["ridge", "solo", { method = "fuels", label = "w/o inter", inter = false }]
+    figures = ["cdf", { plot = "predictions", methods = ["ridge", "solo"], seeds = [1] }]
 
     [settings]                             # of every method
     rounds = 50
     split = "days:20,5,5"
 
-In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city.
+    [published]                            # numbers of a paper by label, to stand beside ours
+    source = "FUELS, Table 7"
+    mse.internet = { "w/o inter" = 0.983 }
+
+In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
+figure may have a `name`, its plot's options, and `methods` (labels) and `seeds` to choose runs by.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
+import shlex
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +32,9 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
+from experiments.figures import FigureSpec, parse_figures
+from experiments.names import shown, slug
+from experiments.published import Published, parse_published
 from stforecast.config import resolve
 
 
@@ -76,6 +85,9 @@ class Grid:
         seeds: seeds.
         entries: methods and variants.
         settings: flat settings shared by all.
+        figures: what to draw for each data set and service.
+        published: what a paper prints of these methods.
+        command: words that begin the command, as a reader would repeat it.
     """
 
     title: str
@@ -84,6 +96,9 @@ class Grid:
     seeds: tuple[int, ...]
     entries: tuple[Entry, ...]
     settings: dict[str, Any]
+    figures: tuple[FigureSpec, ...] = ()
+    published: Published | None = None
+    command: tuple[str, ...] = ("stforecast", "bench")
 
     def replace(
         self,
@@ -94,13 +109,25 @@ class Grid:
     ) -> Grid:
         """The grid with other data, services, seeds or rounds, where any are given."""
         settings = self.settings | ({} if rounds is None else {"rounds": rounds})
+        given = {
+            "--data": [shown(path) for path in data],
+            "--service": services,
+            "--seed": seeds,
+            "--rounds": [] if rounds is None else [rounds],
+        }
+        more = (word for flag, values in given.items() for v in values for word in (flag, str(v)))
         return dataclasses.replace(
             self,
             data=tuple(map(str, data)) or self.data,
             services=tuple(services) or self.services,
             seeds=tuple(seeds) or self.seeds,
             settings=settings,
+            command=(*self.command, *more),
         )
+
+    def repeat(self, out: Path) -> str:
+        """The command that does this benchmark again."""
+        return shlex.join([*self.command, "--out", shown(out)])
 
 
 KEYS: dict[str, tuple[Any, str]] = {
@@ -109,7 +136,9 @@ KEYS: dict[str, tuple[Any, str]] = {
     "services": (list[str], "a list of names"),
     "seeds": (list[int], "a list of whole numbers"),
     "methods": (list[str | dict[str, Any]], "a list of names, or { method, label, settings… }"),
+    "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),
+    "published": (dict[str, Any], "a table"),
 }
 """Keys of the file, their types and what to tell people about them."""
 
@@ -127,9 +156,10 @@ def load_grid(path: Path) -> Grid:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InputError(f"{path}: is not TOML ({e})") from e
     try:
-        return _grid({"title": path.stem, **table})
+        grid = _grid({"title": path.stem, **table})
     except InputError as e:
         raise InputError(f"{path}: {e}") from e
+    return dataclasses.replace(grid, command=(*grid.command, shown(path)))
 
 
 def _grid(table: dict[str, Any]) -> Grid:
@@ -140,16 +170,21 @@ def _grid(table: dict[str, Any]) -> Grid:
     found = {key: _check(key, value) for key, value in table.items()}
     settings = found.get("settings", {})
     entries = tuple(_entry(e, settings) for e in found["methods"])
-    labels = [slug(e.label) for e in entries]
-    if twice := next((e.label for e in entries if labels.count(slug(e.label)) > 1), None):
+    labels = [e.label for e in entries]
+    folders = [slug(label) for label in labels]
+    if twice := next((label for label in labels if folders.count(slug(label)) > 1), None):
         raise InputError(f"several methods are called {twice!r}; give each a label of its own")
+    services = tuple(found.get("services", [None]))
+    published = found.get("published")
     return Grid(
         title=found["title"],
         data=tuple(found["data"]),
-        services=tuple(found.get("services", [None])),
+        services=services,
         seeds=tuple(found.get("seeds", [1])),
         entries=entries,
         settings=settings,
+        figures=parse_figures(found.get("figures", []), labels),
+        published=published and parse_published(published, labels, services),
     )
 
 
@@ -172,12 +207,3 @@ def _entry(entry: str | dict[str, Any], shared: dict[str, Any]) -> Entry:
     made = Entry(method, str(own.pop("label", method)), own)
     resolve(method, **{**shared, **own})
     return made
-
-
-def slug(text: str) -> str:
-    """The text as the name of a file or folder.
-
-    >>> slug("w/o inter")
-    'w-o-inter'
-    """
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-.").lower() or "-"

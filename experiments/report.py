@@ -13,6 +13,8 @@ from tabulate import tabulate
 
 from data_prep.registry import data_sets
 from experiments.options import title
+from experiments.published import Published
+from experiments.ranks import rank_variants
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
 from stforecast.metrics import METRICS
@@ -48,6 +50,11 @@ def summary(run: Run) -> str:
     if len(rounds):
         sent, received = (_floats(rounds, way) for way in ("up", "down"))
         lines.append(f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}")
+    if guarantee := run.about.get("privacy"):
+        lines.append(
+            f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
+            f"{guarantee['of']} over {guarantee['uploads']} uploads"
+        )
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
 
@@ -73,7 +80,9 @@ def _floats(rounds: pd.DataFrame, way: str) -> float:
     return float((rounds[f"bytes_{way}"] / rounds["participants"] / 4).max())
 
 
-def results_table(runs: Sequence[Run], failures: Mapping[str, str]) -> str:
+def results_table(
+    runs: Sequence[Run], failures: Mapping[str, str], published: Published | None = None
+) -> str:
     """Markdown: a table for each test part, in it a row for each variant of a method.
 
     Runs that differ in nothing but their seed make a row: mean ± standard deviation over seeds.
@@ -83,34 +92,60 @@ def results_table(runs: Sequence[Run], failures: Mapping[str, str]) -> str:
     Args:
         runs: finished runs.
         failures: name of each failed run to its error.
+        published: numbers of a paper, for columns of their own.
     """
     sections: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         settings = [str(run.about["settings"][name]) for name in SAME_TEST]
         key = (run.about["data"], run.about["service"], *settings)
         sections.setdefault(key, []).append(run)
-    parts = [_section(members) for members in sections.values()]
+    parts = [_section(members, published) for members in sections.values()]
     if failures:
         parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
     return "\n\n".join(parts)
 
 
-def _section(runs: Sequence[Run]) -> str:
+def _section(runs: Sequence[Run], published: Published | None) -> str:
     """Heading and table of runs with the same test part."""
-    rows = as_variants(runs)
+    rows = [(row, view) for row in as_variants(runs) for view in _views(row.runs[0])]
     about, settings = runs[0].about, runs[0].about["settings"]
     lines = [
         f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, test part "
         f"of `{settings['split']}`, {settings['horizon']} step(s) ahead, z-scores by "
         f"{settings['scale']}; model of the lowest validation loss unless said otherwise"
     ]
-    if differing := _differing([row.runs[0] for row in rows]):
+    if differing := _differing([row.runs[0] for row, _ in rows]):
         lines.append(f"Rows differ in: {', '.join(differing)}.")
-    table = [_row(row, view) for row in rows for view in _views(row.runs[0])]
+    ranking = rank_variants(rows)
+    labels = ["" if view else row.base for row, view in rows]
+    printed = published.columns(about["service"], labels) if published else {}
+    table = [
+        {
+            **_name(row, view),
+            **({"rank": f"{ranking.ranks[i]:.2f}"} if ranking else {}),
+            **_measured(row, view),
+            **{heading: numbers[i] for heading, numbers in printed.items()},
+        }
+        for i, (row, view) in enumerate(rows)
+    ]
     lines.append(tabulate(table, headers="keys", tablefmt="github", disable_numparse=True))
-    if any(map(_pooled, runs)):
-        lines.append(f"{POOLED_MARK} trained on the data of all cells together")
-    return "\n\n".join(lines)
+    notes = [str(ranking)] if ranking else []
+    notes += [published.footnote] if published and printed else []
+    notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(map(_pooled, runs))
+    notes += [note for row, view in rows if not view and (note := _privacy(row))]
+    return "\n\n".join(lines + notes)
+
+
+def _privacy(variant: Variant) -> str:
+    """What the row's uploads guarantee, where that was accounted for."""
+    found = [run.about["privacy"] for run in variant.runs if "privacy" in run.about]
+    if not found:
+        return ""
+    worst = max(found, key=lambda guarantee: guarantee["epsilon"])
+    return (
+        f"{variant.name}: (ε = {worst['epsilon']:.3g}, δ = {worst['delta']:.0e}) differential "
+        f"privacy of {worst['of']} over {worst['uploads']} uploads"
+    )
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
@@ -127,15 +162,18 @@ def _views(run: Run) -> list[str]:
     return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
 
 
-def _row(variant: Variant, view: str) -> dict[str, str]:
-    runs = variant.runs
+def _name(variant: Variant, view: str) -> dict[str, str]:
     name = f"{variant.name} {view}".strip()
+    marked = f"{name} {POOLED_MARK}" if _pooled(variant.runs[0]) else name
+    return {"method": marked, "runs": str(len(variant.runs))}
+
+
+def _measured(variant: Variant, view: str) -> dict[str, str]:
+    runs = variant.runs
     best, last = f"best {view}".strip(), f"last {view}".strip()
     rounds = runs[0].rounds()
     traffic = (f"{_floats(rounds, way):,.0f}" for way in ("up", "down"))
     return {
-        "method": f"{name} {POOLED_MARK}" if _pooled(runs[0]) else name,
-        "runs": str(len(runs)),
         "MSE": _spread([r.score("mse", best) for r in runs]),
         "MSE, last round": _spread([r.score("mse", last) for r in runs]),
         "MAE": _spread([r.score("mae", best) for r in runs]),

@@ -11,14 +11,22 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
+from stforecast.plots.bars import bars
+from stforecast.plots.divergence import divergence
 from stforecast.plots.drawing import save_figure
 from stforecast.plots.errors import cdf, horizon
+from stforecast.plots.filters import filter
 from stforecast.plots.forecasts import predictions
 from stforecast.plots.losses import communication, rounds
+from stforecast.plots.sweep import sweep
 
-__all__ = ["PLOTS", "cdf", "communication", "horizon", "predictions", "rounds", "save_figure"]
+__all__ = [
+    "PLOTS", "save_figure", "predictions", "cdf", "communication", "horizon", "rounds", "bars",
+    "sweep", "divergence", "filter",
+]  # fmt: skip
 
 PLOTS: Mapping[str, Callable[..., Figure]] = {
-    plot.__name__: plot for plot in (predictions, cdf, communication, horizon, rounds)
+    plot.__name__: plot
+    for plot in (predictions, cdf, communication, horizon, rounds, bars, sweep, divergence, filter)
 }
 """Every figure by name; each takes runs and options of its own."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from data_prep.errors import InputError, choose
-from stforecast.plots.curves import Curve, as_curves, quantity
-from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, count_axis, panels
+from data_prep.errors import InputError
+from stforecast.plots.bars import bar_panel
+from stforecast.plots.curves import as_curves
+from stforecast.plots.drawing import ONE_COLUMN, add_legend, count_axis, panels
+from stforecast.plots.scores import error_name, error_rows, short
 from stforecast.results import Run
-
-SHARES = ("mape", "wape")
-"""Errors without a unit."""
-
-LINE_HEIGHT = 0.12
-"""Inches from line to line of small text."""
 
 
 def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
@@ -44,7 +39,7 @@ def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) 
         known = np.sort(errors[np.isfinite(errors)])
         label = curve.label
         if len(known):
-            label += f": median {_short(np.median(known))}, mean {_short(known.mean())}"
+            label += f": median {short(np.median(known))}, mean {short(known.mean())}"
             ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
         if unknown := len(errors) - len(known):
             label += f" ({unknown} of {len(errors)} clients have no finite error)"
@@ -52,7 +47,7 @@ def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) 
         ax.step([0.0, *known], shares, where="post", label=label, **curve.line)
     ax.set_xlim(left=0)
     ax.set_ylim(0, 1.02)
-    ax.set_xlabel(f"test {_error_name(metric, runs)}, per client")
+    ax.set_xlabel(f"test {error_name(metric, runs)}, per client")
     ax.set_ylabel("share of clients")
     add_legend(fig)
     return fig
@@ -73,9 +68,13 @@ def horizon(runs: Sequence[Run], *, metric: str = "raw_mae", width: float = ONE_
     """
     curves = as_curves(runs)
     errors = [pd.concat([_step_errors(r, metric) for r in c.runs], axis=1) for c in curves]
-    name = f"test {_error_name(metric, runs)}"
+    name = f"test {error_name(metric, runs)}"
     if all(len(table) == 1 for table in errors):
-        return _bars(curves, errors, name, width)
+        means = np.concatenate([_mean(table) for table in errors])
+        texts = [short(mean) for mean in means]
+        fig, ax = bar_panel(curves, means, [_whiskers(table) for table in errors], texts, width)
+        ax.set_xlabel(name)
+        return fig
     fig, (ax,) = panels(width, 2.3)
     for curve, table in zip(curves, errors, strict=True):
         mean = _mean(table)
@@ -88,67 +87,17 @@ def horizon(runs: Sequence[Run], *, metric: str = "raw_mae", width: float = ONE_
     return fig
 
 
-def _bars(
-    curves: Sequence[Curve], errors: Sequence[pd.DataFrame], name: str, width: float
-) -> Figure:
-    """One bar for each curve, the first on top."""
-    labels = [textwrap.fill(curve.label, int(8 * width)) for curve in curves]
-    slots = np.array([label.count("\n") + 1.6 for label in labels])
-    middles = slots.cumsum() - slots / 2
-    fig, (ax,) = panels(width, 0.5 + LINE_HEIGHT * slots.sum())
-    for middle, curve, table in zip(middles, curves, errors, strict=True):
-        mean, whiskers = _mean(table), _whiskers(table)
-        bar = ax.barh(middle, mean, 1.2, xerr=whiskers, color=curve.color, ecolor="0.3")
-        ax.bar_label(bar, fmt=_short, padding=2, fontsize=SMALL)
-    ax.set_yticks(middles, labels)
-    ax.set_ylim(slots.sum(), 0)
-    ax.margins(x=0.12)
-    ax.grid(visible=False, axis="y")
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel(name)
-    return fig
-
-
-def _short(value: float) -> str:
-    """A number to three digits, or whole from a thousand on.
-
-    >>> _short(0.12345), _short(123456.7)
-    ('0.123', '123,457')
-    """
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
 def _client_errors(run: Run, metric: str) -> np.ndarray:
     """Errors `(clients,)` over the whole horizon."""
-    table = _test_errors(run, metric)
+    table = error_rows(run, metric)
     return table.loc[(table["client"] != "all") & (table["horizon"] == "all"), "value"].to_numpy()
 
 
 def _step_errors(run: Run, metric: str) -> pd.Series:
     """Errors `(horizon,)` pooled over clients, by step."""
-    table = _test_errors(run, metric)
+    table = error_rows(run, metric)
     table = table[(table["client"] == "all") & (table["horizon"] != "all")]
     return table.set_index(table["horizon"].astype(int))["value"].sort_index()
-
-
-def _test_errors(run: Run, metric: str) -> pd.DataFrame:
-    """Rows of `metrics.csv` on the test part, of the selection that the run's settings name."""
-    table = run.metrics()
-    selected = table["selection"] == run.about["settings"]["select"]
-    tested = table[selected & (table["split"] == "test")]
-    if metric not in set(tested["metric"]):
-        raise InputError(f"{run.folder}: {choose('metric', metric, tested['metric'].unique())}")
-    return tested[tested["metric"] == metric]
-
-
-def _error_name(metric: str, runs: Sequence[Run]) -> str:
-    """Name of an error with its unit: "MSE of z-scores", "MAE of speed (mph)"."""
-    kind = metric.removeprefix("raw_")
-    if kind == metric:
-        return f"{kind.upper()} of z-scores"
-    if kind in SHARES:
-        return f"{kind.upper()} (share)"
-    return f"{kind.upper()} of {quantity(runs, squared=kind == 'mse')}"
 
 
 def _mean(table: pd.DataFrame) -> np.ndarray:

@@ -34,7 +34,10 @@ def town(tmp_path_factory):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Writes a run folder without training; `scores` are the test errors of `selections`."""
+    """Writes a run folder without training.
+
+    `scores` are the test errors of `selections`; `clients` are errors by client of the best round.
+    """
 
     def make(
         method="fuels",
@@ -43,6 +46,9 @@ def make_run(tmp_path):
         scores=(1.0, 2.0),
         selections=("best", "last"),
         data="data/milan.nc",
+        service="internet",
+        clients=None,
+        about=None,
         rounds=((3.0, 0, 100), (2.0, 200, 100), (2.5, 200, 100)),
         federated=True,
         seconds=1.0,
@@ -51,10 +57,11 @@ def make_run(tmp_path):
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         defaults = {"seed": 1, "split": "fuels", "horizon": 1, "scale": "cell", "rounds": 3}
         about = {
+            **(about or {}),
             "settings": {"method": method, **defaults, **settings},
             "label": label or method,
             "data": data,
-            "service": "internet",
+            "service": service,
             "clients": 25,
             "federated": federated,
             "seconds": seconds,
@@ -67,6 +74,11 @@ def make_run(tmp_path):
             for selection, value in zip(selections, scores, strict=True)
             for metric, factor in (("mse", 1), ("mae", 10), ("raw_mae", 1000))
             for split in ("test", "validation")
+        ]  # fmt: skip
+        rows += [
+            {"client": client, "horizon": "all", "split": "test", "selection": "best",
+             "metric": "mse", "value": value}
+            for client, value in (clients or {}).items()
         ]  # fmt: skip
         write_csv(pd.DataFrame(rows).reindex(columns=list(METRIC_COLUMNS)), out / "metrics.csv")
         reports = [

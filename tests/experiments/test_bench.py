@@ -58,7 +58,10 @@ def test_the_tables_hold_all_runs(write, tmp_path):
     ]
     assert len(table) == sum(len(run.metrics()) for run in outcome.runs)
     text = (tmp_path / "table.md").read_text()
-    assert text.startswith("# Ours\n\n**town, sms**: 3 cells")
+    assert text.startswith(f"# Ours\n\n    {grid.repeat(tmp_path)}\n\n- written: 20")
+    assert "\n- seeds: 1\n- versions: numpy " in text
+    assert "cores, " in text
+    assert "\n\n**town, sms**: 3 cells" in text
     assert "| strong" in text
 
 

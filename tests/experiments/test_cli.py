@@ -113,11 +113,17 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
     )
 
 
-@pytest.mark.parametrize("kind", [k for k in PLOTS if k != "predictions"])
+@pytest.mark.parametrize("kind", [k for k in PLOTS if k not in ("predictions", "sweep")])
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
     path = tmp_path / f"{kind}.svg"
     assert stforecast("plot", kind, run_folder, "--out", path) == (0, f"{path}\n", "")
     assert path.read_text().startswith("<?xml")
+
+
+def test_a_sweep_needs_runs_that_differ(stforecast, run_folder, tmp_path):
+    code, out, err = stforecast("plot", "sweep", run_folder, "--out", tmp_path / "a.svg")
+    assert (code, out) == (2, "")
+    assert "no number that differs" in err
 
 
 def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_path, monkeypatch):
@@ -229,7 +235,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["run", "--method", "solo", "--model", "x"], "unknown model 'x'; choose one of"),
         (["prepare"], "Missing command. See: stforecast prepare --help"),
         (["prepare", "rome"], "unknown data set 'rome'; choose one of: fedda-h5, metr-la"),
-        (["plot", "pie", "r"], "unknown figure 'pie'; choose one of: cdf, communication"),
+        (["plot", "pie", "r"], "unknown figure 'pie'; choose one of: bars, cdf, communication"),
         (["plot", "cdf", "nowhere", "--out", "a.png"], "nowhere: no finished run here"),
         (["predict", "nowhere", "--history", "a", "--out", "b"], "nowhere/forecaster.json: cannot"),
         (["bench", "nowhere.toml", "--out", "b"], "nowhere.toml: cannot be read"),

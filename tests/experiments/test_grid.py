@@ -36,11 +36,33 @@ def test_given_values_replace_those_of_the_file(write):
     assert changed.entries == grid.entries
 
 
+def test_a_benchmark_knows_the_command_that_repeats_it(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    grid = write()
+    assert grid.repeat(Path("out")) == "stforecast bench bench.toml --out out"
+    elsewhere = tmp_path.parent / "my cubes" / "x y.nc"
+    changed = grid.replace(data=[elsewhere], services=["sms"], seeds=[7, 8], rounds=5)
+    assert changed.repeat(tmp_path / "results" / "a") == (
+        "stforecast bench bench.toml --data 'x y.nc' --service sms --seed 7 --seed 8 --rounds 5 "
+        "--out results/a"
+    )
+
+
+def test_published_numbers_and_figures_are_read(write):
+    grid = write(
+        '["solo"]',
+        'services = ["sms"]\nfigures = ["cdf"]\n'
+        '[published]\nsource = "A, Table 1"\nmse.sms = { solo = 1.5 }',
+    )
+    assert [figure.plot for figure in grid.figures] == ["cdf"]
+    assert grid.published.numbers == {"mse": {"sms": {"solo": 1.5}}}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('data = ["a.nc"\n', "is not TOML"),
-        ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: data, methods"),
+        ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: data, figures"),
         ('methods = ["solo"]', "no key 'data'; it is a list of paths"),
         ('data = ["a.nc"]', "no key 'methods'; it is a list of names"),
         ('data = ["a.nc"]\nmethods = []', "methods is empty; give at least one"),
@@ -82,6 +104,29 @@ def test_labels_that_would_share_a_folder_are_refused(write, methods):
         write(methods)
 
 
-@pytest.mark.parametrize("path", sorted(Path(experiments.__file__).parent.glob("configs/*.toml")))
+CONFIGS = sorted(Path(experiments.__file__).parent.glob("configs/*.toml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_shipped_benchmarks_can_be_read(path):
-    assert load_grid(path).entries
+    grid = load_grid(path)
+    assert grid.entries
+    assert path.read_text().startswith("# "), "say what it is, what differs and how long it takes"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_shipped_benchmarks_print_what_adds_up(path):
+    """FUELS's own row is the same in every table of the paper."""
+    grid = load_grid(path)
+    if grid.published is None or "sms" not in grid.services:
+        pytest.skip("no numbers of the paper's three services")
+    own = "d_r = 128" if path.stem == "fuels_table5" else "fuels"
+    found = {
+        (metric, service): by_label[own]
+        for metric, by_service in grid.published.numbers.items()
+        for service, by_label in by_service.items()
+    }
+    assert found == {
+        ("mse", "sms"): 1.249, ("mse", "call"): 0.353, ("mse", "net"): 0.880,
+        ("mae", "sms"): 0.541, ("mae", "call"): 0.311, ("mae", "net"): 0.488,
+    }  # fmt: skip

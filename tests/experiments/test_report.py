@@ -83,6 +83,32 @@ def test_a_method_with_a_global_model_has_a_row_for_it(make_run):
     assert "best round, 2 (global)" in summary(run)
 
 
+def test_rows_are_ranked_over_clients(make_run):
+    errors = {"solo": (1.0, 1.0), "fedavg": (2.0, 3.0), "fuels": (3.0, 2.0)}
+    runs = [make_run(m, clients=dict(zip("ab", e, strict=True))) for m, e in errors.items()]
+    text = results_table(runs, {})
+    assert [row[:3] for row in cells(text)] == [
+        ["method", "runs", "rank"],
+        ["solo", "1", "1.00"],
+        ["fedavg", "1", "2.50"],
+        ["fuels", "1", "2.50"],
+    ]
+    # Friedman: 12 / (2 · 3 · 4) · (2² + 5² + 5²) - 3 · 2 · 4 = 3, and exp(-3 / 2) = 0.22.
+    # Nemenyi: 2.343 · sqrt(3 · 4 / (6 · 2)) = 2.34.
+    assert "mean over 2 clients" in text
+    assert "Friedman's p = 0.22, and ranks more than 2.34 apart differ at 0.05" in text
+    assert "rank" not in results_table(runs[:2], {})
+
+
+def test_a_privacy_guarantee_is_told_below_the_table(make_run):
+    privacy = {"epsilon": 12.345, "delta": 1e-5, "of": "a client's series", "uploads": 60}
+    weaker = {**privacy, "epsilon": 23.45}
+    runs = [make_run(seed=s, about={"privacy": p}) for s, p in ((1, weaker), (2, privacy))]
+    assert results_table([*runs, make_run("solo")], {}).endswith(
+        "\n\nfuels: (ε = 23.4, δ = 1e-05) differential privacy of a client's series over 60 uploads"
+    )
+
+
 def test_failures_are_listed(make_run):
     text = results_table([make_run()], {"a/seed-1": "no data", "b/seed-2": "no time"})
     assert text.endswith("Failed:\n\n- a/seed-1: no data\n- b/seed-2: no time")

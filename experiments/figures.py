@@ -1,0 +1,139 @@
+"""Figures of a benchmark: which it asks for, and drawing them from its runs."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from data_prep.errors import InputError, choose
+from experiments.names import slug
+from stforecast.results import Run
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """A figure for each data set and service.
+
+    Attributes:
+        plot: name of a plot, see `stforecast.plots`.
+        name: what to call the file.
+        methods: labels of the rows to draw; all if empty.
+        seeds: seeds of the runs to draw; all if empty.
+        options: the plot's own.
+    """
+
+    plot: str
+    name: str
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def chosen(self, runs: Iterable[Run]) -> list[Run]:
+        """The runs that it shows, in the order of `methods`."""
+        runs = [r for r in runs if not self.seeds or r.about["settings"]["seed"] in self.seeds]
+        if not self.methods:
+            return runs
+        return [run for label in self.methods for run in runs if run.label == label]
+
+
+def parse_figures(
+    entries: Sequence[str | dict[str, Any]], labels: Iterable[str]
+) -> tuple[FigureSpec, ...]:
+    """The key `figures` of a benchmark.
+
+    Args:
+        entries: names of plots, or `{ plot, name, methods, seeds, options… }`.
+        labels: labels of the benchmark's rows.
+
+    Raises:
+        InputError: for a plot, option or label that is not there, or two figures of one name.
+    """
+    labels = set(labels)
+    specs = tuple(_spec(entry, labels) for entry in entries)
+    names = [slug(spec.name) for spec in specs]
+    if twice := next((spec.name for spec in specs if names.count(slug(spec.name)) > 1), None):
+        raise InputError(f"several figures are called {twice!r}; give each a name of its own")
+    return specs
+
+
+def _spec(entry: str | dict[str, Any], labels: set[str]) -> FigureSpec:
+    from stforecast.plots import PLOTS
+
+    given = {"plot": entry} if isinstance(entry, str) else dict(entry)
+    if "plot" not in given:
+        raise InputError(f"an entry of figures names no plot: {entry}")
+    common = {key: given.pop(key) for key in ("plot", "name", "methods", "seeds") if key in given}
+    try:
+        spec = TypeAdapter(FigureSpec).validate_python(
+            {"name": common["plot"], **common, "options": given}
+        )
+    except ValidationError as e:
+        raise InputError(f"an entry of figures does not fit: {entry}") from e
+    if spec.plot not in PLOTS:
+        raise choose("plot", spec.plot, PLOTS)
+    parameters = inspect.signature(PLOTS[spec.plot]).parameters.values()
+    options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    if unknown := given.keys() - options:
+        raise choose(f"option of {spec.plot}", min(unknown), options)
+    if absent := set(spec.methods) - labels:
+        raise InputError(f"figure {spec.name}: {choose('label', min(absent), labels)}")
+    return spec
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What became of a benchmark's figures.
+
+    Attributes:
+        drawn: files.
+        undrawn: name of each figure that could not be drawn to its error's one line.
+    """
+
+    drawn: Sequence[Path] = ()
+    undrawn: Mapping[str, str] = field(default_factory=dict)
+
+    def markdown(self, beside: Path) -> str:
+        """The figures, and the names of those that failed, for a file in the folder `beside`."""
+        images = [f"![{p.stem}]({p.relative_to(beside).as_posix()})" for p in self.drawn]
+        failed = [f"- {name}: {error}" for name, error in self.undrawn.items()]
+        parts = ["Figures:", *images] if images else []
+        return "\n\n".join(parts + (["Not drawn:", "\n".join(failed)] if failed else []))
+
+
+def draw_figures(specs: Sequence[FigureSpec], runs: Iterable[Run], folder: Path) -> Gallery:
+    """Draw every figure of every data set and service; one that fails does not stop the others.
+
+    Args:
+        specs: what to draw.
+        runs: finished runs.
+        folder: where to, as `DATA-SERVICE-NAME.png`.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        key = f"{slug(Path(run.about['data']).stem)}-{slug(run.about['service'])}"
+        groups.setdefault(key, []).append(run)
+    drawn, undrawn = [], {}
+    for key, members in groups.items():
+        for spec in specs:
+            path = folder / f"{key}-{slug(spec.name)}.png"
+            try:
+                drawn.append(_draw(spec, members, path))
+            except Exception as e:
+                undrawn[path.stem] = str(e) if isinstance(e, InputError) else repr(e)
+                log.warning("figure %s: %s", path.stem, undrawn[path.stem])
+                path.unlink(missing_ok=True)
+    return Gallery(drawn, undrawn)
+
+
+def _draw(spec: FigureSpec, runs: Iterable[Run], path: Path) -> Path:
+    from stforecast.plots import PLOTS, save_figure
+
+    return save_figure(PLOTS[spec.plot](spec.chosen(runs), **spec.options), path)

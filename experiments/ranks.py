@@ -1,0 +1,96 @@
+"""Do methods differ over many clients? Average ranks, Friedman's test, Nemenyi's difference.
+
+Demšar: Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006, section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
+from stforecast.variants import Variant
+
+FEWEST_METHODS = 3
+"""Fewer are no matter for Friedman's test."""
+
+LEVEL = 0.05
+"""Share of sets of equal methods in which the critical difference is exceeded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """How methods rank over clients.
+
+    Attributes:
+        ranks: `(methods,)` mean rank, 1 for one that is best everywhere.
+        n_clients: number of clients.
+        p_value: of Friedman's test that all methods are alike, corrected for ties.
+        critical_difference: mean ranks farther apart than this differ (Nemenyi, at `LEVEL`).
+    """
+
+    ranks: np.ndarray
+    n_clients: int
+    p_value: float
+    critical_difference: float
+
+    def __str__(self) -> str:
+        return (
+            f"rank: mean over {self.n_clients} clients of the rank by test MSE (mean over seeds), "
+            f"1 is best, and who diverged is last; Friedman's p = {self.p_value:.2g}, and ranks "
+            f"more than {self.critical_difference:.2f} apart differ at {LEVEL} (Nemenyi). Both "
+            "tests take clients for independent, which those of one place are not."
+        )
+
+
+def rank(errors: np.ndarray) -> Ranking:
+    """Rank methods by their errors; equal errors share the mean of their ranks.
+
+    Both tests take the clients for independent.
+
+    Args:
+        errors: `(clients, methods)` of at least two clients and three methods; infinite where a
+            method diverged, which ranks it last.
+    """
+    n_clients, n_methods = errors.shape
+    ranks = rankdata(errors, axis=1)
+    all_tied = (ranks == ranks[:, :1]).all()
+    p_value = 1.0 if all_tied else float(friedmanchisquare(*ranks.T).pvalue)
+    # Demšar's q is the studentized range's quantile divided by √2 (his Table 5a).
+    quantile = studentized_range.ppf(1 - LEVEL, n_methods, np.inf) / np.sqrt(2)
+    difference = quantile * np.sqrt(n_methods * (n_methods + 1) / (6 * n_clients))
+    return Ranking(ranks.mean(axis=0), n_clients, p_value, float(difference))
+
+
+def rank_variants(rows: Sequence[tuple[Variant, str]]) -> Ranking | None:
+    """Rank the models of variants by their clients' test MSE in the best round, mean over seeds.
+
+    Args:
+        rows: variants, each with one of its models as selections name them: "" or "(global)".
+
+    Returns:
+        The ranking over the clients for which any has an error, diverged rows last; None if these
+        or the rows are too few.
+    """
+    errors = pd.concat([_client_errors(*row) for row in rows], axis=1, join="inner")
+    known = errors.dropna(how="all").fillna(np.inf).to_numpy()
+    return rank(known) if len(rows) >= FEWEST_METHODS and len(known) > 1 else None
+
+
+def _client_errors(variant: Variant, view: str) -> pd.Series:
+    selection = f"best {view}".strip()
+    tables = []
+    for run in variant.runs:
+        table = run.metrics()
+        table = table[
+            (table["metric"] == "mse")
+            & (table["selection"] == selection)
+            & (table["split"] == "test")
+            & (table["client"] != "all")
+            & (table["horizon"] == "all")
+        ]
+        tables.append(table.set_index("client")["value"])
+    return pd.concat(tables, axis=1).mean(axis=1, skipna=False)

@@ -1,0 +1,90 @@
+"""What is inside a run of FUELS: arrays of its model, its clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from data_prep.errors import InputError
+from stforecast.results import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """The model that a run chose.
+
+    Attributes:
+        run: whose.
+        cells: `(clients,)` ids of the clients, in the order of the arrays.
+        round: after which it was taken.
+        arrays: those asked for.
+    """
+
+    run: Run
+    cells: np.ndarray
+    round: int
+    arrays: dict[str, np.ndarray]
+
+    def places(self, names: str) -> list[int]:
+        """Places of clients among the arrays' rows.
+
+        Args:
+            names: ids, separated by commas.
+
+        Raises:
+            InputError: naming one that is not there.
+        """
+        known = {str(cell): place for place, cell in enumerate(self.cells)}
+        wanted = [name.strip() for name in names.split(",")]
+        for name in wanted:
+            if name not in known:
+                some = ", ".join(list(known)[:10]) + (", …" if len(known) > 10 else "")
+                raise InputError(
+                    f"{self.run.folder}: no client {name!r} among its {len(known)}: {some}"
+                )
+        return [known[name] for name in wanted]
+
+
+def look_inside(runs: Sequence[Run], needed: dict[str, bool], names: Sequence[str]) -> Inside:
+    """Arrays of the model of one run of FUELS; nothing is unpickled.
+
+    Args:
+        runs: one run.
+        needed: settings without which there is nothing to see, and what they must be.
+        names: of the arrays, as in `model/state.safetensors`.
+
+    Raises:
+        InputError: if it is not one run of FUELS with these settings, or its model cannot be read.
+    """
+    if not runs:
+        raise InputError("no runs to draw; give at least one folder that `stforecast run` wrote")
+    folders = {run.folder.resolve(): run for run in runs}
+    if len(folders) > 1:
+        raise InputError(f"this figure is of one run, {len(folders)} were given; name one folder")
+    (run,) = folders.values()
+    if run.method != "fuels":
+        raise InputError(f"{run.folder}: a run of {run.method}; this figure needs one of fuels")
+    for name, value in needed.items():
+        if run.about["settings"].get(name) != value:
+            raise InputError(
+                f"{run.folder}: {name} is {run.about['settings'].get(name)}; this figure needs a "
+                f"run with {name} {value}"
+            )
+    return _read(run, names)
+
+
+def _read(run: Run, names: Sequence[str]) -> Inside:
+    path = run.folder / "model"
+    try:
+        about = json.loads((path / "forecaster.json").read_text())
+        with safe_open(path / "state.safetensors", framework="numpy") as state:
+            arrays = {name: state.get_tensor(name) for name in names}
+        return Inside(run, np.asarray(about["cells"]), int(about["round"]), arrays)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as e:
+        raise InputError(
+            f"{path}: cannot be read ({e}); this figure needs the model that the run wrote"
+        ) from e

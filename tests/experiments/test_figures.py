@@ -1,0 +1,64 @@
+import pytest
+
+from data_prep.errors import InputError
+from experiments.bench import run_grid
+from experiments.figures import draw_figures, parse_figures
+
+LABELS = ["solo", "ridge", "w/o x"]
+
+
+def test_entries_are_read():
+    plain, chosen = parse_figures(
+        ["cdf", {"plot": "communication", "name": "Fig 4", "methods": ["solo"], "seeds": [1],
+                 "loss": "validation"}], LABELS
+    )  # fmt: skip
+    assert (plain.plot, plain.name, plain.methods, plain.options) == ("cdf", "cdf", (), {})
+    assert (chosen.name, chosen.methods, chosen.seeds) == ("Fig 4", ("solo",), (1,))
+    assert chosen.options == {"loss": "validation"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (["pie"], "unknown plot 'pie'; choose one of: .*cdf"),
+        ([{"name": "x"}], "names no plot"),
+        ([{"plot": "cdf", "metrik": "mse"}], "unknown option of cdf 'metrik'; choose one of: metr"),
+        ([{"plot": "cdf", "methods": ["sole"]}], "figure cdf: unknown label 'sole'"),
+        ([{"plot": "cdf", "seeds": "all"}], "an entry of figures does not fit"),
+        (["cdf", {"plot": "horizon", "name": "CDF"}], "several figures are called"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(entries, message):
+    with pytest.raises(InputError, match=message):
+        parse_figures(entries, LABELS)
+
+
+def test_a_figure_shows_the_methods_and_seeds_asked_for(make_run):
+    runs = [make_run(m, label=m, seed=s) for m in ("solo", "w/o x") for s in (1, 2)]
+    (some,) = parse_figures([{"plot": "cdf", "methods": ["w/o x"], "seeds": [2]}], LABELS)
+    assert some.chosen(runs) == [runs[3]]
+    (turned,) = parse_figures([{"plot": "cdf", "methods": ["w/o x", "solo"]}], LABELS)
+    assert turned.chosen(runs) == [*runs[2:], *runs[:2]]
+    (everything,) = parse_figures(["cdf"], LABELS)
+    assert everything.chosen(runs) == runs
+
+
+def test_a_benchmark_draws_its_figures_and_goes_on_where_one_fails(write, tmp_path):
+    grid = write('["last_value", "solo"]', 'services = ["sms", "internet"]\nfigures = ["cdf", '
+                 '{ plot = "communication", name = "Figure 4", methods = ["solo"] }]')  # fmt: skip
+    gallery = run_grid(grid, tmp_path).gallery
+    figures = tmp_path / "figures"
+    assert gallery.drawn == [figures / "town-sms-cdf.png", figures / "town-internet-cdf.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in gallery.drawn)
+    assert set(gallery.undrawn) == {"town-sms-figure-4", "town-internet-figure-4"}
+    text = (tmp_path / "table.md").read_text()
+    assert "![town-sms-cdf](figures/town-sms-cdf.png)" in text
+    assert "Not drawn:\n\n- town-sms-figure-4: none of these runs has a training loss" in text
+
+
+def test_a_stale_figure_goes_when_it_cannot_be_drawn_anew(make_run, tmp_path):
+    stale = tmp_path / "milan-internet-predictions.png"
+    stale.write_bytes(b"old")
+    gallery = draw_figures(parse_figures(["predictions"], []), [make_run()], tmp_path)
+    assert list(gallery.undrawn) == ["milan-internet-predictions"]
+    assert not stale.exists()
