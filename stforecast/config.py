@@ -54,6 +54,7 @@ class RunOptions:
         device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
         select: whether the model of the best validation round or of the last one is kept.
         cohort: most clients trained together; 0 chooses.
+        workers: cohorts that train at the same time on a CPU; 0 takes as many as there are cores.
     """
 
     model: str = "dual_gru"
@@ -61,10 +62,11 @@ class RunOptions:
     device: str = "auto"
     select: Literal["best", "last"] = "best"
     cohort: int = 0
+    workers: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, not_negative=("seed", "cohort"))
+        check_options(self, not_negative=("seed", "cohort", "workers"))
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,7 @@ def train(
         device=pick_device(config.run.device),
         cohort_size=config.run.cohort or None,
         uplink=config.uplink,
+        workers=config.run.workers or torch.get_num_threads(),
     )
     federation.run(after_round)
     last = federation.ready()

@@ -13,7 +13,7 @@ from stforecast.results import Run
 DATA_FACTS = ("data", "service")
 """What a name says whenever it is not the same for all variants."""
 
-NO_DIFFERENCE = {"seed", "device", "cohort"}
+NO_DIFFERENCE = {"seed", "device", "cohort", "workers"}
 """Settings in which the runs of one variant may differ: they do not change what is computed."""
 
 

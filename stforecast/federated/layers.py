@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stforecast.federated.kernels import gru
+
 
 class Stacked(nn.Module):
     """Base of the layers whose parameters have a client axis; `Population` asks for it."""
@@ -64,6 +66,8 @@ class ClientGRU(Stacked):
 
     def forward(self, x: Tensor) -> Tensor:
         """Run over the steps and return the last hidden state."""
+        if gru.usable(x):
+            return gru.stacked_gru(x, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         clients, batch, steps, _ = x.shape
         by_step = x.transpose(1, 2).reshape(clients, steps * batch, -1)
         inputs = torch.baddbmm(self.bias_ih.unsqueeze(1), by_step, self.weight_ih)

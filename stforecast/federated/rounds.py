@@ -21,6 +21,7 @@ from stforecast.federated.payload import Payload, concatenate, total_bytes
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.training import zero_moments
 from stforecast.federated.uplink import Uplink
+from stforecast.federated.workers import Workers, has_dropout
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,18 @@ class RoundReport:
     seconds: float
 
 
+@dataclass(frozen=True)
+class _Trained:
+    """A cohort's part of a round."""
+
+    ids: Tensor
+    upload: Payload
+    bytes_down: int
+    bytes_up: int
+    loss: Tensor
+    task_loss: Tensor
+
+
 class Federation:
     """Trains a method on many clients in this process.
 
@@ -74,6 +87,7 @@ class Federation:
         device: where to compute.
         cohort_size: most clients trained together; None takes up to 16 on a CPU, all on a GPU.
         uplink: what is done to uploads on their way.
+        workers: cohorts that train at the same time, on a CPU.
 
     Attributes:
         state: everything that survives a round.
@@ -92,6 +106,7 @@ class Federation:
         device: torch.device | str = "cpu",
         cohort_size: int | None = None,
         uplink: Uplink | None = None,
+        workers: int = 1,
     ) -> None:
         _check_sizes(train.sizes, method.training.batch_size)
         self.method, self.seed, self.device = method, seed, torch.device(device)
@@ -102,6 +117,7 @@ class Federation:
         self.state = self._initial_state()
         self.best: State | None = None
         self.reports: list[RoundReport] = []
+        self._workers = Workers(method, workers if self.device.type == "cpu" else 1)
 
     def _cohort_size(self, n_clients: int) -> int:
         if self.device.type != "cpu":
@@ -140,30 +156,19 @@ class Federation:
         """Do one round and return its report."""
         start = time.perf_counter()
         participants = self.participants()
-        down = up = 0
-        uploads, losses, task_losses = [], [], []
-        self.method.population.train()
-        for ids in cohorts(participants.ids, self.state.clients, self.cohort_size):
-            cohort = self._cohort(self.state, ids)
-            payload = self.method.broadcast(self.state.server, self._some(ids))
-            with self._own_randomness(int(ids[0])):
-                upload = self.method.local_update(cohort, payload)
-            cohort.write_back()
-            wire, upload = self._send(ids, upload)
-            down, up = down + total_bytes(payload), up + total_bytes(wire)
-            uploads.append((ids, upload))
-            losses.append(_mean_record(cohort, "loss"))
-            task_losses.append(_mean_record(cohort, "task_loss"))
-        self._aggregate(uploads)
+        trained = self._workers.map(
+            self._train, cohorts(participants.ids, self.state.clients, self.cohort_size)
+        )
+        self._aggregate([(t.ids, t.upload) for t in trained])
         self.state.round += 1
         report = RoundReport(
             round=self.state.round,
-            train_loss=_mean(losses),
-            train_task_loss=_mean(task_losses),
+            train_loss=_mean([t.loss for t in trained]),
+            train_task_loss=_mean([t.task_loss for t in trained]),
             validation_loss=self._validate(),
             participants=len(participants.ids),
-            bytes_down=down,
-            bytes_up=up,
+            bytes_down=sum(t.bytes_down for t in trained),
+            bytes_up=sum(t.bytes_up for t in trained),
             seconds=time.perf_counter() - start,
         )
         if not math.isfinite(report.train_loss):
@@ -172,9 +177,24 @@ class Federation:
         self.reports.append(report)
         return report
 
+    def _train(self, method: Method, ids: Tensor) -> _Trained:
+        """What a cohort sends after its local training."""
+        method.population.train()
+        cohort = self._cohort(self.state, ids)
+        payload = method.broadcast(self.state.server, self._some(ids))
+        with self._own_randomness(int(ids[0])):
+            upload = method.local_update(cohort, payload)
+        cohort.write_back()
+        wire, upload = self._send(ids, upload)
+        losses = (_mean_record(cohort, name) for name in ("loss", "task_loss"))
+        return _Trained(ids, upload, total_bytes(payload), total_bytes(wire), *losses)
+
     @contextmanager
     def _own_randomness(self, first: int) -> Iterator[None]:
         """Key torch's global generators, which dropout uses, to the run, round and cohort."""
+        if not has_dropout(self.method):
+            yield
+            return
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(generator(self.seed, self.state.round, first, 2).initial_seed())
@@ -191,7 +211,8 @@ class Federation:
 
     def _cohort(self, state: State, ids: Tensor) -> Cohort:
         data, training = self.train.take(ids), self.method.training
-        return Cohort(state.clients, ids, data, training, self.seed, state.round)
+        copied = self._workers.parallel
+        return Cohort(state.clients, ids, data, training, self.seed, state.round, copied)
 
     def _some(self, ids: Tensor) -> Participants:
         return Participants(ids, self.train.sizes[ids], self.state.round)
@@ -205,10 +226,6 @@ class Federation:
         generators = [generator(self.seed, self.state.round, int(i), 3) for i in ids]
         wire = self.uplink.encode(upload, known, generators)
         upload = self.uplink.decode(wire, known, like=upload)
-        if self.uplink.delta_coding:
-            for name, t in upload.items():
-                self.state.received.setdefault(name, t.new_zeros(len(self.train), *t.shape[1:]))
-                self.state.received[name][ids] = t
         return wire, upload
 
     def _aggregate(self, uploads: list[tuple[Tensor, Payload]]) -> None:
@@ -218,6 +235,10 @@ class Federation:
         order = ids.argsort()
         if not torch.equal(ids[order], ids):
             ids, joined = ids[order], take(joined, order)
+        if self.uplink.delta_coding:
+            for name, t in joined.items():
+                self.state.received.setdefault(name, t.new_zeros(len(self.train), *t.shape[1:]))
+                self.state.received[name][ids] = t
         with torch.no_grad():
             self.state.server = self.method.aggregate(self.state.server, self._some(ids), joined)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -120,8 +121,8 @@ def generator(seed: int, *key: int) -> torch.Generator:
 class Cohort:
     """Some clients that train together; all have the same size and have stepped equally often.
 
-    The tensors are views of the population's where the ids are a range, else copies that
-    `write_back` returns.
+    The tensors are views of the population's where the ids are a range, unless asked otherwise;
+    else copies, which `write_back` returns.
 
     Args:
         clients: the whole population's state.
@@ -130,6 +131,8 @@ class Cohort:
         training: settings.
         seed: seed of the run.
         round: index of the round, from 0.
+        copied: whether to work on copies in any case: autograd's checks do not let two threads
+            change parts of one tensor.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
@@ -148,15 +151,21 @@ class Cohort:
         training: Training,
         seed: int,
         round: int,
+        copied: bool = False,
     ) -> None:
         self.ids, self.data, self.training, self.round = ids, data, training, round
         self.generators = [generator(seed, round, int(i)) for i in ids]
-        self.params = {
-            name: t.detach().requires_grad_() for name, t in take(clients.params, ids).items()
-        }
-        self.buffers = take(clients.buffers, ids)
-        self.memory = take(clients.memory, ids)
-        self._moments = {name: take(ts, ids) for name, ts in clients.moments.items()}
+        params, self.buffers, self.memory, *moments = (
+            {name: t.clone() if copied else t for name, t in take(group, ids).items()}
+            for group in (
+                clients.params,
+                clients.buffers,
+                clients.memory,
+                *clients.moments.values(),
+            )
+        )
+        self.params = {name: t.detach().requires_grad_() for name, t in params.items()}
+        self._moments = dict(zip(clients.moments, moments, strict=True))
         self._clients = clients
         self._optimizer = Optimizer(self.params, self._moments, training, round)
         self.epoch = 0
@@ -229,7 +238,7 @@ class Cohort:
 
 
 def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
-    """Split clients into cohorts of equal size and step counts, at most `limit` in each.
+    """Split clients into even cohorts of equal size and step counts, at most `limit` in each.
 
     Equal sizes give equal batch plans, and equal steps make the shared optimiser exact.
 
@@ -247,7 +256,7 @@ def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
     for i, plan in zip(ids.tolist(), plan_of[ids].tolist(), strict=True):
         plans.setdefault(tuple(plan), []).append(i)
     return [
-        torch.tensor(plan[start : start + limit])
+        torch.tensor(part)
         for plan in plans.values()
-        for start in range(0, len(plan), limit)
+        for part in np.array_split(plan, math.ceil(len(plan) / limit))
     ]

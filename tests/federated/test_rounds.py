@@ -206,10 +206,10 @@ def test_uploads_are_aggregated_in_order_of_ids(federate):
     assert federation.reports[0].bytes_down == federation.reports[0].bytes_up == 5 * 8
 
 
-def test_sixteen_clients_train_together_on_a_cpu(federate):
-    federation = federate(Watching, (4,) * 20, rounds=1)
+def test_up_to_sixteen_clients_train_together_on_a_cpu(federate):
+    federation = federate(Watching, (4,) * 34, rounds=1)
     federation.run()
-    assert [len(ids) for ids in federation.method.cohorts] == [16, 4]
+    assert [len(ids) for ids in federation.method.cohorts] == [12, 11, 11]
 
 
 def test_the_model_trains_in_rounds_and_is_at_rest_in_validation(federate):

@@ -1,0 +1,73 @@
+"""Cohorts in parallel: threads of this process, one torch thread each, on the same tensors.
+
+The cohorts of a round touch different clients, so no number changes. Two one-thread workers beat
+two threads inside each small product, since they meet once a round.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from stforecast.federated.method import Method
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Workers:
+    """A method and copies of it, one for each thread: a model runs one cohort at a time.
+
+    Args:
+        method: the method.
+        n: number of workers; a model with dropout has one, since torch's generator is shared.
+    """
+
+    def __init__(self, method: Method, n: int) -> None:
+        n = 1 if has_dropout(method) else n
+        self.methods = [method, *(copy.deepcopy(method) for _ in range(n - 1))]
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several cohorts may train at the same time."""
+        return len(self.methods) > 1
+
+    def map(self, work: Callable[[Method, Item], Result], items: Sequence[Item]) -> list[Result]:
+        """`[work(method, item) for item in items]`."""
+        if not self.parallel or len(items) < 2:
+            return [work(self.methods[0], item) for item in items]
+        free: SimpleQueue[Method] = SimpleQueue()
+        for method in self.methods:
+            free.put(method)
+
+        def run(item: Item) -> Result:
+            method = free.get()
+            try:
+                return work(method, item)
+            finally:
+                free.put(method)
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # Of the math library, for all threads of the process.
+        try:
+            with ThreadPoolExecutor(len(self.methods), initializer=_use_one_thread) as pool:
+                return list(pool.map(run, items))
+        finally:
+            torch.set_num_threads(threads)
+
+
+def has_dropout(method: Method) -> bool:
+    """Whether the method's model draws random numbers, by the names that layers have for it."""
+    modules = list(method.population.model.modules())
+    by_name = any(getattr(m, name, 0) for m in modules for name in ("dropout", "drop_prob"))
+    return by_name or any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p for m in modules)
+
+
+def _use_one_thread() -> None:
+    torch.set_num_threads(1)

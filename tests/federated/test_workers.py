@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch import nn
+
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.method import Method
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.population import PerClient, SplitModel
+from stforecast.federated.rounds import Federation
+from stforecast.federated.workers import Workers
+
+
+def federation(federate, workers, build, **settings):
+    made = federate(FedAvg, (8, 12, 8, 13, 20, 8), build=build, cohort_size=1, **settings)
+    return Federation(
+        made.method, made.train, made.validation, seed=1, cohort_size=1, workers=workers
+    )
+
+
+@pytest.mark.parametrize("model", ["stacked", "module"])
+def test_numbers_do_not_depend_on_the_workers(federate, request, model):
+    states = []
+    for workers in (1, 3):
+        run = federation(federate, workers, request.getfixturevalue(model))
+        assert len(run._workers.methods) == workers
+        run.run()
+        states.append(run)
+    first, second = states
+    torch.testing.assert_close(first.state.flat(), second.state.flat(), rtol=1e-6, atol=1e-6)
+    assert [r.bytes_up for r in first.reports] == [r.bytes_up for r in second.reports]
+
+
+def test_each_worker_has_a_model_of_its_own(federate):
+    workers = federation(federate, 3, build_plain)._workers
+    models = {id(m.population.model) for m in workers.methods}
+    assert len(models) == 3
+
+
+def build_plain():
+    return SplitModel(ClientLinear(3, 4), ClientLinear(4, 2))
+
+
+def test_a_model_with_dropout_has_one_worker(federate):
+    def build():
+        return SplitModel(PerClient(nn.Dropout()), ClientLinear(3, 2))
+
+    assert len(federation(federate, 3, build)._workers.methods) == 1
+
+
+def test_an_error_in_a_worker_is_raised(federate):
+    workers = Workers(federate(Method).method, 2)
+
+    def work(method, item):
+        raise RuntimeError(f"cohort {item}")
+
+    with pytest.raises(RuntimeError, match="cohort 0"):
+        workers.map(work, [0, 1, 2])
+    assert len(workers.methods) == 2
+
+
+def test_threads_are_as_before(federate):
+    before = torch.get_num_threads()
+    seen = Workers(federate(Method).method, 2).map(lambda m, i: torch.get_num_threads(), [1, 2, 3])
+    assert seen == [1, 1, 1]
+    assert torch.get_num_threads() == before
