@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
-
-from data_prep.errors import InputError
-from stforecast.federated.layers import ClientGRU, ClientLinear
+from stforecast.federated.layers import ClientGRU
 from stforecast.federated.options import check_options
 from stforecast.federated.population import SplitModel
+from stforecast.models.dual import DualEncoder, FusionHead
 from stforecast.windows import WindowSpec
 
 
@@ -60,41 +57,8 @@ class DualGRU(SplitModel):
 
     def __init__(self, window: WindowSpec, options: DualGRUOptions | None = None) -> None:
         options = options or DualGRUOptions()
-        if window.n_inputs > len(window.lags):
-            raise InputError(
-                "dual_gru reads closeness and periods only; leave out extra_lags and calendar, or "
-                "take --model mlp"
-            )
-        encoder = DualGRUEncoder(window.closeness, window.periods, options.hidden_size)
-        super().__init__(encoder, FusionHead(encoder.n_parts, options, window.horizon))
-
-
-class DualGRUEncoder(nn.Module):
-    """Last hidden states of the GRUs, side by side (Eq. 2)."""
-
-    def __init__(self, closeness: int, periods: int, hidden_size: int) -> None:
-        super().__init__()
-        self.sizes = [size for size in (closeness, periods) if size]
-        self.n_parts = len(self.sizes)
-        self.closeness = ClientGRU(1, hidden_size) if closeness else None
-        self.periodic = ClientGRU(1, hidden_size) if periods else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`(clients, batch, inputs)` to `(clients, batch, parts * hidden_size)`."""
-        parts = x.unsqueeze(-1).split(self.sizes, dim=2)
-        grus = [gru for gru in (self.closeness, self.periodic) if gru is not None]
-        return torch.cat([gru(part) for gru, part in zip(grus, parts, strict=True)], dim=-1)
-
-
-class FusionHead(nn.Module):
-    """Fully connected layer on the sum of the parts, or on all of them."""
-
-    def __init__(self, n_parts: int, options: DualGRUOptions, horizon: int) -> None:
-        super().__init__()
-        self.n_summed = n_parts if options.fusion == "sum" else 1
-        self.linear = ClientLinear(options.hidden_size * n_parts // self.n_summed, horizon)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """`(clients, batch, features)` to `(clients, batch, horizon)`."""
-        fused = features.unflatten(-1, (self.n_summed, -1)).sum(-2)
-        return self.linear(fused)
+        encoder = DualEncoder(window, lambda: ClientGRU(1, options.hidden_size), reader=self.name)
+        super().__init__(
+            encoder,
+            FusionHead(encoder.n_parts, options.hidden_size, options.fusion, window.horizon),
+        )

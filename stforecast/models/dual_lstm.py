@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
 from data_prep.errors import InputError
 from stforecast.federated.layers import ClientLSTM
 from stforecast.federated.options import check_options
 from stforecast.federated.population import SplitModel
-from stforecast.models.dual_gru import DualGRUOptions, FusionHead
+from stforecast.models.dual import DualEncoder, FusionHead
 from stforecast.windows import WindowSpec
 
 
@@ -63,29 +60,8 @@ class DualLSTM(SplitModel):
 
     def __init__(self, window: WindowSpec, options: DualLSTMOptions | None = None) -> None:
         options = options or DualLSTMOptions()
-        if window.n_inputs > len(window.lags):
-            raise InputError(
-                "dual_lstm reads closeness and periods only; leave out extra_lags and calendar, or "
-                "take --model mlp"
-            )
-        encoder = DualLSTMEncoder(window.closeness, window.periods, options)
-        fusion = DualGRUOptions(options.hidden_size, fusion="sum")
-        super().__init__(encoder, FusionHead(encoder.n_parts, fusion, window.horizon))
-
-
-class DualLSTMEncoder(nn.Module):
-    """Last hidden states of the LSTMs' top layers, side by side."""
-
-    def __init__(self, closeness: int, periods: int, options: DualLSTMOptions) -> None:
-        super().__init__()
-        self.sizes = [size for size in (closeness, periods) if size]
-        self.n_parts = len(self.sizes)
         sizes = (1, options.hidden_size, options.num_layers, options.dropout)
-        self.closeness = ClientLSTM(*sizes) if closeness else None
-        self.periodic = ClientLSTM(*sizes) if periods else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`(clients, batch, inputs)` to `(clients, batch, parts * hidden_size)`."""
-        parts = x.unsqueeze(-1).split(self.sizes, dim=2)
-        lstms = [lstm for lstm in (self.closeness, self.periodic) if lstm is not None]
-        return torch.cat([lstm(part) for lstm, part in zip(lstms, parts, strict=True)], dim=-1)
+        encoder = DualEncoder(window, lambda: ClientLSTM(*sizes), reader=self.name)
+        super().__init__(
+            encoder, FusionHead(encoder.n_parts, options.hidden_size, "sum", window.horizon)
+        )

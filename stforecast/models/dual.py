@@ -1,0 +1,60 @@
+"""What the dual models share: a recurrent network for each part of a window, and a head on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from data_prep.errors import InputError
+from stforecast.federated.layers import ClientLinear
+from stforecast.windows import WindowSpec
+
+
+class DualEncoder(nn.Module):
+    """Last hidden states over the closeness and over the periodic window, side by side.
+
+    Args:
+        window: its `closeness` and `periods`; where one is 0, its network is left out.
+        make: gives a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`.
+        reader: the model's name, for the error.
+
+    Raises:
+        InputError: if the windows have other inputs besides.
+    """
+
+    def __init__(self, window: WindowSpec, make: Callable[[], nn.Module], reader: str) -> None:
+        super().__init__()
+        if window.n_inputs > len(window.lags):
+            raise InputError(
+                f"{reader} reads closeness and periods only; leave out extra_lags and calendar, or "
+                "take --model mlp"
+            )
+        self.sizes = [size for size in (window.closeness, window.periods) if size]
+        self.n_parts = len(self.sizes)
+        self.closeness = make() if window.closeness else None
+        self.periodic = make() if window.periods else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(clients, batch, inputs)` to `(clients, batch, parts * hidden)`."""
+        parts = x.unsqueeze(-1).split(self.sizes, dim=2)
+        networks = [n for n in (self.closeness, self.periodic) if n is not None]
+        return torch.cat([n(part) for n, part in zip(networks, parts, strict=True)], dim=-1)
+
+
+class FusionHead(nn.Module):
+    """Fully connected layer on the sum of the parts, or on all of them."""
+
+    def __init__(
+        self, n_parts: int, hidden_size: int, fusion: Literal["sum", "concat"], horizon: int
+    ) -> None:
+        super().__init__()
+        self.n_summed = n_parts if fusion == "sum" else 1
+        self.linear = ClientLinear(hidden_size * n_parts // self.n_summed, horizon)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """`(clients, batch, features)` to `(clients, batch, horizon)`."""
+        fused = features.unflatten(-1, (self.n_summed, -1)).sum(-2)
+        return self.linear(fused)
