@@ -29,6 +29,7 @@ from experiments.progress import rounds_bar
 from experiments.report import results_table
 from stforecast.config import resolve
 from stforecast.results import Run, open_run, run, write_csv
+from stforecast.variants import NO_DIFFERENCE
 
 log = logging.getLogger(__name__)
 
@@ -168,9 +169,9 @@ def _finished(job: _Job) -> Run | None:
     if not (job.folder / "run.json").exists():
         return None
     found = open_run(job.folder)
-    settings = json.loads(json.dumps(resolve(job.entry.method, **job.settings).flat()))
-    wanted = {**settings, "data": job.data.resolve()}
-    before = {**found.about["settings"], "data": Path(found.about["data"]).resolve()}
+    wanted = {**_settings(job.entry.method, job.settings), "data": job.data.resolve()}
+    made = {name: v for name, v in found.about["settings"].items() if name != "method"}
+    before = {**_settings(found.method, made), "data": Path(found.about["data"]).resolve()}
     changed = sorted(k for k in wanted.keys() | before.keys() if wanted.get(k) != before.get(k))
     if changed:
         raise InputError(
@@ -178,6 +179,12 @@ def _finished(job: _Job) -> Run | None:
             "another --out"
         )
     return found
+
+
+def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """All settings as `run.json` has them; what an older version did not know has its default."""
+    flat: dict[str, Any] = json.loads(json.dumps(resolve(method, **settings).flat()))
+    return {name: v for name, v in flat.items() if name not in NO_DIFFERENCE - {"seed"}}
 
 
 def _simulated(city: City, out: Path, progress: bool) -> Path:

@@ -64,7 +64,7 @@ def communication(
             f"none of these runs has a {loss} loss and sends anything; draw `rounds` or `cdf`"
         )
     byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
-    ax.set_ylabel(f"{loss} MSE of z-scores")
+    ax.set_ylabel(_loss_name(loss, runs))
     add_legend(fig, _not_drawn({loss: absent}))
     return fig
 
@@ -92,9 +92,17 @@ def rounds(runs: Sequence[Run], *, width: float = TWO_COLUMNS) -> Figure:
         for curve, table in found[loss][0]:
             _loss_line(ax, table["round"].to_numpy(), table[LOSSES[loss]].to_numpy(), curve)
         count_axis(ax, "round")
-        ax.set_ylabel(f"{loss} MSE of z-scores")
+        ax.set_ylabel(_loss_name(loss, runs))
     add_legend(fig, _not_drawn({loss: absent for loss, (_, absent) in found.items()}))
     return fig
+
+
+def _loss_name(loss: str, runs: Sequence[Run]) -> str:
+    """What a loss is: rounds are judged by the MSE, but some runs train on another loss."""
+    own = {run.about["settings"].get("loss", "mse") for run in runs}
+    if loss == "training" and own != {"mse"}:
+        return f"training loss of z-scores ({', '.join(sorted(own))})"
+    return f"{loss} MSE of z-scores"
 
 
 def _with_loss(

@@ -540,3 +540,9 @@ def test_a_figure_that_fails_leaves_the_old_file(tmp_path):
         save_figure(fig, path)
     assert [p.name for p in tmp_path.iterdir()] == ["f.png"]
     assert path.read_bytes() == b"old"
+
+
+def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
+    runs = [make_run("fuels"), make_run("fedlean", loss="huber")]
+    labels = [ax.get_ylabel() for ax in PLOTS["rounds"](runs).axes]
+    assert labels == ["training loss of z-scores (huber, mse)", "validation MSE of z-scores"]
