@@ -84,7 +84,7 @@ class FittedMethod:
         tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
         device = pick_device(config.run.device)
         for name in tensors:
-            if name not in ("clients/steps", "clients/sizes"):
+            if name != "clients/sizes":
                 tensors[name] = tensors[name].to(device)
         state = State.from_flat(tensors, round, config.run.seed)
         return cls(config, build_method(config), state)

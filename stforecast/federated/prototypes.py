@@ -40,6 +40,17 @@ class PrototypeMeans:
         self._sums.baddbmm_(member.mT, features.detach())
         self._counts += member.sum(1)
 
+    @property
+    def counts(self) -> Tensor:
+        """Samples seen under each key, `(clients, keys)` int32.
+
+        Raises:
+            ValueError: if nothing was added.
+        """
+        if self._counts is None:
+            raise ValueError("no features were added, so there are no counts")
+        return self._counts.int()
+
     def means(self) -> Tensor:
         """Prototypes `(clients, keys, d)`; zeros under a key that was never seen.
 

@@ -117,6 +117,7 @@ class Federation:
         self.state = self._initial_state()
         self.best: State | None = None
         self.reports: list[RoundReport] = []
+        self._draws = has_dropout(method)
         self._workers = Workers(method, workers if self.device.type == "cpu" else 1)
 
     def _cohort_size(self, n_clients: int) -> int:
@@ -192,7 +193,7 @@ class Federation:
     @contextmanager
     def _own_randomness(self, first: int) -> Iterator[None]:
         """Key torch's global generators, which dropout uses, to the run, round and cohort."""
-        if not has_dropout(self.method):
+        if not self._draws:
             yield
             return
         devices = [self.device] if self.device.type == "cuda" else []

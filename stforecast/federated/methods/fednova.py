@@ -83,7 +83,8 @@ class FedNova(FedProx):
         """
         training = self.training
         linear = training.optimizer == "sgd"
-        rho, pull = (training.momentum, training.lr * self.options.mu) if linear else (0.0, 0.0)
+        lr = training.lr_in(cohort.round)
+        rho, pull = (training.momentum, lr * self.options.mu) if linear else (0.0, 0.0)
         velocity = cohort.memory["momentum"]
         moved = torch.zeros_like(velocity)
         for _ in cohort.records["loss"]:

@@ -27,7 +27,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
@@ -76,7 +75,6 @@ class FedProto(Method):
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train, averaging the features of the last epoch on the way."""
         cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
-        cohort.scratch["counts"] = 0
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
@@ -85,7 +83,6 @@ class FedProto(Method):
         keys = self.task.keys(batch)
         if cohort.last_epoch:
             cohort.scratch["means"].add(features, keys)
-            cohort.scratch["counts"] += F.one_hot(keys, self.task.n_keys).sum(1)
         loss = self.task_loss(cohort, features, batch)
         if not payload:
             return loss
@@ -93,8 +90,8 @@ class FedProto(Method):
 
     def upload(self, cohort: Cohort) -> Payload:
         """Local prototypes `(clients, keys, d)` (Eq. 3), zeros without samples, and the counts."""
-        counts: Tensor = cohort.scratch["counts"]
-        return {"prototypes": cohort.scratch["means"].means(), "counts": counts.int()}
+        means: PrototypeMeans = cohort.scratch["means"]
+        return {"prototypes": means.means(), "counts": means.counts}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload

@@ -1,4 +1,5 @@
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -180,3 +181,16 @@ def test_the_default_is_without_the_proximal_term():
 
 def test_it_is_registered():
     assert find_method("fednova") is FedNova
+
+
+def test_the_norm_follows_the_schedule(federate):
+    """With a proximal term the pull of a step is that of the round's own learning rate."""
+    settings = {"optimizer": "sgd", "lr": 0.1, "rounds": 4, "schedule": "cosine", "epochs": 1}
+    made = federate(FedAvg, (8,), **settings)
+    method = FedNova(made.method.population, made.method.task, made.method.training,
+                     FedNovaOptions(mu=2.0))  # fmt: skip
+    cohort = SimpleNamespace(
+        round=2, records={"loss": [None] * 3}, memory={"momentum": torch.zeros(1)}
+    )
+    pull = 0.05 * 2.0
+    assert method.norm(cohort).item() == pytest.approx(sum((1 - pull) ** k for k in range(3)))
