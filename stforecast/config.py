@@ -8,18 +8,15 @@ it.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
 import stforecast.methods  # noqa: F401  importing makes the forecasting methods known
-from data_prep.errors import InputError, choose
+from data_prep.errors import choose
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
 from stforecast.federated.options import check_options
+from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
 from stforecast.federated.uplink import Uplink
 from stforecast.models import MODELS
@@ -103,10 +100,7 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """The settings under their flat names, so that `resolve(**config.flat())` equals this."""
         method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
-        values = {"method": method}
-        for part in parts:
-            values |= dataclasses.asdict(part)
-        return values
+        return {"method": method, **flatten(*parts)}
 
 
 def options_type(method: str) -> type:
@@ -162,28 +156,4 @@ def resolve(method: str, **settings: Any) -> Config:
     """
     settings = {**defaults(method), **settings}
     types = sections(method, str(settings.get("model", RunOptions.model)))
-    owner = {f.name: section for section, t in types.items() for f in dataclasses.fields(t)}
-    if unknown := settings.keys() - owner.keys():
-        raise _unknown(f"option of {method}", min(unknown), owner)
-    chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
-    for name, value in settings.items():
-        chosen[owner[name]][name] = value
-    return Config(method, **{s: _build(t, chosen[s]) for s, t in types.items()})
-
-
-def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
-    """An error that suggests the names most like it, or lists all."""
-    if close := difflib.get_close_matches(name, list(valid)):
-        return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
-    return choose(kind, name, valid)
-
-
-def _build(options: type, values: Mapping[str, Any]) -> Any:
-    try:
-        return TypeAdapter(options).validate_python(dict(values))
-    except ValidationError as e:
-        first = e.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:
-            raise InputError(message) from e
-        raise InputError(f"{first['loc'][0]} is {first['input']!r}: {message}") from e
+    return Config(method, **distribute(method, types, settings))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,9 @@ from torch import Tensor
 
 Batch = dict[str, Tensor]
 """Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task knows their names."""
+
+Augment = Callable[[Batch, Sequence[torch.Generator]], Batch]
+"""Makes a training batch another one, drawing for each client from its own generator."""
 
 
 @dataclass(frozen=True)
@@ -19,21 +22,25 @@ class ClientData:
     Attributes:
         tensors: name to `(clients, samples, …)`. Clients with fewer samples are padded at the end.
         sizes: `(clients,)` number of samples that each client really has.
+        augment: changes a training batch, with a generator for each of its clients.
     """
 
     tensors: dict[str, Tensor]
     sizes: Tensor
+    augment: Augment | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def take(self, ids: Tensor) -> ClientData:
         """The data of some clients, without copying where `ids` is a contiguous range."""
-        return ClientData(take(self.tensors, ids), self.sizes[ids.to(self.sizes.device)])
+        sizes = self.sizes[ids.to(self.sizes.device)]
+        return ClientData(take(self.tensors, ids), sizes, self.augment)
 
     def to(self, device: torch.device | str) -> ClientData:
         """The same data on another device; sizes stay on the CPU, where they are read."""
-        return ClientData({name: t.to(device) for name, t in self.tensors.items()}, self.sizes)
+        tensors = {name: t.to(device) for name, t in self.tensors.items()}
+        return ClientData(tensors, self.sizes, self.augment)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
         """All samples in order, `rows` at a time: for prediction.
@@ -64,23 +71,28 @@ def is_range(ids: Tensor) -> bool:
 
 
 def batches(
-    data: ClientData, batch_size: int, generators: Sequence[torch.Generator] | None = None
+    data: ClientData,
+    batch_size: int,
+    generators: Sequence[torch.Generator] | None = None,
+    drop_last: bool = True,
 ) -> Iterator[Batch]:
-    """Full batches of one epoch for clients of equal size; a last short batch is dropped.
+    """Batches of one epoch for clients of equal size.
 
     Args:
         data: samples of clients that all have the same number of them.
         batch_size: samples a batch.
         generators: one for each client, to shuffle its samples; None keeps their order.
+        drop_last: leave out a last batch that is not full.
     """
     samples = int(data.sizes[0])
-    starts = range(0, samples - batch_size + 1, batch_size)
+    starts = range(0, samples - batch_size + 1 if drop_last else samples, batch_size)
     if generators is None:
         for start in starts:
-            yield {name: t[:, start : start + batch_size] for name, t in data.tensors.items()}
+            rows = slice(start, min(start + batch_size, samples))
+            yield {name: t[:, rows] for name, t in data.tensors.items()}
         return
     order = torch.stack([torch.randperm(samples, generator=g) for g in generators])
     client = torch.arange(len(data))[:, None]
     for start in starts:
-        rows = order[:, start : start + batch_size]
-        yield {name: t[client, rows] for name, t in data.tensors.items()}
+        drawn = order[:, start : start + batch_size]
+        yield {name: t[client, drawn] for name, t in data.tensors.items()}

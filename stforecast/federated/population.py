@@ -105,6 +105,11 @@ class Population:
             for name, t in tensors.items()
         }
 
+    @property
+    def per_client(self) -> bool:
+        """Whether a part of the model runs client by client, so that a cohort gains nothing."""
+        return bool(self._lone)
+
     def initial(self) -> Params:
         """Initial parameters and buffers of one client, each `(1, …)`."""
         return {**self._parameters, **self._buffers}

@@ -19,7 +19,7 @@ from stforecast.federated.data import Batch, ClientData, take
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate, total_bytes
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
-from stforecast.federated.training import zero_moments
+from stforecast.federated.training import Training, zero_moments
 from stforecast.federated.uplink import Uplink
 from stforecast.federated.workers import Workers, has_dropout
 
@@ -85,7 +85,8 @@ class Federation:
         validation: samples to choose the best round by, or None.
         seed: seed of the run.
         device: where to compute.
-        cohort_size: most clients trained together; None takes up to 16 on a CPU, all on a GPU.
+        cohort_size: most clients trained together; None takes up to 16 on a CPU, all on a GPU,
+            and one by one where the model runs client by client.
         uplink: what is done to uploads on their way.
         workers: cohorts that train at the same time, on a CPU.
 
@@ -108,7 +109,7 @@ class Federation:
         uplink: Uplink | None = None,
         workers: int = 1,
     ) -> None:
-        _check_sizes(train.sizes, method.training.batch_size)
+        _check_sizes(train.sizes, method.training)
         self.method, self.seed, self.device = method, seed, torch.device(device)
         self.train = train.to(device)
         self.validation = validation.to(device) if validation is not None else None
@@ -121,6 +122,8 @@ class Federation:
         self._workers = Workers(method, workers if self.device.type == "cpu" else 1)
 
     def _cohort_size(self, n_clients: int) -> int:
+        if self.method.population.per_client:
+            return 1
         if self.device.type != "cpu":
             return n_clients
         return max(4, min(COHORT_ON_CPU, ROWS_ON_CPU // self.method.training.batch_size))
@@ -323,11 +326,12 @@ def predictions(
             yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
 
 
-def _check_sizes(sizes: Tensor, batch_size: int) -> None:
-    if int(sizes.min()) < batch_size:
+def _check_sizes(sizes: Tensor, training: Training) -> None:
+    needed = training.batch_size if training.drop_last else 1
+    if int(sizes.min()) < needed:
         raise InputError(
             f"client {int(sizes.argmin())} has {int(sizes.min())} training samples, fewer than one "
-            f"batch of {batch_size}; use longer data, another split or a smaller --batch-size"
+            f"batch of {needed}; use longer data, another split or a smaller --batch-size"
         )
 
 

@@ -187,10 +187,12 @@ class Cohort:
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """Batches of some local epochs in order, by default all that are set; sets `epoch`."""
-        shuffled = self.generators if self.training.shuffle else None
-        for epoch in range(self.training.epochs if epochs is None else epochs):
+        training, augment = self.training, self.data.augment
+        shuffled = self.generators if training.shuffle else None
+        for epoch in range(training.epochs if epochs is None else epochs):
             self.epoch = epoch
-            yield from batches(self.data, self.training.batch_size, shuffled)
+            for batch in batches(self.data, training.batch_size, shuffled, training.drop_last):
+                yield augment(batch, self.generators) if augment else batch
 
     @contextmanager
     def training_only(self, *prefixes: str) -> Iterator[None]:

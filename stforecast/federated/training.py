@@ -38,6 +38,7 @@ class Training:
         participation: share α of the clients that take part in a round, in (0, 1]. All take part
             in the first one.
         shuffle: draw batches in random order instead of in time.
+        drop_last: leave out an epoch's last batch where it is not full; the paper's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
     """
 
@@ -51,6 +52,7 @@ class Training:
     weight_decay: float = 0.0
     participation: float = 1.0
     shuffle: bool = False
+    drop_last: bool = True
     patience: int = 0
 
     def __post_init__(self) -> None:

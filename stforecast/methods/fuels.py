@@ -98,6 +98,8 @@ class Fuels(Method):
         if self.training.shuffle:
             raise InputError("fuels needs batches in order of time (row b is slot b): no --shuffle")
         n, b = len(clients), self.training.batch_size
+        if not self.training.drop_last:
+            raise InputError("fuels needs whole batches, one period each; leave drop_last on")
         if self.options.prototypes == "periodic" and b != self.task.n_keys:
             raise InputError(
                 f"fuels needs a batch of one period (section 3.3.1): batch_size is {b}, the period "

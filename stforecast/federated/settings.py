@@ -1,0 +1,60 @@
+"""Flat settings: each goes to the dataclass that has a field of its name, types checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from data_prep.errors import InputError, choose
+
+
+def distribute(
+    owner: str, types: Mapping[str, type], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make one instance of each dataclass from settings under flat names.
+
+    Args:
+        owner: whose settings they are, for messages.
+        types: name of each section to its dataclass; no two share a field's name.
+        settings: flat name to value, converted where it can be without loss.
+
+    Returns:
+        Name of each section to its instance; fields that are not given have their defaults.
+
+    Raises:
+        InputError: for an unknown name (with those like it) or a value that does not fit.
+    """
+    section_of = {f.name: section for section, t in types.items() for f in dataclasses.fields(t)}
+    if unknown := settings.keys() - section_of.keys():
+        raise _unknown(f"option of {owner}", min(unknown), section_of)
+    chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
+    for name, value in settings.items():
+        chosen[section_of[name]][name] = value
+    return {section: _build(t, chosen[section]) for section, t in types.items()}
+
+
+def flatten(*parts: Any) -> dict[str, Any]:
+    """The fields of dataclass instances under their flat names."""
+    return {name: value for part in parts for name, value in dataclasses.asdict(part).items()}
+
+
+def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
+    """An error that suggests the names most like it, or lists all."""
+    if close := difflib.get_close_matches(name, list(valid)):
+        return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
+    return choose(kind, name, valid)
+
+
+def _build(options: type, values: Mapping[str, Any]) -> Any:
+    try:
+        return TypeAdapter(options).validate_python(dict(values))
+    except ValidationError as e:
+        first = e.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:
+            raise InputError(message) from e
+        raise InputError(f"{first['loc'][0]} is {first['input']!r}: {message}") from e
