@@ -50,11 +50,13 @@ class Participants:
         ids: `(n,)` increasing client ids.
         sizes: `(n,)` training samples of each.
         round: index of the round, from 0.
+        stage: index of the stage of the task stream, from 0.
     """
 
     ids: Tensor
     sizes: Tensor
     round: int
+    stage: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from stforecast.federated.data import Batch, ClientData, take
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate, total_bytes
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
+from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training, zero_moments
 from stforecast.federated.uplink import Uplink
 from stforecast.federated.workers import Workers, has_dropout
@@ -81,7 +82,7 @@ class Federation:
 
     Args:
         method: the method, with its model, task and settings.
-        train: training samples.
+        train: training samples, or a stream of them, stage after stage.
         validation: samples to choose the best round by, or None.
         seed: seed of the run.
         device: where to compute.
@@ -100,7 +101,7 @@ class Federation:
     def __init__(
         self,
         method: Method,
-        train: ClientData,
+        train: ClientData | Stream,
         validation: ClientData | None = None,
         *,
         seed: int = 0,
@@ -109,11 +110,12 @@ class Federation:
         uplink: Uplink | None = None,
         workers: int = 1,
     ) -> None:
-        _check_sizes(train.sizes, method.training)
         self.method, self.seed, self.device = method, seed, torch.device(device)
-        self.train = train.to(device)
+        self.stream = train if isinstance(train, Stream) else Stream([train])
+        _check_stream(self.stream, method.training)
+        self.train = self.stream.stages[0].to(device)
         self.validation = validation.to(device) if validation is not None else None
-        self.cohort_size = cohort_size or self._cohort_size(len(train))
+        self.cohort_size = cohort_size or self._cohort_size(len(self.train))
         self.uplink = uplink or Uplink()
         self.state = self._initial_state()
         self.best: State | None = None
@@ -148,7 +150,7 @@ class Federation:
             after_round: called with each round's report, e.g. to draw a progress bar.
         """
         training = self.method.training
-        while self.state.round < training.rounds:
+        while self.state.round < training.rounds * len(self.stream):
             report = self.run_round()
             if after_round:
                 after_round(report)
@@ -159,6 +161,7 @@ class Federation:
     def run_round(self) -> RoundReport:
         """Do one round and return its report."""
         start = time.perf_counter()
+        self._enter(self.stage)
         participants = self.participants()
         trained = self._workers.map(
             self._train, cohorts(participants.ids, self.state.clients, self.cohort_size)
@@ -204,22 +207,36 @@ class Federation:
             torch.manual_seed(generator(self.seed, self.state.round, first, 2).initial_seed())
             yield
 
+    @property
+    def stage(self) -> int:
+        """Stage of the task stream to which the coming round belongs."""
+        return self._place()[0]
+
+    def _place(self) -> tuple[int, int]:
+        return self.stream.place(self.state.round, self.method.training.rounds)
+
+    def _enter(self, stage: int) -> None:
+        """Turn to the data of a stage."""
+        if len(self.stream) > 1:
+            self.train = self.stream.stages[stage].to(self.device)
+            self.state.clients.sizes = self.train.sizes
+
     def participants(self) -> Participants:
-        """The clients of the coming round: all in the first, then a random share α."""
-        n, share = len(self.train), self.method.training.participation
-        ids = torch.arange(n)
-        if self.state.round > 0 and share < 1:
-            g = generator(self.seed, self.state.round)
-            ids = torch.randperm(n, generator=g)[: max(1, round(share * n))].sort().values
-        return self._some(ids)
+        """The clients of the coming round: a random share α of those that have samples."""
+        n, training = len(self.train), self.method.training
+        ids, draw = torch.arange(n), self._place()[1]
+        if training.participation < 1 and (draw > 0 or not training.full_start):
+            drawn = torch.randperm(n, generator=generator(self.seed, draw))
+            ids = drawn[: max(1, round(training.participation * n))].sort().values
+        return self._some(ids[self.train.sizes[ids] > 0])
 
     def _cohort(self, state: State, ids: Tensor) -> Cohort:
         data, training = self.train.take(ids), self.method.training
-        copied = self._workers.parallel
-        return Cohort(state.clients, ids, data, training, self.seed, state.round, copied)
+        copied, stage = self._workers.parallel, self.stage
+        return Cohort(state.clients, ids, data, training, self.seed, state.round, copied, stage)
 
     def _some(self, ids: Tensor) -> Participants:
-        return Participants(ids, self.train.sizes[ids], self.state.round)
+        return Participants(ids, self.train.sizes[ids], self.state.round, self.stage)
 
     @torch.no_grad()
     def _send(self, ids: Tensor, upload: Payload) -> tuple[Payload, Payload]:
@@ -263,7 +280,8 @@ class Federation:
             return self.state
         state = copy.deepcopy(self.state)
         self.method.population.train()
-        for ids in cohorts(torch.arange(len(self.train)), state.clients, self.cohort_size):
+        everyone = self.train.sizes.nonzero().flatten()
+        for ids in cohorts(everyone, state.clients, self.cohort_size):
             cohort = self._cohort(state, ids)
             payload = self.method.broadcast(state.server, self._some(ids))
             with self._own_randomness(int(ids[0])):
@@ -326,13 +344,22 @@ def predictions(
             yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
 
 
-def _check_sizes(sizes: Tensor, training: Training) -> None:
+def _check_stream(stream: Stream, training: Training) -> None:
+    several = len(stream) > 1
+    if several and training.schedule != "constant":
+        raise InputError(f"schedule is {training.schedule}; a stream of stages needs constant")
     needed = training.batch_size if training.drop_last else 1
-    if int(sizes.min()) < needed:
-        raise InputError(
-            f"client {int(sizes.argmin())} has {int(sizes.min())} training samples, fewer than one "
-            f"batch of {needed}; use longer data, another split or a smaller --batch-size"
-        )
+    for i, stage in enumerate(stream.stages):
+        sizes = stage.sizes
+        if bool(((sizes < needed) & ((sizes > 0) | (not several))).any()):
+            where = f" in stage {i}" if several else ""
+            raise InputError(
+                f"client {int(sizes.argmin())} has {int(sizes.min())} training samples{where}, "
+                f"fewer than one batch of {needed}; use longer data, another split or a smaller "
+                "--batch-size"
+            )
+        if not sizes.any():
+            raise InputError(f"no client has training samples in stage {i}; leave the stage out")
 
 
 def _mean_record(cohort: Cohort, name: str) -> Tensor:

@@ -133,6 +133,7 @@ class Cohort:
         round: index of the round, from 0.
         copied: whether to work on copies in any case: autograd's checks do not let two threads
             change parts of one tensor.
+        stage: index of the stage of the task stream, from 0.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
@@ -152,8 +153,10 @@ class Cohort:
         seed: int,
         round: int,
         copied: bool = False,
+        stage: int = 0,
     ) -> None:
-        self.ids, self.data, self.training, self.round = ids, data, training, round
+        self.ids, self.data, self.training = ids, data, training
+        self.round, self.stage = round, stage
         self.generators = [generator(seed, round, int(i)) for i in ids]
         params, self.buffers, self.memory, *moments = (
             {name: t.clone() if copied else t for name, t in take(group, ids).items()}

@@ -35,8 +35,8 @@ class Training:
         optimizer: `adam` or `sgd`; its state stays with each client from round to round.
         momentum: momentum of `sgd`.
         weight_decay: L2 penalty added to the gradient.
-        participation: share α of the clients that take part in a round, in (0, 1]. All take part
-            in the first one.
+        participation: share α of the clients that take part in a round, in (0, 1].
+        full_start: all clients take part in the first round (FUELS, section 3.3.2).
         shuffle: draw batches in random order instead of in time.
         drop_last: leave out an epoch's last batch where it is not full; the paper's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
@@ -51,6 +51,7 @@ class Training:
     momentum: float = 0.0
     weight_decay: float = 0.0
     participation: float = 1.0
+    full_start: bool = True
     shuffle: bool = False
     drop_last: bool = True
     patience: int = 0
