@@ -204,7 +204,7 @@ def methods_table() -> str:
     """Every method and reference forecaster, from the registry."""
     rows: list[dict[str, str]] = [
         {"method": f"`{name}`", "what it does": m.summary, "pools data": "no", "source": m.paper}
-        for name, m in methods().items()
+        for name, m in methods("stforecast").items()
     ]
     rows += [
         {
@@ -220,7 +220,7 @@ def methods_table() -> str:
 
 def methods_list() -> str:
     """Every method and reference forecaster, for a terminal."""
-    known: dict[str, Any] = {**methods(), **BASELINES}
+    known: dict[str, Any] = {**methods("stforecast"), **BASELINES}
     rows = [
         [name, f"{m.summary} ({m.paper})" if name not in BASELINES else m.summary]
         for name, m in known.items()

@@ -122,7 +122,7 @@ def defaults(method: str) -> dict[str, Any]:
 
 
 def _find(method: str) -> Any:
-    known: dict[str, Any] = {**methods(), **BASELINES}
+    known: dict[str, Any] = {**methods("stforecast"), **BASELINES}
     if method not in known:
         raise choose("method", method, known)
     return known[method]

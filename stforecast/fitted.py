@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from data_prep.errors import InputError
 from stforecast.config import Config
 from stforecast.federated.data import ClientData
-from stforecast.federated.method import Method, Participants, find_method
+from stforecast.federated.device import pick_device
+from stforecast.federated.method import Method, find_method
 from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.rounds import Federation, RoundReport, predictions
+from stforecast.federated.saving import from_arrays, to_arrays
 from stforecast.federated.state import State
 from stforecast.models import MODELS
 from stforecast.splits import Split
@@ -61,32 +62,15 @@ class FittedMethod:
         return torch.cat(cohorts).numpy()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What predicting needs of the state, as plain arrays.
-
-        The optimiser's moments are left out, and so are clients' copies of what is global.
-        """
-        clients = self.state.clients
-        everyone = Participants(torch.arange(len(clients)), clients.sizes, self.state.round)
-        received = self.method.broadcast(self.state.server, everyone)
-        replaced = received if self.method.views == ("global",) else {}
-        return {
-            name: t.detach().cpu().numpy()
-            for name, t in self.state.flat().items()
-            if not name.startswith("clients/moments.")
-            and name.removeprefix("clients/params/") not in replaced
-        }
+        """What predicting needs of the state, as plain arrays."""
+        return to_arrays(self.method, self.state)
 
     @classmethod
     def from_arrays(
         cls, config: Config, arrays: Mapping[str, np.ndarray], round: int
     ) -> FittedMethod:
         """The fitted method whose `arrays` these are, on the configured device."""
-        tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
-        device = pick_device(config.run.device)
-        for name in tensors:
-            if name != "clients/sizes":
-                tensors[name] = tensors[name].to(device)
-        state = State.from_flat(tensors, round, config.run.seed)
+        state = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
         return cls(config, build_method(config), state)
 
 
@@ -155,18 +139,3 @@ def train(
         for view in method.views
     }
     return fitted, federation
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one.
-
-    Raises:
-        InputError: if the device is not known or not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"device is {name!r}; choose auto, cpu or cuda")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device is {name!r}, but torch finds no GPU here; use --device cpu")
-    return torch.device(name)

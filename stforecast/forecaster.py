@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 import xarray as xr
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from data_prep.checksum import checksum
 from data_prep.cube import atomic_path
-from data_prep.errors import InputError
+from data_prep.errors import InputError, reading
+from data_prep.limits import check_size
 from stforecast.baselines import BASELINES
 from stforecast.config import Config, resolve
 from stforecast.federated.rounds import RoundReport
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 """Version of the saved layout."""
+
+AGAIN = "fit and save it again"
 
 SCALED_METRICS = ("mse", "mae", "rmse")
 """Metrics of z-scores; relative ones need a true zero and are given in raw units only."""
@@ -272,6 +275,7 @@ class Forecaster:
         folder = Path(folder)
         with atomic_path(folder / "state.safetensors") as part:
             save_file({n: np.ascontiguousarray(a) for n, a in {**state, **scaler}.items()}, part)
+            about["state"] = checksum(part)
         with atomic_path(folder / "forecaster.json") as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
         return folder
@@ -290,20 +294,30 @@ class Forecaster:
         folder = Path(folder)
         folder = folder / "model" if (folder / "model").is_dir() else folder
         about = _read_about(folder / "forecaster.json")
+        arrays = _read_state(folder / "state.safetensors", about.get("state"))
         try:
-            arrays = load_file(folder / "state.safetensors")
-            self = cls(**{**about["settings"], "device": device})
-            self._restore(about, arrays)
-        except (OSError, SafetensorError) as e:
-            raise InputError(f"{folder / 'state.safetensors'}: cannot be read ({e})") from e
-        except KeyError as e:
-            raise InputError(f"{folder}: no {e} in the saved model; fit and save it again") from e
+            with reading(folder, "as a saved model", AGAIN):
+                self = cls(**{**about["settings"], "device": device})
+                self._restore(about, arrays)
+                self._rehearse()
+        except InputError as e:
+            if isinstance(e.__cause__, KeyError):
+                key = e.__cause__
+                raise InputError(f"{folder}: no {key} in the saved model; {AGAIN}") from key
+            raise e if str(folder) in str(e) else InputError(f"{folder}: {e}") from e
         return self
+
+    def _rehearse(self) -> None:
+        """Forecast once from zeros: arrays that do not fit the settings fail here."""
+        n_steps = max(2, self.config.window.reach)
+        check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
+        times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
+        self.predict(pd.DataFrame(0.0, times, pd.Index(self.cells)))
 
     def _restore(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         scaler = {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
         self.scaler = Scaler.from_state(scaler)
-        self.service, self.units = about["service"], about["units"]
+        self.service, self.units = str(about["service"]), str(about["units"])
         self.step, self.cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
         fitted: Fitted
         if self.config.federated:
@@ -323,13 +337,24 @@ def _warn_of_constants(series: Series, fit_steps: int) -> None:
         )  # fmt: skip
 
 
+def _read_state(path: Path, expected: str | None) -> dict[str, np.ndarray]:
+    """The arrays of a saved model; those of before checksums were kept have none `expected`."""
+    with reading(path, "as arrays", AGAIN):
+        if expected is not None and checksum(path) != expected:
+            raise InputError(
+                f"{path}: cannot be trusted: it has {checksum(path)}, forecaster.json says "
+                f"{expected}; {AGAIN}"
+            )
+        return load_file(path)
+
+
 def _read_about(path: Path) -> dict[str, Any]:
     remedy = "give the folder of a run or of Forecaster.save"
     try:
         about = json.loads(path.read_text())
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror}); {remedy}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InputError(f"{path}: is not JSON ({e}); {remedy}") from e
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else type(about).__name__

@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +25,9 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.cube import atomic_path
-from data_prep.errors import InputError
+from data_prep.errors import InputError, reading
+from data_prep.hdf5 import open_hdf5
+from data_prep.limits import check_size
 from stforecast.federated.privacy import epsilon
 from stforecast.federated.rounds import RoundReport
 from stforecast.forecaster import Forecaster
@@ -35,6 +37,14 @@ METRIC_COLUMNS = (
     "value",
 )  # fmt: skip
 """Columns of `metrics.csv`."""
+
+ROUND_COLUMNS = ("round", "train_task_loss", "validation_loss", "bytes_down", "bytes_up")
+"""Columns of `rounds.csv` that figures and tables read."""
+
+ABOUT: dict[str, type] = {"settings": dict, "data": str, "service": str}
+"""Entries of `run.json` that name a run, and their types."""
+
+AGAIN = "delete the folder and run it again"
 
 PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
 
@@ -63,16 +73,29 @@ class Run:
 
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients and horizons are text."""
-        return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str, "horizon": str})
+        return _read_csv(self.folder / "metrics.csv", METRIC_COLUMNS[4:], ("value",))
 
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`; empty for reference forecasters."""
-        return pd.read_csv(self.folder / "rounds.csv")
+        return _read_csv(self.folder / "rounds.csv", ROUND_COLUMNS, ROUND_COLUMNS)
 
     def forecasts(self) -> xr.Dataset:
         """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""
-        with xr.open_dataset(self.folder / "forecasts.nc", engine="h5netcdf") as ds:
+        with self.open_forecasts() as ds, reading(ds.encoding["source"], "whole", AGAIN):
             return ds.load()
+
+    def open_forecasts(self) -> xr.Dataset:
+        """`forecasts`, lazily: values are read when they are used."""
+        path = self.folder / "forecasts.nc"
+        with open_hdf5(path, "as netCDF4", AGAIN):
+            ds = xr.open_dataset(path, engine="h5netcdf")
+        for name in ("y_hat", "y"):
+            if name not in ds or ds[name].dims != ("cell", "time", "horizon"):
+                raise InputError(
+                    f"{path}: no {name!r} with dimensions (cell, time, horizon); {AGAIN}"
+                )
+            check_size(ds[name].size * 8, f"{path}: {name}")
+        return ds
 
     def score(self, metric: str = "mse", selection: str = "best", split: str = "test") -> float:
         """One pooled error, over all clients and the whole horizon."""
@@ -173,14 +196,30 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     folder = Path(folder)
     try:
         about = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise InputError(
             f"{folder}: not a finished run ({type(e).__name__} at run.json); give a folder that "
             "`stforecast run` wrote"
         ) from e
-    if not isinstance(about, dict) or "settings" not in about:
-        raise InputError(f"{folder / 'run.json'}: no settings in it; `stforecast run` writes them")
+    for name, kind in ABOUT.items():
+        found = about.get(name) if isinstance(about, dict) else None
+        if not isinstance(found, kind) or (kind is dict and "method" not in found):
+            raise InputError(
+                f"{folder / 'run.json'}: no {name} in it; `stforecast run` writes them"
+            )
     return Run(folder, about)
+
+
+def _read_csv(path: Path, columns: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
+    """A table of a run, with at least these columns; `numbers` are those that hold numbers."""
+    with reading(path, "as a table", AGAIN):
+        table = pd.read_csv(path, dtype={"client": str, "horizon": str})
+    for name in columns:
+        numeric = name not in numbers or table.get(name, pd.Series(dtype=str)).dtype.kind in "iuf"
+        if name not in table or not (numeric or table.empty):
+            problem = "no column" if name not in table else "no numbers in column"
+            raise InputError(f"{path}: {problem} {name!r}; {AGAIN}")
+    return table
 
 
 def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:

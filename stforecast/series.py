@@ -11,7 +11,8 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.cube import check_cube, observed, open_cube
-from data_prep.errors import InputError, choose
+from data_prep.errors import InputError, choose, reading
+from data_prep.limits import check_size
 from data_prep.table import from_frame
 from stforecast.windows import Calendar
 
@@ -82,7 +83,7 @@ def as_series(data: Data, service: str | None = None) -> Series:
     cube, name = _as_cube(data)
     values = observed(cube, _choose_service(cube, service, name))
     return Series(
-        values=values.to_numpy().astype(np.float64, copy=False),
+        values=_read_values(values, name),
         cells=cube.indexes["cell"].to_numpy(),
         times=pd.DatetimeIndex(cube.indexes["time"]),
         calendar=Calendar.from_cube(cube),
@@ -91,6 +92,24 @@ def as_series(data: Data, service: str | None = None) -> Series:
         name=name,
         locations=_locations(cube),
     )
+
+
+def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
+    """`(steps, cells)` float64, NaN where nothing was recorded.
+
+    Raises:
+        InputError: if they cannot be read, are too many for the memory, or one is infinite.
+    """
+    check_size(16 * values.size, f"{name}: {values.name}")
+    with reading(name, f"at {values.name}", "prepare it again"):
+        array = values.to_numpy().astype(np.float64, copy=False)
+    if np.isinf(array).any():
+        step, cell = np.argwhere(np.isinf(array))[0]
+        raise InputError(
+            f"{name}: {values.name} is {array[step, cell]} at {values.indexes['time'][step]}, cell "
+            f"{values.indexes['cell'][cell]}, expected a finite number, or NaN where it is missing"
+        )
+    return array
 
 
 def _locations(cube: xr.Dataset) -> np.ndarray | None:

@@ -66,7 +66,7 @@ class ClientGRU(Stacked):
 
     def forward(self, x: Tensor) -> Tensor:
         """Run over the steps and return the last hidden state."""
-        if gru.usable(x):
+        if gru.usable(x, self.weight_hh.shape[1]):
             return gru.stacked_gru(x, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         clients, batch, steps, _ = x.shape
         by_step = x.transpose(1, 2).reshape(clients, steps * batch, -1)

@@ -176,17 +176,20 @@ class Method:
         return self.population.decode(params, self.population.encode(params, x))
 
 
-def methods() -> dict[str, type[Method]]:
+def methods(*packages: str) -> dict[str, type[Method]]:
     """All known methods by name: every subclass of `Method` that has one.
 
     The files of `stforecast.federated.methods` are imported here; others are known once imported.
+
+    Args:
+        packages: only methods of these packages, if any are named.
     """
     from stforecast.federated import methods as package
 
     import_all(package.__name__, package.__path__)
     found: dict[str, type[Method]] = {}
     for cls in _subclasses(Method):
-        if cls.name:
+        if cls.name and (cls.__module__ + ".").startswith(tuple(f"{p}." for p in packages) or ""):
             found.setdefault(cls.name, cls)
     return dict(sorted(found.items()))
 

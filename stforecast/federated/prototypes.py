@@ -171,6 +171,45 @@ def by_key(prototypes: Tensor, keys: Tensor) -> Tensor:
     return prototypes.gather(1, keys[..., None].expand(-1, -1, prototypes.shape[-1]))
 
 
+def instance_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Mean squared error of features to the prototypes of their keys, over batch and features.
+
+    A sample whose key has no prototype counts as 0.
+
+    Args:
+        features: `(clients, batch, d)`.
+        keys: `(clients, batch)`.
+        prototypes: `(clients, n_keys, d)`.
+        known: `(clients, n_keys)` whether there is a prototype.
+
+    Returns:
+        `(clients,)`.
+    """
+    error = (features - by_key(prototypes, keys)).square().mean(-1)
+    return torch.where(known.gather(1, keys), error, 0.0).mean(1)
+
+
+def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Scores of which the largest is that of the nearest prototype: minus squared distances.
+
+    Args:
+        features: `(clients, batch, d)`.
+        prototypes: `(clients, n_keys, d)`.
+        known: `(clients, n_keys)` whether there is a prototype; others score -inf.
+
+    Returns:
+        `(clients, batch, n_keys)`.
+
+    Example:
+        >>> prototypes = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]]])
+        >>> known = torch.tensor([[True, True, False]])
+        >>> nearest_prototype(torch.tensor([[[3.0, 3.0]]]), prototypes, known)
+        tensor([[[-18.,  -1., -inf]]])
+    """
+    squared = torch.cdist(features, prototypes).square()
+    return (-squared).masked_fill(~known[:, None], -torch.inf)
+
+
 def attract_repel_loss(
     features: Tensor, attract: Tensor, repel: Tensor, temperature: float
 ) -> Tensor:

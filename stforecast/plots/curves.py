@@ -63,7 +63,7 @@ def as_curves(runs: Sequence[Run]) -> list[Curve]:
 
 def open_forecasts(run: Run) -> xr.Dataset:
     """`forecasts.nc`, lazily: a figure needs one step of it, or its attributes only."""
-    return xr.open_dataset(run.folder / "forecasts.nc", engine="h5netcdf")
+    return run.open_forecasts()
 
 
 def quantity(runs: Sequence[Run], *, squared: bool = False) -> str:

@@ -13,7 +13,7 @@ from stforecast.federated.method import methods
 from stforecast.federated.rounds import predictions
 from stforecast.federated.state import State
 
-METHODS = methods()
+METHODS = methods("stforecast.federated")
 SIZES = (8, 12, 8, 13, 20)
 
 

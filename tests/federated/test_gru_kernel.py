@@ -7,13 +7,13 @@ from stforecast.federated.kernels import gru
 
 pytestmark = pytest.mark.skipif(gru.library() is None, reason="no C compiler here")
 
-CLIENTS, BATCH, STEPS, INPUT, HIDDEN = 3, 4, 5, 2, 7
+CLIENTS, BATCH, STEPS, INPUT, HIDDEN = 3, 4, 5, 2, 16
 
 
-def tensors(dtype, input_size=INPUT, hidden=HIDDEN, steps=STEPS):
+def tensors(dtype, input_size=INPUT, hidden=HIDDEN, steps=STEPS, batch=BATCH):
     g = torch.Generator().manual_seed(0)
     shapes = [
-        (CLIENTS, BATCH, steps, input_size),
+        (CLIENTS, batch, steps, input_size),
         (CLIENTS, input_size, 3 * hidden),
         (CLIENTS, hidden, 3 * hidden),
         (CLIENTS, 3 * hidden),
@@ -35,10 +35,13 @@ def torchs(x, w_ih, w_hh, b_ih, b_hh):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("shape", [{}, {"input_size": 1, "hidden": 128, "steps": 3}, {"steps": 1}])
+@pytest.mark.parametrize(
+    "shape",
+    [{}, {"input_size": 1, "hidden": 128, "steps": 3}, {"steps": 1}, {"batch": 27, "hidden": 80}],
+)
 def test_values_and_gradients_are_torchs(dtype, tolerance, shape):
     ours, theirs = tensors(dtype, **shape), tensors(dtype, **shape)
-    weight = torch.randn(CLIENTS, BATCH, theirs[2].shape[1], dtype=dtype)
+    weight = torch.randn(CLIENTS, ours[0].shape[1], theirs[2].shape[1], dtype=dtype)
     outputs = gru.stacked_gru(*ours), torchs(*theirs)
     torch.testing.assert_close(*outputs, rtol=10 * tolerance, atol=tolerance)
     for output in outputs:
@@ -51,7 +54,7 @@ def test_values_and_gradients_are_torchs(dtype, tolerance, shape):
 
 
 def test_gradients_are_those_of_finite_differences():
-    small = tensors(torch.float64, hidden=3, steps=3)
+    small = tensors(torch.float64, steps=3, batch=1)
     assert torch.autograd.gradcheck(gru.stacked_gru, small)
 
 
@@ -78,5 +81,10 @@ def test_denormals_are_kept():
 def test_it_can_be_turned_off(monkeypatch):
     monkeypatch.setenv("STFORECAST_KERNELS", "off")
     gru.library.cache_clear()
-    assert not gru.usable(torch.zeros(1))
+    assert not gru.usable(torch.zeros(1), HIDDEN)
     gru.library.cache_clear()
+
+
+def test_other_widths_are_left_to_torch():
+    assert gru.usable(torch.zeros(1), 48)
+    assert not gru.usable(torch.zeros(1), 40)

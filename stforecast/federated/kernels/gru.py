@@ -1,4 +1,8 @@
-"""A GRU over many clients, forward and backward, with its element-wise part in C."""
+"""A GRU over many clients, forward and backward, matrix products included, in C.
+
+Written by hand, since what bounds a round is memory: a client's weights and activations stay in the
+cache from the first product to the last, and the gates are made where a product leaves them.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,13 @@ from torch.autograd.function import once_differentiable
 from stforecast.federated.kernels.compiler import load
 
 VARIANTS = {
-    "float": {"REAL": "float", "EXP": "expf", "NAME": "float"},
+    "float": {"REAL": "float", "EXP": "exp_float", "NAME": "float"},
     "double": {"REAL": "double", "EXP": "exp", "NAME": "double"},
 }
 NAMES = {torch.float32: "float", torch.float64: "double"}
+
+LANES = 16
+"""The hidden size must be a multiple of this: of the widest vector of any processor."""
 
 
 @cache
@@ -25,9 +32,10 @@ def library() -> ctypes.CDLL | None:
     return load("gru.c", VARIANTS)
 
 
-def usable(x: Tensor) -> bool:
+def usable(x: Tensor, hidden_size: int) -> bool:
     """Whether the kernel can run on this tensor."""
-    return x.device.type == "cpu" and x.dtype in NAMES and library() is not None
+    fits = x.device.type == "cpu" and x.dtype in NAMES and hidden_size % LANES == 0
+    return fits and library() is not None
 
 
 def stacked_gru(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
@@ -54,55 +62,37 @@ class _StackedGRU(torch.autograd.Function):
         ctx: Any, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
     ) -> Tensor:
         clients, batch, steps, _ = x.shape
-        size = w_hh.shape[1]
-        by_step = x.transpose(1, 2).reshape(clients, steps * batch, -1)
-        inputs = torch.baddbmm(b_ih.unsqueeze(1), by_step, w_ih).view(clients, steps, batch, -1)
-        gates = torch.empty_like(inputs)
-        hidden = x.new_empty(clients, steps, batch, size)
+        by_step = x.transpose(1, 2).contiguous()
+        weights = [w.contiguous() for w in (w_ih, w_hh, b_ih, b_hh)]
+        hidden = x.new_empty(clients, steps, batch, w_hh.shape[1])
         reset_input = torch.empty_like(hidden)
-        recurrent = b_hh.unsqueeze(1).repeat(1, batch, 1)
-        bias = b_hh.unsqueeze(1)
-        for t in range(steps):
-            if t:
-                torch.baddbmm(bias, hidden[:, t - 1], w_hh, out=recurrent)
-            previous = hidden[:, t - 1] if t else None
-            written = (gates[:, t], reset_input[:, t], hidden[:, t])
-            _call("gru_forward", hidden.shape, inputs[:, t], recurrent, previous, *written)
-        ctx.save_for_backward(by_step, w_ih, w_hh, gates, reset_input, hidden)
+        gates = x.new_empty(clients, steps, batch, w_hh.shape[2])
+        _call("gru_forward", hidden, by_step, *weights, gates, reset_input, hidden)
+        ctx.save_for_backward(by_step, *weights[:2], gates, reset_input, hidden)
         return hidden[:, -1].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         by_step, w_ih, w_hh, gates, reset_input, hidden = ctx.saved_tensors
-        steps = hidden.shape[1]
-        grad = grad.clone(memory_format=torch.contiguous_format)
-        d_input, d_recurrent = torch.empty_like(gates), torch.empty_like(gates)
-        for t in reversed(range(steps)):
-            read = (gates[:, t], reset_input[:, t], hidden[:, t - 1] if t else None)
-            _call("gru_backward", hidden.shape, grad, *read, d_input[:, t], d_recurrent[:, t])
-            if t:
-                grad.baddbmm_(d_recurrent[:, t], w_hh.mT)
-        d_in = d_input.flatten(1, 2)
-        before = hidden[:, :-1].flatten(1, 2)
-        return (
-            _by_sample(torch.bmm(d_in, w_ih.mT), steps) if ctx.needs_input_grad[0] else None,
-            torch.bmm(by_step.mT, d_in),
-            torch.bmm(before.mT, d_recurrent[:, 1:].flatten(1, 2)),
-            d_in.sum(1),
-            d_recurrent.flatten(1, 2).sum(1),
-        )
+        d_x = torch.empty_like(by_step) if ctx.needs_input_grad[0] else None
+        width = w_hh.shape[2]
+        d_weights = [
+            torch.empty_like(w_ih),
+            torch.empty_like(w_hh),
+            w_hh.new_empty(len(w_hh), width),
+            w_hh.new_empty(len(w_hh), width),
+        ]
+        kept = (w_ih, w_hh, gates, reset_input, hidden)
+        _call("gru_backward", hidden, by_step, grad.contiguous(), *kept, d_x, *d_weights)
+        return None if d_x is None else d_x.transpose(1, 2), *d_weights
 
 
-def _by_sample(by_step: Tensor, steps: int) -> Tensor:
-    """`(clients, steps batch, size)` to `(clients, batch, steps, size)`."""
-    return by_step.unflatten(1, (steps, -1)).transpose(1, 2)
-
-
-def _call(name: str, shape: torch.Size, *tensors: Tensor | None) -> None:
-    clients, steps, batch, size = shape
-    first = next(t for t in tensors if t is not None)
-    function = getattr(library(), f"{name}_{NAMES[first.dtype]}")
-    sizes = (ctypes.c_ssize_t(n) for n in (clients, steps, batch, size))
-    pointers = (ctypes.c_void_p(None if t is None else t.data_ptr()) for t in tensors)
-    function(*sizes, *pointers)
+def _call(name: str, hidden: Tensor, x: Tensor, *others: Tensor | None) -> None:
+    """Call a C function with the sizes of `hidden` and `x`, and pointers to the tensors."""
+    function = getattr(library(), f"{name}_{NAMES[x.dtype]}")
+    clients, steps, batch, size = hidden.shape
+    sizes = (ctypes.c_ssize_t(n) for n in (clients, steps, batch, x.shape[-1], size))
+    pointers = (ctypes.c_void_p(None if t is None else t.data_ptr()) for t in (x, *others))
+    if function(*sizes, *pointers):
+        raise MemoryError(f"{name}: no memory for {clients} clients")

@@ -32,7 +32,7 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import check_options
 from stforecast.federated.payload import Payload
-from stforecast.federated.prototypes import PrototypeMeans, by_key
+from stforecast.federated.prototypes import PrototypeMeans, instance_distance
 from stforecast.federated.state import Cohort
 
 
@@ -86,7 +86,8 @@ class FedProto(Method):
         loss = self.task_loss(cohort, features, batch)
         if not payload:
             return loss
-        return loss + self.options.lam * distance(features, keys, payload)
+        pulled = instance_distance(features, keys, payload["prototypes"], payload["known"])
+        return loss + self.options.lam * pulled
 
     def upload(self, cohort: Cohort) -> Payload:
         """Local prototypes `(clients, keys, d)` (Eq. 3), zeros without samples, and the counts."""
@@ -106,17 +107,3 @@ class FedProto(Method):
             mean = torch.where(known[:, None], mean, server["prototypes"])
             known = known | server["known"]
         return {"prototypes": mean, "known": known}
-
-
-def distance(features: Tensor, keys: Tensor, payload: Payload) -> Tensor:
-    """`L_R`: mean squared error of features to the global prototypes of their keys, `(clients,)`.
-
-    A sample whose key has no global prototype counts as 0.
-
-    Args:
-        features: `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        payload: `prototypes` `(clients, keys, d)` and `known` `(clients, keys)`.
-    """
-    error = (features - by_key(payload["prototypes"], keys)).square().mean(-1)
-    return torch.where(payload["known"].gather(1, keys), error, 0.0).mean(1)

@@ -5,7 +5,7 @@ import torch
 
 from data_prep.errors import InputError
 from stforecast.federated.method import Participants, find_method
-from stforecast.federated.methods.fedproto import FedProto, FedProtoOptions, distance
+from stforecast.federated.methods.fedproto import FedProto, FedProtoOptions
 from stforecast.federated.methods.solo import Solo
 
 SIZES = (8, 13, 5)
@@ -118,7 +118,7 @@ def test_samples_without_a_prototype_pull_nothing():
         "known": torch.tensor([[True, False, True]]),
     }
     keys = torch.tensor([[0, 1, 2]])
-    pull = distance(features, keys, payload)
+    pull = instance_distance(features, keys, **payload)
     # Key 2 is known, and its prototype is the origin: a layer of dead units gives that.
     torch.testing.assert_close(pull, torch.tensor([((1 + 4) / 2 + 0 + (4 + 4) / 2) / 3]))
     pull.sum().backward()

@@ -1,0 +1,43 @@
+"""What predicting needs of a state, as plain arrays for files that nothing is unpickled from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.state import State
+
+
+def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
+    """What predicting needs of a state, by name.
+
+    The optimiser's moments are left out, and so are clients' copies of what is global.
+    """
+    clients = state.clients
+    everyone = Participants(torch.arange(len(clients)), clients.sizes, state.round)
+    received = method.broadcast(state.server, everyone)
+    replaced = received if method.views == ("global",) else {}
+    return {
+        name: t.detach().cpu().numpy()
+        for name, t in state.flat().items()
+        if not name.startswith("clients/moments.")
+        and name.removeprefix("clients/params/") not in replaced
+    }
+
+
+def from_arrays(
+    arrays: Mapping[str, np.ndarray], round: int, seed: int, device: torch.device
+) -> State:
+    """The state whose `to_arrays` these are.
+
+    Raises:
+        KeyError: if they are not those of a state.
+    """
+    tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+    on_device = {
+        name: t if name == "clients/sizes" else t.to(device) for name, t in tensors.items()
+    }
+    return State.from_flat(on_device, round, seed)

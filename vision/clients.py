@@ -1,0 +1,37 @@
+"""From an image set and its partition to what the federated core trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from data_prep.errors import InputError
+from stforecast.federated.data import ClientData
+from vision.datasets.image_set import ImageSet
+
+
+def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
+    """Each client's images side by side; clients with fewer are padded with zeros at the end.
+
+    Args:
+        images: the set.
+        ids: `(n,)` ids of each client's images, e.g. `Partition.train`.
+
+    Returns:
+        `x` `(clients, samples, channels, height, width)` uint8, and `y` (class) and `domain`
+        `(clients, samples)` int64.
+
+    Raises:
+        InputError: if there is no client.
+    """
+    if not ids:
+        raise InputError(f"{images.name}: no clients; give the ids of at least one")
+    named = {"x": images.images, "y": images.labels, "domain": images.domains}
+    tensors = {
+        name: pad_sequence([values[i] for i in ids], batch_first=True)
+        for name, values in named.items()
+    }
+    return ClientData(tensors, torch.tensor([len(i) for i in ids]))

@@ -1,0 +1,156 @@
+"""Settings of an image run: flat names for people, one dataclass for each thing they configure."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import vision.methods  # noqa: F401  importing makes the image methods known
+from data_prep.errors import choose
+from stforecast.federated.method import find_method, methods
+from stforecast.federated.options import check_options
+from stforecast.federated.settings import distribute, flatten
+from stforecast.federated.training import Training
+from stforecast.federated.uplink import Uplink
+from vision.models import MODELS
+from vision.partition import Partitioner, find_partition
+
+TRAINING: dict[str, Any] = {
+    "rounds": 100,
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "momentum": 0.9,
+    "weight_decay": 1e-5,
+    "batch_size": 32,
+    "shuffle": True,
+    "drop_last": False,
+    "full_start": False,
+}
+"""Settings of training that images have, where a method has none of its own."""
+
+NO_DIFFERENCE = frozenset({"seed", "device", "workers", "cohort", "images"})
+"""Settings in which runs that are averaged may differ."""
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which images.
+
+    Attributes:
+        data: name of a data set, or several joined by + as domains: mnist+usps+syn-generated.
+        images: folder in which the data sets' files lie; digits8x8 needs none.
+        size: height and width to which all images are brought; 0 leaves them as they are.
+    """
+
+    data: str = "digits8x8"
+    images: str | None = None
+    size: int = 32
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, not_negative=("size",))
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How it is computed.
+
+    Attributes:
+        partition: how images are divided among clients, see: stforecast vision list partitions.
+        model: name of the model, see: stforecast vision list models.
+        seed: seed of everything random, 0 or more; the same seed gives the same numbers.
+        device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
+        workers: clients that train at the same time on a CPU; 0 takes as many as there are cores.
+        cohort: clients whose models run together; 0 chooses, which is 1 for convolutions.
+        test_every: rounds between two evaluations on the test images; the last is always judged.
+    """
+
+    partition: str = "n-way"
+    model: str = "convnet"
+    seed: int = 1
+    device: str = "auto"
+    workers: int = 0
+    cohort: int = 0
+    test_every: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("test_every",), not_negative=("seed", "workers", "cohort"))
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of one image run, resolved.
+
+    Attributes:
+        method: name of the method.
+        data: which images.
+        partition: how they are divided among clients.
+        training: rounds, batches and the like.
+        uplink: what is done to uploads on their way.
+        run: model, seed, device.
+        method_options: an instance of the method's `Options`.
+        model_options: an instance of the model's `Options`.
+    """
+
+    method: str
+    data: DataOptions
+    partition: Partitioner
+    training: Training
+    uplink: Uplink
+    run: RunOptions
+    method_options: Any
+    model_options: Any
+
+    def flat(self) -> dict[str, Any]:
+        """The settings under their flat names, so that `resolve(**config.flat())` equals this."""
+        method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return {"method": method, **flatten(*parts)}
+
+
+def image_methods() -> dict[str, Any]:
+    """Methods that learn images: all of the core's, and vision's own."""
+    return dict(methods("stforecast.federated", "vision"))
+
+
+def sections(method: str, model: str, partition: str) -> dict[str, type]:
+    """Name of each section of `Config` and its dataclass.
+
+    Raises:
+        InputError: listing the valid names if there is no such method, model or partition.
+    """
+    known = image_methods()
+    if method not in known:
+        raise choose("method", method, known)
+    if model not in MODELS:
+        raise choose("model", model, MODELS)
+    return {
+        "data": DataOptions,
+        "partition": find_partition(partition),
+        "training": Training,
+        "uplink": Uplink,
+        "run": RunOptions,
+        "method_options": known[method].Options,
+        "model_options": MODELS[model].Options,
+    }
+
+
+def defaults(method: str) -> dict[str, Any]:
+    """Settings by flat name that images, or this method, are made for."""
+    return {**TRAINING, **find_method(method).defaults}
+
+
+def resolve(method: str, **settings: Any) -> Config:
+    """Settings by flat name to a `Config`, types checked and converted.
+
+    Raises:
+        InputError: for an unknown name (with those like it) or a value that does not fit.
+    """
+    known = image_methods()
+    if method not in known:
+        raise choose("method", method, known)
+    settings = {**defaults(method), **settings}
+    model = str(settings.get("model", RunOptions.model))
+    partition = str(settings.get("partition", RunOptions.partition))
+    return Config(method, **distribute(method, sections(method, model, partition), settings))

@@ -1,0 +1,111 @@
+"""CIFAR-10 and CIFAR-100: small photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data_prep.errors import InputError, reading
+from vision.datasets.files import read_bytes
+from vision.datasets.image_set import ImageSet
+from vision.datasets.npz import find_npz, read_npz
+from vision.datasets.registry import dataset
+
+PIXELS = 3 * 32 * 32
+SOURCE = (
+    "get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html (the Python version "
+    "is a pickle, which can run any code, and is not read)"
+)
+
+
+@dataset
+def cifar10(root: Path) -> ImageSet:
+    """CIFAR-10: 50,000 training and 10,000 test images of 10 classes, 32 × 32, RGB.
+
+    Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. Read from the
+    official binary version, `cifar-10-batches-bin`, or from a file `cifar10*.npz`.
+
+    Args:
+        root: folder with the files or with that folder.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    files = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    return _read(root, "cifar10", "cifar-10-batches-bin", files, "batches.meta.txt", 1)
+
+
+@dataset
+def cifar100(root: Path) -> ImageSet:
+    """CIFAR-100: 50,000 training and 10,000 test images of 100 fine classes, 32 × 32, RGB.
+
+    Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. Read from the
+    official binary version, `cifar-100-binary`, or from a file `cifar100*.npz`. The 20 coarse
+    classes are not used.
+
+    Args:
+        root: folder with the files or with that folder.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    files = ["train.bin", "test.bin"]
+    return _read(root, "cifar100", "cifar-100-binary", files, "fine_label_names.txt", 2)
+
+
+def _read(
+    root: Path, name: str, inner: str, files: Sequence[str], names_file: str, n_labels: int
+) -> ImageSet:
+    """Read the binary files, of which the last is the test part, or else the one `.npz` file."""
+    folder = root / inner if (root / inner).is_dir() else root
+    archive = find_npz(root, name)
+    if archive is not None and not (folder / files[0]).exists():
+        return read_npz(archive, name)
+    for file in (*files, names_file):
+        if not (folder / file).is_file():
+            raise InputError(f"{folder}: found no {file}, nor {root / name}*.npz; {SOURCE}")
+    class_names = tuple((folder / names_file).read_text().split())
+    parts = [read_records(folder / file, n_labels, len(class_names)) for file in files]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return ImageSet(
+        name=name,
+        images=torch.from_numpy(images),
+        labels=torch.from_numpy(labels),
+        domains=torch.zeros(len(labels), dtype=torch.int64),
+        is_test=torch.arange(len(labels)) >= len(labels) - len(parts[-1][1]),
+        class_names=class_names,
+        domain_names=(name,),
+        source=f"{inner}, official split",
+    )
+
+
+def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The records of one binary file: label bytes, then 1,024 bytes each of red, green and blue.
+
+    Args:
+        path: file.
+        n_labels: label bytes a record, of which the last is the (fine) class.
+        n_classes: number of classes.
+
+    Returns:
+        `(n, 3, 32, 32)` uint8 and `(n,)` int64.
+
+    Raises:
+        InputError: if the file ends within a record or a label is out of range.
+    """
+    length = n_labels + PIXELS
+    with reading(path, f"as records of {length} bytes", SOURCE):
+        data = read_bytes(path)
+    if not data or len(data) % length:
+        raise InputError(
+            f"{path}: has {len(data):,} bytes; expected a multiple of {length:,}, the bytes of a "
+            f"record; {SOURCE}"
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, length)
+    labels = records[:, n_labels - 1].astype(np.int64)
+    if labels.max() >= n_classes:
+        raise InputError(f"{path}: label {labels.max()}; expected 0 to {n_classes - 1}; {SOURCE}")
+    return records[:, n_labels:].reshape(-1, 3, 32, 32), labels

@@ -1,0 +1,30 @@
+"""What the sets of handwritten, photographed and drawn digits share."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from vision.datasets.image_set import ImageSet
+
+DIGITS = tuple("0123456789")
+
+Part = tuple[np.ndarray, np.ndarray]
+"""Images `(n, channels, height, width)` uint8 and labels `(n,)`."""
+
+
+def digit_set(name: str, train: Part, test: Part, source: str) -> ImageSet:
+    """A set of digits from its official training and test part; its name is its domain's."""
+    images, labels = (
+        torch.from_numpy(np.concatenate(two)) for two in zip(train, test, strict=True)
+    )
+    return ImageSet(
+        name=name,
+        images=images,
+        labels=labels.long(),
+        domains=torch.zeros(len(labels), dtype=torch.int64),
+        is_test=torch.arange(len(labels)) >= len(train[1]),
+        class_names=DIGITS,
+        domain_names=(name,),
+        source=source,
+    )

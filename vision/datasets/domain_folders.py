@@ -1,0 +1,61 @@
+"""Sets of several domains that users have as folders, or as one `.npz` file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.errors import InputError
+from vision.datasets.image_set import ImageSet
+from vision.datasets.npz import find_npz, read_npz
+from vision.datasets.tree import find_images
+
+
+@dataclass(frozen=True)
+class DomainFolders:
+    """A set that comes as `DOMAIN/CLASS/*.jpg`, or else as a file `NAME*.npz`.
+
+    Attributes:
+        name: name of the set.
+        domains: names of the domains' folders in lower case; on disk, case does not matter.
+        folders: places below the user's folder where these may lie; "" is the folder itself.
+        source: where to get them.
+        ignored: names of folders in between that say nothing.
+    """
+
+    name: str
+    domains: Sequence[str]
+    folders: Sequence[str]
+    source: str
+    ignored: Sequence[str] = ()
+
+    def read(self, root: Path, *, size: int | None, test_share: float, seed: int) -> ImageSet:
+        """Read the folders, or else the one `.npz` file.
+
+        Args:
+            root: folder that the user gave.
+            size: height and width for files of different sizes.
+            test_share: share of each class in each domain that becomes the test part.
+            seed: seed of that split.
+
+        Raises:
+            InputError: if neither is there, a domain is missing or a file damaged.
+        """
+        for folder in (root / f for f in self.folders):
+            names = {p.name.lower(): p.name for p in folder.glob("*") if p.is_dir()}
+            found = [names[d] for d in self.domains if d in names]
+            if not found:
+                continue
+            if missing := [d for d in self.domains if d not in names]:
+                raise InputError(f"{folder}: found no folder {', '.join(missing)}; {self.source}")
+            tree = find_images(folder, self.source, domains=found, ignored=self.ignored)
+            return tree.read(self.name, size=size, test_share=test_share, seed=seed)
+        archive = find_npz(root, self.name)
+        if archive is None:
+            places = ", ".join(f or "the folder itself" for f in self.folders)
+            raise InputError(
+                f"{root}: found no folders {', '.join(self.domains)} (looked in {places}), nor a "
+                f"file {self.name}*.npz; {self.source}"
+            )
+        return read_npz(archive, self.name, test_share=test_share, seed=seed)

@@ -1,0 +1,34 @@
+"""Any folder of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data_prep.errors import InputError
+from vision.datasets.image_set import ImageSet
+from vision.datasets.registry import dataset
+from vision.datasets.tree import find_images
+
+REMEDY = "give a folder with [train or test/][DOMAIN/]CLASS/*.jpg"
+
+
+@dataset
+def folder(
+    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """Any folder of images: `[DOMAIN/]CLASS/*.jpg`, with `train/` and `test/` before or between.
+
+    Args:
+        root: the folder.
+        size: height and width that all images shall have; None if they are of one size.
+        test_share: share of each class in each domain that becomes the test part, if there are no
+            folders `train` and `test` (or `val`, `valid`, `validation`).
+        seed: seed of that split.
+
+    Raises:
+        InputError: if it is no such folder or a file is damaged.
+    """
+    if not root.is_dir():
+        raise InputError(f"{root}: no folder here; {REMEDY}")
+    tree = find_images(root, REMEDY)
+    return tree.read(root.resolve().name, size=size, test_share=test_share, seed=seed)

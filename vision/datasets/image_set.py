@@ -1,0 +1,169 @@
+"""A set of labelled images from one or several domains, as tensors in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from data_prep.errors import InputError
+
+ROWS = 4096
+"""Images that are resized at once, which bounds the memory of what lies in between."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Labelled images of equal size.
+
+    Attributes:
+        name: as it was asked for, e.g. `mnist+usps`.
+        images: `(n, channels, height, width)` uint8, 0 to 255; 1 channel (grey) or 3 (RGB).
+        labels: `(n,)` int64 index into `class_names`.
+        domains: `(n,)` int64 index into `domain_names`.
+        is_test: `(n,)` bool: whether an image belongs to the test part.
+        class_names: names of the classes.
+        domain_names: names of the domains; one if the set has no domains.
+        source: where the images come from and how they were split, for the record.
+
+    Raises:
+        InputError: if shapes, types or ranges do not fit together.
+
+    >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    >>> one = torch.tensor([0, 1])
+    >>> a = ImageSet("a", pixels, one, 0 * one, one == 1, ("cat", "dog"), ("photo",), "drawn")
+    >>> len(a), a.resized(4).as_rgb().images.shape
+    (2, torch.Size([2, 3, 4, 4]))
+    """
+
+    name: str
+    images: Tensor
+    labels: Tensor
+    domains: Tensor
+    is_test: Tensor
+    class_names: tuple[str, ...]
+    domain_names: tuple[str, ...]
+    source: str
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.images.shape)
+        if len(shape) != 4 or shape[1] not in (1, 3) or self.images.dtype != torch.uint8:
+            raise InputError(
+                f"{self.name}: images are {self.images.dtype} {shape}; "
+                "expected uint8 (n, 1 or 3 channels, height, width)"
+            )
+        dtypes = {"labels": torch.int64, "domains": torch.int64, "is_test": torch.bool}
+        for field, dtype in dtypes.items():
+            values = getattr(self, field)
+            if values.shape != shape[:1] or values.dtype != dtype:
+                raise InputError(
+                    f"{self.name}: {field} are {values.dtype} {tuple(values.shape)}; "
+                    f"expected {dtype} ({shape[0]},), one for each image"
+                )
+        _check_index(self.name, "labels", self.labels, self.class_names)
+        _check_index(self.name, "domains", self.domains, self.domain_names)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def channels(self) -> int:
+        """1 for grey images, 3 for RGB."""
+        return self.images.shape[1]
+
+    def take(self, ids: Tensor) -> ImageSet:
+        """The images `ids` (an index or a mask) with all that belongs to them."""
+        return replace(
+            self,
+            images=self.images[ids],
+            labels=self.labels[ids],
+            domains=self.domains[ids],
+            is_test=self.is_test[ids],
+        )
+
+    def resized(self, size: int) -> ImageSet:
+        """The same images, `size` × `size`: bilinear, antialiased; proportions are not kept.
+
+        Raises:
+            InputError: if `size` is not positive.
+        """
+        if size < 1:
+            raise InputError(f"{self.name}: size is {size}; it must be 1 or more")
+        if self.images.shape[2:] == (size, size):
+            return self
+        images = self.images.new_empty(len(self), self.channels, size, size)
+        for old, new in zip(self.images.split(ROWS), images.split(ROWS), strict=True):
+            new.copy_(interpolate(old, size=(size, size), mode="bilinear", antialias=True))
+        return replace(self, images=images)
+
+    def as_rgb(self) -> ImageSet:
+        """The same images with three channels, equal ones if they were grey."""
+        if self.channels == 3:
+            return self
+        return replace(self, images=self.images.repeat(1, 3, 1, 1))
+
+
+def _check_index(name: str, field: str, values: Tensor, names: tuple[str, ...]) -> None:
+    if len(set(names)) != len(names):
+        raise InputError(f"{name}: the names {', '.join(names)} of {field} are not all different")
+    if len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
+        raise InputError(
+            f"{name}: {field} run from {values.min()} to {values.max()}; "
+            f"{len(names)} names allow 0 to {len(names) - 1}"
+        )
+
+
+def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
+    """The union of sets with the same classes; each brings its own domains.
+
+    Grey sets become RGB if any of the others is.
+
+    Args:
+        sets: at least one.
+        size: height and width of all images; None if they agree already.
+
+    Raises:
+        InputError: if the classes differ, if two domains bear one name, or if the sizes differ and
+            none is asked for.
+    """
+    first, *others = sets if size is None else [s.resized(size) for s in sets]
+    name = "+".join(s.name for s in sets)
+    for other in others:
+        _check_fit(name, first, other)
+    domain_names = tuple(d for s in sets for d in s.domain_names)
+    if len(set(domain_names)) < len(domain_names):
+        raise InputError(f"{name}: two domains bear one name ({', '.join(domain_names)})")
+    parts = [first, *others]
+    if any(s.channels == 3 for s in parts):
+        parts = [s.as_rgb() for s in parts]
+    starts = torch.tensor([0] + [len(s.domain_names) for s in parts[:-1]]).cumsum(0)
+    return ImageSet(
+        name=name,
+        images=torch.cat([s.images for s in parts]),
+        labels=torch.cat([s.labels for s in parts]),
+        domains=torch.cat([s.domains + d for s, d in zip(parts, starts, strict=True)]),
+        is_test=torch.cat([s.is_test for s in parts]),
+        class_names=first.class_names,
+        domain_names=domain_names,
+        source="; ".join(s.source for s in parts),
+    )
+
+
+def _check_fit(name: str, one: ImageSet, other: ImageSet) -> None:
+    if one.class_names != other.class_names:
+        differ = sorted(set(one.class_names) ^ set(other.class_names))
+        raise InputError(
+            f"{name}: {one.name} has {len(one.class_names)} classes and {other.name} "
+            f"{len(other.class_names)}, which differ in {', '.join(differ[:5]) or 'their order'}; "
+            "join sets with the same classes"
+        )
+    if one.images.shape[2:] != other.images.shape[2:]:
+        h, w = one.images.shape[2:]
+        height, width = other.images.shape[2:]
+        raise InputError(
+            f"{name}: images of {one.name} are {h} × {w} and of {other.name} {height} × {width}; "
+            "give the size that all shall have, e.g. 32"
+        )

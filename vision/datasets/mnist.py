@@ -1,0 +1,73 @@
+"""MNIST: handwritten digits."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.errors import InputError, reading
+from vision.datasets.digits import digit_set
+from vision.datasets.files import find, read_bytes
+from vision.datasets.image_set import ImageSet
+from vision.datasets.registry import dataset
+
+FOLDERS = ("", "MNIST/raw", "MNIST", "mnist")
+SOURCE = "get the four official files, as of http://yann.lecun.com/exdb/mnist/"
+
+
+@dataset
+def mnist(root: Path) -> ImageSet:
+    """MNIST: 60,000 training and 10,000 test images, 28 × 28, white on black.
+
+    LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",
+    Proceedings of the IEEE 86(11), 1998. Read from the four official IDX files, plain or `.gz`, in
+    `root` or its `MNIST/raw` (as torchvision leaves them).
+
+    Args:
+        root: folder with the files.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    train, test = (
+        (
+            read_idx(_file(root, f"{part}-images-idx3-ubyte"), 3)[:, None],
+            read_idx(_file(root, f"{part}-labels-idx1-ubyte"), 1),
+        )
+        for part in ("train", "t10k")
+    )
+    return digit_set("mnist", train, test, "MNIST, official IDX files and split")
+
+
+def _file(root: Path, name: str) -> Path:
+    return find(root, (name, f"{name}.gz"), FOLDERS, SOURCE)
+
+
+def read_idx(path: Path, dims: int) -> np.ndarray:
+    """The array of an IDX file of unsigned bytes.
+
+    The layout: bytes 0, 0, 8 (unsigned byte), number of dimensions; each dimension as a big-endian
+    32-bit integer; the data, last dimension fastest.
+
+    Args:
+        path: file, plain or `.gz`.
+        dims: dimensions that it must have.
+
+    Raises:
+        InputError: if it is damaged or of another kind.
+    """
+    expected = f"an IDX file of unsigned bytes with {dims} dimensions"
+    with reading(path, f"as {expected}", SOURCE):
+        data = read_bytes(path)
+    header = 4 + 4 * dims
+    if data[:4] != bytes([0, 0, 8, dims]) or len(data) < header:
+        raise InputError(f"{path}: begins with {data[:4]!r}; expected {expected}; {SOURCE}")
+    shape = [int(n) for n in np.frombuffer(data, ">u4", dims, 4)]
+    if len(data) != header + prod(shape):
+        raise InputError(
+            f"{path}: has {len(data):,} bytes; its header {tuple(shape)} asks for "
+            f"{header + prod(shape):,}; {SOURCE}"
+        )
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)

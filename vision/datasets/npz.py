@@ -1,0 +1,122 @@
+"""Any set in one `.npz` file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError, no_file, reading
+from data_prep.npz import read_npz as npz_arrays
+from vision.datasets.image_set import ImageSet
+from vision.datasets.registry import dataset
+from vision.datasets.strata import test_part
+
+KEYS = "images, labels[, domains, is_test, class_names, domain_names]"
+REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
+
+
+@dataset
+def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+    """Any set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`.
+
+    Args:
+        root: the `.npz` file.
+        test_share: share of each class in each domain that becomes the test part, if the file has
+            no `is_test`.
+        seed: seed of that split.
+
+    Raises:
+        InputError: if it is no such file or its arrays do not fit together.
+    """
+    if not root.is_file():
+        raise no_file(root, ".npz file", f"give a file with {KEYS}")
+    return read_npz(root, root.stem, test_share=test_share, seed=seed)
+
+
+def find_npz(root: Path, name: str) -> Path | None:
+    """The file `NAME*.npz` in a folder, if there is one; `cifar100.npz` is none of `cifar10`.
+
+    Raises:
+        InputError: if there are several.
+    """
+    files = [p for p in sorted(root.glob(f"{name}*.npz")) if not p.name[len(name)].isdigit()]
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise InputError(f"{root}: {names} may all be {name}; keep one of them")
+    return files[0] if files else None
+
+
+def read_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+    """Read a set from a NumPy file.
+
+    The arrays: `images` uint8 `(n, height, width)`, `(n, height, width, 1 or 3)` or
+    `(n, 1 or 3, height, width)`; `labels` and `domains` `(n,)` whole numbers; `is_test` `(n,)`
+    bool; `class_names` and `domain_names` text, by default the numbers. Nothing is unpickled.
+
+    Args:
+        path: file.
+        name: name of the set, and of its only domain if it has no `domains`.
+        test_share: share of each class in each domain for testing, without `is_test`.
+        seed: seed of that split.
+
+    Raises:
+        InputError: if the file is damaged, or its arrays are not as above.
+    """
+    with reading(path, f"as a NumPy file with {KEYS}", REMEDY), ZipFile(path) as file:
+        keys = [name.removesuffix(".npy") for name in file.namelist()]
+    arrays = dict(zip(keys, npz_arrays(path, keys), strict=True))
+    if missing := {"images", "labels"} - arrays.keys():
+        raise InputError(f"{path}: has no {' and no '.join(sorted(missing))}; expected {KEYS}")
+    labels = _whole_numbers(path, "labels", arrays["labels"])
+    default = np.zeros(len(labels), np.int64)
+    domains = _whole_numbers(path, "domains", arrays.get("domains", default))
+    names = (name,) if "domains" not in arrays else _names(arrays, "domain_names", domains)
+    split = "split as in the file"
+    if "is_test" in arrays:
+        if arrays["is_test"].dtype != bool:
+            raise InputError(f"{path}: is_test is {arrays['is_test'].dtype}; expected bool")
+        is_test = torch.from_numpy(arrays["is_test"])
+    else:
+        is_test = test_part(labels, domains, test_share, seed)
+        split = f"{test_share:g} of each class and domain for testing, seed {seed}"
+    return ImageSet(
+        name=name,
+        images=_channels_first(path, arrays["images"]),
+        labels=labels,
+        domains=domains,
+        is_test=is_test,
+        class_names=_names(arrays, "class_names", labels),
+        domain_names=names,
+        source=f"{path.name}, {split}",
+    )
+
+
+def _whole_numbers(path: Path, key: str, values: np.ndarray) -> Tensor:
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise InputError(
+            f"{path}: {key} are {values.dtype} {values.shape}; expected whole numbers (n,)"
+        )
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _names(arrays: dict[str, np.ndarray], key: str, values: Tensor) -> tuple[str, ...]:
+    if key in arrays:
+        return tuple(str(name) for name in arrays[key])
+    return tuple(str(i) for i in range(int(values.max()) + 1 if len(values) else 0))
+
+
+def _channels_first(path: Path, images: np.ndarray) -> Tensor:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise InputError(
+            f"{path}: images are {images.dtype} {images.shape}; expected uint8 "
+            "(n, height, width) or (n, height, width, channels)"
+        )
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.shape[-1] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(images))

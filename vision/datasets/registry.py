@@ -1,0 +1,68 @@
+"""Data sets by name, and loading one or a union of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from data_prep.errors import InputError, choose
+from vision.datasets.image_set import ImageSet, join
+
+Reader = Callable[..., ImageSet]
+
+DATASETS: dict[str, Reader] = {}
+"""Readers by the name that a user types; `dataset` fills it."""
+
+
+def dataset(reader: Reader) -> Reader:
+    """Register a reader under its name, with dashes: `office_caltech10` as `office-caltech10`.
+
+    A reader's docstring is the data sheet. Its parameter `root`, if it has one, is the folder that
+    the user gave; the others are its options.
+    """
+    DATASETS[reader.__name__.replace("_", "-")] = reader
+    return reader
+
+
+def load(
+    name: str, root: str | Path | None = None, *, size: int | None = None, **options: object
+) -> ImageSet:
+    """Load a data set, or a union of several: `load("mnist+usps+syn-generated", root, size=32)`.
+
+    Args:
+        name: one of `DATASETS`, or several with `+` in between, which become domains.
+        root: folder in which the official files are searched; a file or folder for `npz` and
+            `folder`; not needed by sets that bring their images with them.
+        size: height and width that all images shall have; None keeps them as they are.
+        options: what some reader takes besides, e.g. `test_share`, `seed` or `n_images`; each is
+            given to those that take it.
+
+    Raises:
+        InputError: if a name or option is unknown, a file is missing or damaged, or the sets do
+            not fit together.
+
+    >>> load("digits8x8", size=16).images.shape
+    torch.Size([1797, 1, 16, 16])
+    """
+    names = [part.strip() for part in name.split("+")]
+    for part in names:
+        if part not in DATASETS:
+            raise choose("image data set", part, DATASETS)
+    taken = {p for part in names for p in inspect.signature(DATASETS[part]).parameters}
+    for option in options:
+        if option not in taken:
+            raise choose(f"option of {name}", option, taken - {"root", "size"})
+    given = {**options, "size": size}
+    if root is not None:
+        given["root"] = Path(root)
+    return replace(join([_read(part, given) for part in names], size), name="+".join(names))
+
+
+def _read(name: str, given: dict[str, object]) -> ImageSet:
+    reader = DATASETS[name]
+    taken = inspect.signature(reader).parameters
+    if "root" in taken and "root" not in given:
+        raise InputError(f"{name}: no folder given; say where its files are, e.g. --images data")
+    return reader(**{option: value for option, value in given.items() if option in taken})

@@ -1,0 +1,59 @@
+"""Random choices that keep the proportions of classes and domains."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.state import generator
+
+TEST_SPLIT = (0, 0, 1)
+"""Key of the generator of the split; rounds use keys of two numbers."""
+
+
+def chosen(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
+    """A random choice of a share of each stratum.
+
+    Args:
+        strata: `(n,)` int64, 0 or more, the stratum of each item.
+        share: in (0, 1]; of a stratum of m items, `share * m` are chosen, rounded half up, but
+            never none.
+        rng: random numbers.
+
+    Returns:
+        `(n,)` bool.
+    """
+    order = torch.randperm(len(strata), generator=rng)
+    order = order[strata[order].argsort(stable=True)]
+    counts = strata.bincount()
+    first = counts.cumsum(0) - counts
+    rank = torch.empty_like(strata)
+    rank[order] = torch.arange(len(strata)) - first[strata[order]]
+    quota = (share * counts.double() + 0.5).floor().long().clamp(min=1)
+    return rank < quota[strata]
+
+
+def test_part(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor:
+    """A test part for sets that have none: a share of the images of each class in each domain.
+
+    Every class of a domain keeps at least one training image; where it has one image only, that
+    one is for training.
+
+    Args:
+        labels: `(n,)` class of each image.
+        domains: `(n,)` domain of each image.
+        share: share of the test part, in (0, 1).
+        seed: the same seed gives the same split.
+
+    Returns:
+        `(n,)` bool.
+
+    Raises:
+        InputError: if the share is not between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise InputError(f"test_share is {share}; it must be between 0 and 1")
+    _, strata = torch.stack([domains, labels]).unique(dim=1, return_inverse=True)
+    # Choosing the training part is what guarantees that no class is left without one.
+    return ~chosen(strata, 1 - share, generator(seed, *TEST_SPLIT))

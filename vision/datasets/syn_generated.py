@@ -1,0 +1,154 @@
+"""Digits drawn in many fonts and colours on textured backgrounds, in the manner of SYN."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from data_prep.errors import InputError
+from stforecast.federated.state import generator
+from vision.datasets.digits import DIGITS
+from vision.datasets.image_set import ImageSet
+from vision.datasets.registry import dataset
+from vision.datasets.strata import test_part
+
+FONTS = (
+    "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique",
+    "DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique",
+    "DejaVuSansMono-BoldOblique", "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic",
+    "DejaVuSerif-BoldItalic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic",
+    "STIXGeneralBolIta", "cmr10", "cmb10", "cmss10", "cmti10", "cmtt10",
+)  # fmt: skip
+"""Those fonts among matplotlib's that have digits of their own."""
+
+DRAWING = (0, 0, 2)
+"""Key, with the image's number, of the generator of one image."""
+
+OVERSAMPLING = 2
+GRIDS = (2, 4, 8)
+"""Knots a side of the random surfaces that make up a texture, from coarse to fine."""
+
+BATCH = 1000
+LUMINANCE = torch.tensor([0.299, 0.587, 0.114])
+
+
+@dataset
+def syn_generated(
+    *, size: int | None = None, n_images: int = 10_000, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """syn-generated: digits that we draw, RGB; no files are needed.
+
+    Not SYN (Ganin and Lempitsky, 2015), but made in its manner: a digit in one of 21 fonts, turned,
+    sheared, shifted, of any size, colour and blur, often with other digits beside it, on a texture
+    of random surfaces and stripes. Fonts are those that come with matplotlib, so no two machines
+    with equal versions of matplotlib and Pillow differ. Image i is the same for any `n_images`.
+
+    Args:
+        size: height and width; by default 32, as SYN's.
+        n_images: number of images; digits take turns.
+        test_share: share of each digit that becomes the test part.
+        seed: seed of the images and the split.
+
+    Raises:
+        InputError: if `n_images` or `size` is not positive or `test_share` not between 0 and 1.
+    """
+    side = 32 if size is None else size
+    if n_images < 1 or side < 1:
+        raise InputError(f"n_images is {n_images} and size {side}; both must be 1 or more")
+    labels = torch.arange(n_images) % len(DIGITS)
+    domains = torch.zeros_like(labels)
+    is_test = test_part(labels, domains, test_share, seed)
+    batches = torch.arange(n_images).split(BATCH)
+    return ImageSet(
+        name="syn-generated",
+        images=torch.cat([_draw_batch(ids, side, seed) for ids in batches]),
+        labels=labels,
+        domains=domains,
+        is_test=is_test,
+        class_names=DIGITS,
+        domain_names=("syn-generated",),
+        source=f"drawn, seed {seed}, {test_share:g} of each digit for testing",
+    )
+
+
+def _draw_batch(ids: Tensor, size: int, seed: int) -> Tensor:
+    """Images `(batch, 3, size, size)` uint8 with these numbers."""
+    generators = [generator(seed, *DRAWING, int(i)) for i in ids]
+    u = torch.stack([torch.rand(28, generator=g) for g in generators])
+    background = _textures(u[:, :12], generators, size)
+    masks = [
+        _draw_mask(int(i) % 10, row, size) for i, row in zip(ids, u[:, 12:24].numpy(), strict=True)
+    ]
+    mask = torch.from_numpy(np.stack(masks))[:, None].float() / 255
+    ink = _ink(u[:, 24:27], background.mean((2, 3)))[:, :, None, None]
+    noise = torch.stack([torch.randn(3, size, size, generator=g) for g in generators])
+    noise *= 0.05 * u[:, 27, None, None, None]
+    drawn = background + mask * (ink - background) + noise
+    return (255 * drawn.clamp(0, 1)).round().to(torch.uint8)
+
+
+def _textures(u: Tensor, generators: list[torch.Generator], size: int) -> Tensor:
+    """Backgrounds `(batch, 3, size, size)` in [0, 1] from 12 uniform numbers each."""
+    u = u[:, :, None, None]
+    texture = u[:, :3].expand(-1, -1, size, size).clone()
+    for octave, knots in enumerate(GRIDS):
+        grid = torch.stack([torch.rand(3, knots, knots, generator=g) for g in generators]) - 0.5
+        surface = interpolate(grid, size=(size, size), mode="bicubic", align_corners=True)
+        texture += 0.5 * u[:, 3 + octave, None] * surface
+    y, x = torch.meshgrid(*2 * [torch.linspace(0, 1, size)], indexing="ij")
+    angle, phase = 2 * torch.pi * u[:, 6], 2 * torch.pi * u[:, 7]
+    frequency = 2 * torch.pi * (1 + 7 * u[:, 8])
+    waves = torch.sin(frequency * (x * angle.cos() + y * angle.sin()) + phase)
+    # Half of the images have no stripes.
+    strength = 0.3 * (u[:, 9] - 0.5).clamp(min=0)
+    return (texture + (strength * waves)[:, None]).clamp(0, 1)
+
+
+def _ink(color: Tensor, ground: Tensor) -> Tensor:
+    """Colours `(batch, 3)` of the digits, moved towards black or white where hard to read."""
+    dark_ground = ground @ LUMINANCE < 0.5
+    near = (color @ LUMINANCE - ground @ LUMINANCE).abs() < 0.35
+    end = dark_ground.float()[:, None].expand_as(color)
+    return torch.where(near[:, None], color.lerp(end, 0.75), color)
+
+
+def _draw_mask(digit: int, u: np.ndarray, size: int) -> np.ndarray:
+    """How much ink lies on each pixel, `(size, size)` uint8, from 12 uniform numbers."""
+    side = OVERSAMPLING * size
+    font = _font(int(u[0] * len(FONTS)), max(4, round(side * (0.6 + 0.05 * int(8 * u[1])))))
+    canvas = Image.new("L", (side, side))
+    draw = ImageDraw.Draw(canvas)
+    center = side / 2
+    draw.text((center, center), str(digit), 255, font, anchor="mm")
+    reach = font.getlength(str(digit)) / 2
+    for anchor, x, v in (("rm", center - reach, u[2]), ("lm", center + reach, u[3])):
+        if v < 0.5:
+            draw.text((x, center), str(int(20 * v)), 255, font, anchor=anchor)
+    canvas = canvas.transform(
+        (side, side), Image.Transform.AFFINE, _affine(u[4:9], center), Image.Resampling.BILINEAR
+    )
+    canvas = canvas.resize((size, size), Image.Resampling.BOX)
+    blur = ImageFilter.GaussianBlur(float(size / 32 * max(0.0, u[9] - 0.3)))
+    return np.asarray(canvas.filter(blur))
+
+
+def _affine(u: np.ndarray, center: float) -> tuple[float, ...]:
+    """Pillow's six numbers, from output to input pixels, of a turn, shear, stretch and shift."""
+    turn, shear = np.radians(40 * u[0] - 20), 0.5 * u[1] - 0.25
+    matrix = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    matrix = matrix @ np.array([[1, shear], [0, 0.9 + 0.3 * u[2]]])
+    shift = center * (1 + 0.2 * (u[3:5] - 0.5)) - matrix @ [center, center]
+    return (*matrix[0], shift[0], *matrix[1], shift[1])
+
+
+@lru_cache(maxsize=512)
+def _font(number: int, pixels: int) -> ImageFont.FreeTypeFont:
+    file = Path(mpl.get_data_path()) / "fonts" / "ttf" / f"{FONTS[number]}.ttf"
+    return ImageFont.truetype(str(file), pixels)

@@ -1,0 +1,65 @@
+"""Tiny-ImageNet: 200 classes of ImageNet, made small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data_prep.errors import InputError, reading
+from vision.datasets.files import find
+from vision.datasets.image_set import ImageSet
+from vision.datasets.registry import dataset
+from vision.datasets.tree import Tree
+
+SOURCE = "get http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it"
+
+
+@dataset
+def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
+    """Tiny-ImageNet: 100,000 training and 10,000 test images of 200 classes, 64 × 64, RGB.
+
+    Le, Yang, "Tiny ImageNet Visual Recognition Challenge", Stanford CS 231N, 2015. Read from the
+    official layout: `wnids.txt`, `train/WNID/images/*.JPEG`, `val/images/*.JPEG` and
+    `val/val_annotations.txt`. Its validation part is the test part, since the labels of the
+    official test images are secret. Classes are named by their WordNet ids.
+
+    Args:
+        root: folder with `tiny-imagenet-200`, or that folder.
+        size: height and width; None keeps 64.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    wnids = find(root, ("wnids.txt",), ("tiny-imagenet-200", ""), SOURCE)
+    classes = wnids.read_text().split()
+    train = [
+        (path, wnid)
+        for wnid in classes
+        for path in sorted((wnids.parent / "train" / wnid / "images").glob("*.JPEG"))
+    ]
+    if empty := set(classes) - {wnid for _, wnid in train}:
+        raise InputError(f"{wnids.parent / 'train'}: no images of {min(empty)}; {SOURCE}")
+    val = _annotated(wnids.parent / "val", classes)
+    files = [*train, *val]
+    return Tree(
+        folder=wnids.parent,
+        paths=[path for path, _ in files],
+        classes=[wnid for _, wnid in files],
+        domains=[""] * len(files),
+        is_test=[i >= len(train) for i in range(len(files))],
+        source=SOURCE,
+    ).read("tiny-imagenet", size=size)
+
+
+def _annotated(folder: Path, classes: list[str]) -> list[tuple[Path, str]]:
+    """Images and classes that `val_annotations.txt` lists: file, class and a box, by tabs."""
+    listing = find(folder, ("val_annotations.txt",), ("",), SOURCE)
+    known, found = set(classes), []
+    with reading(listing, "as text", SOURCE):
+        lines = listing.read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if wnid not in known:
+            raise InputError(f"{listing}, line {number}: class {wnid!r} is not in wnids.txt")
+        found.append((folder / "images" / name, wnid))
+    return found

@@ -1,0 +1,154 @@
+"""Folders of image files: the names of the folders say class, domain and part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from vision.datasets.image_set import ImageSet
+from vision.datasets.pictures import EXTENSIONS, decode
+from vision.datasets.strata import test_part
+
+SPLITS: Mapping[str, bool] = {
+    "train": False, "test": True, "val": True, "valid": True, "validation": True,
+}  # fmt: skip
+"""Names of folders that say whether what is below is for testing."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Image files with what their folders say, before they are decoded.
+
+    Attributes:
+        folder: where they are.
+        paths: the files, sorted.
+        classes: class of each.
+        domains: domain of each; "" if the folders have no such level.
+        is_test: part of each; None if the folders do not say.
+        source: what to do about a damaged file.
+    """
+
+    folder: Path
+    paths: Sequence[Path]
+    classes: Sequence[str]
+    domains: Sequence[str]
+    is_test: Sequence[bool] | None
+    source: str
+
+    def read(
+        self, name: str, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+    ) -> ImageSet:
+        """Decode the files into a set.
+
+        Args:
+            name: name of the set; also of its only domain where the folders tell of none.
+            size: height and width; None if all files are of one size.
+            test_share: share of each class in each domain that becomes the test part where the
+                folders do not say.
+            seed: seed of that split.
+
+        Raises:
+            InputError: if a file is damaged, or if sizes differ and `size` is None.
+        """
+        class_names, labels = _index(self.classes)
+        domain_names, domains = _index([d or name for d in self.domains])
+        if self.is_test is None:
+            is_test = test_part(labels, domains, test_share, seed)
+            split = f"{test_share:g} of each class and domain for testing, seed {seed}"
+        else:
+            is_test, split = torch.tensor(self.is_test), "split by folder"
+        return ImageSet(
+            name=name,
+            images=decode(self.paths, size, self.source),
+            labels=labels,
+            domains=domains,
+            is_test=is_test,
+            class_names=class_names,
+            domain_names=domain_names,
+            source=f"image files of {self.folder.name}, {split}",
+        )
+
+
+def find_images(
+    folder: Path,
+    source: str,
+    *,
+    domains: Sequence[str] | None = None,
+    ignored: Sequence[str] = (),
+    splits: Mapping[str, bool] = SPLITS,
+) -> Tree:
+    """Find the image files below a folder: `[domain/]class/*.jpg`, a part anywhere above class.
+
+    Only files with an image's extension count, and none whose name begins with a dot.
+
+    Args:
+        folder: where to look.
+        source: what to do if there are none.
+        domains: the domains' folders, where others lie beside them; None takes all.
+        ignored: names of folders that say nothing, such as Office-31's `images`.
+        splits: names of folders that say the part: True is test.
+
+    Raises:
+        InputError: if there are no images, or the folders say no class, or not all of them a
+            domain, or not all of them a part.
+    """
+    tops = [folder] if domains is None else [folder / d for d in domains]
+    paths = sorted(p for top in tops for p in top.rglob("*") if _is_image(p))
+    if not paths:
+        raise InputError(f"{folder}: found no images (*.jpg, *.png, …); {source}")
+    parts, named = [], []
+    for path in paths:
+        levels = [p for p in path.relative_to(folder).parts[:-1] if p not in ignored]
+        # The innermost folder is the class, even if it is a class of trains.
+        parts.append(tuple(p for p in levels[:-1] if p in splits))
+        named.append([p for p in levels[:-1] if p not in splits] + levels[-1:])
+    for path, levels in zip(paths, named, strict=True):
+        if len(levels) != len(named[0]) or len(levels) not in (1, 2):
+            raise InputError(
+                f"{path}: lies under {len(levels)} folders that name a domain or class, "
+                f"{paths[0]} under {len(named[0])}; expected class/ or domain/class/ for all"
+            )
+    return Tree(
+        folder=folder,
+        paths=paths,
+        classes=[levels[-1] for levels in named],
+        domains=[levels[0] if len(levels) == 2 else "" for levels in named],
+        is_test=_test_parts(folder, parts, splits),
+        source=source,
+    )
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
+
+
+def _test_parts(
+    folder: Path, parts: Sequence[tuple[str, ...]], splits: Mapping[str, bool]
+) -> list[bool] | None:
+    """Whether each file is for testing, or None if only a training part or none is named."""
+    found = {part[0] if len(part) == 1 else " and ".join(part) for part in parts}
+    named = ", ".join(sorted(name or "(none)" for name in found))
+    if not found <= set(splits) | {""}:
+        raise InputError(f"{folder}: an image lies in the parts {named} at once; choose one")
+    tests = [name for name in found if name and splits[name]]
+    trains = [name for name in found if name and not splits[name]]
+    if not tests and ("" not in found or not trains):
+        return None
+    if "" in found or not trains or len(tests) > 1:
+        raise InputError(
+            f"{folder}: the images' parts are {named}; expected a training and one test part, or "
+            "no such folders at all"
+        )
+    return [splits[part[0]] for part in parts]
+
+
+def _index(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
+    """The names, sorted, and the place of each item's name among them."""
+    unique = tuple(sorted(set(names)))
+    place = {name: i for i, name in enumerate(unique)}
+    return unique, torch.tensor([place[name] for name in names])

@@ -1,0 +1,124 @@
+"""What accuracy means here: every client, every model, per domain and class, masked or not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from stforecast.federated.data import ClientData
+from stforecast.federated.method import Method
+from stforecast.federated.rounds import predictions
+from stforecast.federated.state import State
+
+MASKS = ("all classes", "own classes")
+"""Classes that a prediction chooses from: all, or those of the client's training samples."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Right predictions and test samples by view, mask, client, domain and class.
+
+    Attributes:
+        views: the method's models, in order.
+        right: `(views, masks, clients, domains, classes)` samples predicted right.
+        total: `(clients, domains, classes)` samples.
+    """
+
+    views: tuple[str, ...]
+    right: Tensor
+    total: Tensor
+
+    def accuracy(self, view: str, mask: str) -> float:
+        """Mean over clients of a client's accuracy; clients without test samples do not count."""
+        return float(self.of_clients(view, mask).nanmean())
+
+    def of_clients(self, view: str, mask: str) -> Tensor:
+        """Accuracy of each client `(clients,)`, NaN without test samples."""
+        return self._of(view, mask, (1, 2))
+
+    def of_domains(self, view: str, mask: str) -> Tensor:
+        """Accuracy of each domain `(domains,)`, all clients' samples together."""
+        return self._of(view, mask, (0, 2))
+
+    def of_classes(self, view: str, mask: str) -> Tensor:
+        """Accuracy of each class `(classes,)`, all clients' samples together."""
+        return self._of(view, mask, (0, 1))
+
+    def _of(self, view: str, mask: str, over: tuple[int, int]) -> Tensor:
+        right = self.right[self.views.index(view), MASKS.index(mask)]
+        return right.sum(over) / self.total.sum(over)
+
+    def table(self) -> pd.DataFrame:
+        """Long form: `view, mask, client, domain, class, right, total`, without empty rows."""
+        axes = [self.views, MASKS, *map(range, self.total.shape)]
+        index = pd.MultiIndex.from_product(
+            axes, names=["view", "mask", "client", "domain", "class"]
+        )
+        total = self.total.expand(self.right.shape).flatten().numpy()
+        table = pd.DataFrame({"right": self.right.flatten().numpy(), "total": total}, index=index)
+        return table[table["total"] > 0].reset_index()
+
+
+def evaluate(
+    method: Method,
+    state: State,
+    test: ClientData,
+    own: Tensor,
+    n_domains: int,
+    cohort_size: int = 1,
+) -> Counts:
+    """Count what each client's models predict right on its own test samples.
+
+    Args:
+        method: the method; all its views are judged.
+        state: the state that predicts (`Federation.ready()`).
+        test: `x`, `y` and `domain` of each client, on the state's device.
+        own: `(clients, classes)` whether a client has training samples of a class.
+        n_domains: domains, over all clients.
+        cohort_size: most clients that predict together.
+    """
+    shape = (len(own), n_domains, own.shape[1])
+    n_cells = math.prod(shape)
+    client = torch.arange(len(own))[:, None].expand_as(test.tensors["y"])
+    data = ClientData({**test.tensors, "client": client.to(test.tensors["y"].device)}, test.sizes)
+    right = torch.zeros(len(method.views), len(MASKS), n_cells, dtype=torch.long)
+    total = torch.zeros(n_cells, dtype=torch.long)
+    for v, view in enumerate(method.views):
+        total.zero_()
+        for batch, logits in predictions(method, state, data, view=view, cohort_size=cohort_size):
+            y, valid = batch["y"], batch["valid"]
+            cell = (batch["client"] * n_domains + batch["domain"]) * own.shape[1] + y
+            cell = cell[valid].cpu()
+            others = ~own.to(y.device)[batch["client"]]
+            for m, scores in enumerate((logits, logits.masked_fill(others, -torch.inf))):
+                hits = (scores.argmax(-1) == y)[valid].cpu()
+                right[v, m] += cell[hits].bincount(minlength=n_cells)
+            total += cell.bincount(minlength=n_cells)
+    return Counts(method.views, right.view(-1, len(MASKS), *shape), total.view(shape))
+
+
+def own_classes(train: ClientData, n_classes: int) -> Tensor:
+    """`(clients, classes)` whether a client has training samples of a class."""
+    own = torch.zeros(len(train), n_classes, dtype=torch.bool)
+    for i, size in enumerate(train.sizes.tolist()):
+        own[i, train.tensors["y"][i, :size]] = True
+    return own
+
+
+def last_best_mean(accuracies: list[float]) -> dict[str, float]:
+    """The numbers that the field reports of a run: last round, best round, mean of the last ten.
+
+    The best is chosen by the test itself, as the papers do: an optimistic number.
+
+    Example:
+        >>> last_best_mean([0.1, 0.5, 0.3])
+        {'last': 0.3, 'best': 0.5, 'last ten': 0.3}
+    """
+    a = np.asarray(accuracies)
+    means = {"last": a[-1], "best": np.nanmax(a), "last ten": np.nanmean(a[-10:])}
+    return {name: round(float(value), 12) for name, value in means.items()}

@@ -1,0 +1,293 @@
+"""The object a user fits on images, judges, saves, loads and predicts with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+
+from data_prep.cube import atomic_path
+from data_prep.errors import InputError
+from stforecast.federated.data import ClientData
+from stforecast.federated.device import pick_device
+from stforecast.federated.method import Method, find_method
+from stforecast.federated.population import Population
+from stforecast.federated.rounds import Federation, RoundReport, predictions
+from stforecast.federated.saving import from_arrays, to_arrays
+from stforecast.federated.state import State
+from vision.clients import client_data
+from vision.config import Config, resolve
+from vision.datasets import ImageSet, load
+from vision.evaluation import MASKS, Counts, evaluate, own_classes
+from vision.models import MODELS
+from vision.partition import Partition
+from vision.task import Classification
+
+FORMAT = 1
+"""Version of the saved layout."""
+
+
+class Learner:
+    """Learns to classify images with a federated method.
+
+    Args:
+        method: name of a method, see `stforecast vision list methods`.
+        **settings: any setting of `vision.config`, e.g. `rounds=20`, `data="mnist+usps"`.
+
+    Attributes:
+        config: all settings, resolved.
+        images: the set, once fitted.
+        partition: who has which images, once fitted.
+        rounds_: one row a round: losses, bytes, seconds, and accuracy by model and mask.
+        counts_: right predictions of the last round, by client, domain and class.
+        shape: channels, height and width of an image; like the next, there once fitted or loaded.
+        class_names: names of the classes.
+
+    Raises:
+        InputError: for an unknown method, setting or value.
+
+    Example:
+        >>> learner = Learner("pfpl", clients=4, rounds=2, size=8, channels=8).fit()
+        >>> 0 <= learner.accuracy() <= 1
+        True
+    """
+
+    def __init__(self, method: str = "pfpl", **settings: Any) -> None:
+        self.config: Config = resolve(method, **settings)
+        self.rounds_ = pd.DataFrame()
+        self._state: State | None = None
+        self._method: Method | None = None
+
+    def fit(
+        self,
+        images: ImageSet | None = None,
+        after_round: Callable[[RoundReport], None] | None = None,
+    ) -> Learner:
+        """Divide the images among clients and train.
+
+        Args:
+            images: a set in memory; by default the one that the settings name.
+            after_round: called with each round's report, e.g. to draw a progress bar.
+
+        Returns:
+            Itself.
+
+        Raises:
+            InputError: if files are missing or damaged or the partition is impossible.
+        """
+        run = self.config.run
+        self.images = load_images(self.config) if images is None else images
+        self.partition: Partition = self.config.partition.split(self.images, run.seed)
+        self._describe(self.images)
+        self._method = build_method(self.config, self.shape, len(self.class_names))
+        federation = Federation(
+            self._method,
+            client_data(self.images, self.partition.train),
+            seed=run.seed,
+            device=pick_device(run.device),
+            cohort_size=run.cohort or None,
+            uplink=self.config.uplink,
+            workers=run.workers or torch.get_num_threads(),
+        )
+        test = client_data(self.images, self.partition.test).to(federation.device)
+        judge = Judge(federation, test, len(self.images.domain_names), run.test_every)
+
+        def each_round(report: RoundReport) -> None:
+            judge(report)
+            if after_round:
+                after_round(report)
+
+        federation.run(each_round)
+        self._state = federation.ready()
+        self.rounds_, self.counts_ = judge.table(), judge.counts
+        return self
+
+    def _describe(self, images: ImageSet) -> None:
+        channels, height, width = images.images.shape[1:]
+        self.shape, self.class_names = (channels, height, width), images.class_names
+
+    def accuracy(self, view: str | None = None, mask: str = MASKS[0]) -> float:
+        """Mean over clients of the accuracy on their test images after the last round.
+
+        Args:
+            view: one of the method's models; by default its first.
+            mask: `all classes` or `own classes`, from which a prediction may choose.
+        """
+        return self.counts_.accuracy(view or self._fitted()[0].views[0], mask)
+
+    def predict(self, images: Tensor, client: int, view: str | None = None) -> np.ndarray:
+        """Classes that a client's model predicts.
+
+        Args:
+            images: `(n, channels, height, width)` uint8, of the shape that was learned.
+            client: number of the client, from 0.
+            view: one of the method's models; by default its first.
+
+        Returns:
+            `(n,)` names of classes.
+
+        Raises:
+            InputError: if the images have another shape or there is no such client.
+        """
+        method, state = self._fitted()
+        n = len(state.clients)
+        if images.shape[1:] != self.shape or images.dtype != torch.uint8:
+            raise InputError(
+                f"images are {images.dtype} {tuple(images.shape[1:])}, the model learned uint8 "
+                f"{self.shape}; resize them, see ImageSet.resized and as_rgb"
+            )
+        if not 0 <= client < n:
+            raise InputError(f"client is {client}; there are clients 0 to {n - 1}")
+        sizes = torch.zeros(n, dtype=torch.long)
+        sizes[client] = len(images)
+        device = next(iter({**state.server, **state.clients.params}.values())).device
+        data = ClientData({"x": images[None].expand(n, *images.shape)}, sizes).to(device)
+        parts = [
+            logits[0].argmax(-1).cpu()
+            for _, logits in predictions(method, state, data, view=view, cohort_size=1)
+        ]
+        return np.asarray(self.class_names)[torch.cat(parts).numpy()]
+
+    def _fitted(self) -> tuple[Method, State]:
+        if self._method is None or self._state is None:
+            raise InputError("this learner is not fitted; call fit or Learner.load first")
+        return self._method, self._state
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save what predicting needs: `learner.json` and `state.safetensors`.
+
+        Args:
+            folder: made if it is not there.
+
+        Returns:
+            The folder.
+        """
+        method, state = self._fitted()
+        folder = Path(folder)
+        about = {
+            "format": FORMAT,
+            "settings": self.config.flat(),
+            "shape": self.shape,
+            "classes": self.class_names,
+            "round": state.round,
+        }
+        arrays = {n: np.ascontiguousarray(a) for n, a in to_arrays(method, state).items()}
+        with atomic_path(folder / "state.safetensors") as part:
+            save_file(arrays, part)
+        with atomic_path(folder / "learner.json") as part:
+            part.write_text(json.dumps(about, indent=2) + "\n")
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Learner:
+        """Load what `save` wrote (or the run folder around it); nothing is unpickled.
+
+        Args:
+            folder: a run folder, or the folder given to `save`.
+            device: where to compute, whatever it was trained on.
+
+        Raises:
+            InputError: naming the file that is missing, damaged or of another version.
+        """
+        folder = Path(folder)
+        folder = folder / "model" if (folder / "model").is_dir() else folder
+        about = _read_about(folder / "learner.json")
+        try:
+            self = cls(**{**about["settings"], "device": device})
+            self.shape, self.class_names = tuple(about["shape"]), tuple(about["classes"])
+            arrays = load_file(folder / "state.safetensors")
+            seed, where = self.config.run.seed, pick_device(self.config.run.device)
+            self._state = from_arrays(arrays, about["round"], seed, where)
+        except (OSError, SafetensorError) as e:
+            raise InputError(f"{folder / 'state.safetensors'}: cannot be read ({e})") from e
+        except KeyError as e:
+            raise InputError(f"{folder}: no {e} in the saved model; fit and save it again") from e
+        self._method = build_method(self.config, self.shape, len(self.class_names))
+        return self
+
+
+class Judge:
+    """Judges every round, or some, on the clients' test images.
+
+    Args:
+        federation: whose state is judged.
+        test: test images of each client.
+        n_domains: domains, over all clients.
+        every: rounds from one judgement to the next; the last round is always judged.
+
+    Attributes:
+        counts: of the last round that was judged.
+    """
+
+    counts: Counts
+
+    def __init__(
+        self, federation: Federation, test: ClientData, n_domains: int, every: int
+    ) -> None:
+        self._federation, self._test, self._every = federation, test, every
+        self._own = own_classes(federation.train, federation.method.task.n_keys)
+        self._n_domains = n_domains
+        self._rows: list[dict[str, float]] = []
+
+    def __call__(self, report: RoundReport) -> None:
+        """Judge the round that this report is of."""
+        f = self._federation
+        last = report.round == f.method.training.rounds * len(f.stream)
+        if last or report.round % self._every == 0:
+            self.counts = evaluate(
+                f.method, f.ready(), self._test, self._own, self._n_domains, f.cohort_size
+            )
+            views = self.counts.views
+            row = {column(v, m): self.counts.accuracy(v, m) for v in views for m in MASKS}
+            self._rows.append({"round": report.round, **row})
+
+    def table(self) -> pd.DataFrame:
+        """The rounds' reports beside their accuracies, NaN where a round was not judged."""
+        reports = pd.DataFrame(self._federation.history()).drop(columns="validation_loss")
+        return reports.merge(pd.DataFrame(self._rows), on="round", how="left")
+
+
+def column(view: str, mask: str) -> str:
+    """Name of a model's accuracy in the table of rounds.
+
+    >>> column("personal", "own classes")
+    'accuracy (personal, own classes)'
+    """
+    return f"accuracy ({view}, {mask})"
+
+
+def load_images(config: Config) -> ImageSet:
+    """The images that the settings name, at their size."""
+    data = config.data
+    return load(data.data, data.images, size=data.size or None)
+
+
+def build_method(config: Config, shape: tuple[int, int, int], n_classes: int) -> Method:
+    """The configured method with a new model for images of this shape."""
+    model = MODELS[config.run.model]
+    population = Population(lambda: model(shape, n_classes, config.model_options), config.run.seed)
+    task = Classification(n_classes)
+    return find_method(config.method)(population, task, config.training, config.method_options)
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    remedy = "give the folder of an image run or of Learner.save"
+    try:
+        about = json.loads(path.read_text())
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror}); {remedy}") from e
+    except ValueError as e:
+        raise InputError(f"{path}: is not JSON ({e}); {remedy}") from e
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found = about.get("format") if isinstance(about, dict) else type(about).__name__
+        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
+    return about

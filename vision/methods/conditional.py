@@ -1,0 +1,161 @@
+"""What methods share that condition on labels: counts, draws, and small networks beside the model.
+
+The networks are stacked like the model, but belong to a method: their tensors live in the state
+under a prefix of their own, as a client's or as the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.federated.layers import ClientLinear, Stacked
+from stforecast.federated.method import Task
+from stforecast.federated.population import Params, Population
+from stforecast.federated.state import Cohort
+
+
+def label_counts(task: Task, cohort: Cohort) -> Tensor:
+    """Training samples of each class on each client, `(clients, classes)` int32."""
+    size = int(cohort.data.sizes[0])
+    keys = task.keys({name: t[:, :size] for name, t in cohort.data.tensors.items()})
+    return F.one_hot(keys, task.n_keys).sum(1).int()
+
+
+def draw_labels(counts: Tensor, uniform: Tensor) -> Tensor:
+    """Labels with probabilities proportional to counts.
+
+    Args:
+        counts: `(clients, classes)` integers, some positive in each row.
+        uniform: `(clients, batch)` numbers in [0, 1).
+
+    Returns:
+        `(clients, batch)`; never a class whose count is 0.
+
+    Example:
+        >>> draw_labels(torch.tensor([[0, 1, 3, 0]]), torch.tensor([[0.0, 0.24, 0.25, 0.99]]))
+        tensor([[1, 1, 2, 2]])
+    """
+    edges = counts.long().cumsum(1)
+    places = (uniform.double().to(counts.device) * edges[:, -1:]).long()
+    return torch.searchsorted(edges, places, right=True)
+
+
+def normal(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+    """Standard normal numbers `(n, *shape)`, one generator for each client."""
+    return torch.stack([torch.randn(shape, generator=g) for g in generators])
+
+
+def condition(values: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Values `(clients, batch, d)` with their labels one-hot behind, `(clients, batch, d + n)`."""
+    return torch.cat([values, F.one_hot(labels, n_classes).to(values)], dim=-1)
+
+
+def feature_width(population: Population) -> int:
+    """Width d of the features that the model's head takes.
+
+    Raises:
+        InputError: if the head has no linear layer to tell it.
+    """
+    for module in population.model.head.modules():
+        if isinstance(module, ClientLinear):
+            return module.weight.shape[1]
+        if isinstance(module, nn.Linear):
+            return module.in_features
+    raise InputError(
+        "this method makes features of its own and needs their width from the model's head, which "
+        "has no linear layer; take a model with a linear head"
+    )
+
+
+class ClientBatchNorm(Stacked):
+    """`nn.BatchNorm1d` for each client; running statistics are used outside training.
+
+    Args:
+        width: features of a sample.
+
+    Shapes:
+        x: `(clients, batch, width)`; returns the same.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, width))
+        self.bias = nn.Parameter(torch.zeros(1, width))
+        self.register_buffer("running_mean", torch.zeros(1, width))
+        self.register_buffer("running_var", torch.ones(1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each client's batch; in training the statistics move in place."""
+        channels = x.transpose(0, 1).flatten(1)  # A client's features are channels of their own.
+        y = F.batch_norm(
+            channels,
+            self.running_mean.reshape(-1),
+            self.running_var.reshape(-1),
+            self.weight.reshape(-1),
+            self.bias.reshape(-1),
+            training=self.training,
+        )
+        return y.unflatten(1, (x.shape[0], x.shape[2])).transpose(0, 1)
+
+
+class Network:
+    """A stacked network whose tensors are kept elsewhere.
+
+    Args:
+        prefix: what the names of its tensors start with, e.g. `generator.`.
+        build: makes it, with client axes of length 1.
+
+    Attributes:
+        parameters: names of what is trained.
+        buffers: names of running statistics.
+    """
+
+    def __init__(self, prefix: str, build: Callable[[], nn.Module]) -> None:
+        self.prefix, self._build = prefix, build
+        self._net = self._seeded(0)
+        self.parameters = [prefix + name for name, _ in self._net.named_parameters()]
+        self.buffers = [prefix + name for name, _ in self._net.named_buffers()]
+
+    def _seeded(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self._build().requires_grad_(False)
+
+    def initial(
+        self, n: int, seed: int, device: torch.device | str = "cpu"
+    ) -> tuple[Params, Params]:
+        """Parameters and buffers of `n` clients, `(n, …)`, the same for all."""
+        fresh = self._seeded(seed)
+        groups = (dict(fresh.named_parameters()), dict(fresh.named_buffers()))
+        parameters, buffers = (
+            {
+                self.prefix + name: t.to(device).expand(n, *t.shape[1:]).clone()
+                for name, t in group.items()
+            }
+            for group in groups
+        )
+        return parameters, buffers
+
+    def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, *, training: bool) -> Tensor:
+        """Apply the network with the tensors of its names.
+
+        Args:
+            tensors: with its parameters and buffers, `(clients, …)`; may hold more.
+            x: `(clients, batch, width)`.
+            training: whether batch normalisation uses, and notes, the batch's own statistics.
+        """
+        self._net.train(training)
+        own = {
+            name.removeprefix(self.prefix): tensors[name]
+            for name in (*self.parameters, *self.buffers)
+        }
+        return functional_call(self._net, own, (x,), strict=True)

@@ -1,0 +1,241 @@
+"""FedGen: a generator on the server that knows what features all clients' heads agree on.
+
+Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021,
+arXiv 2105.10056, Eq. 4, 5 and Algorithm 1.
+
+Clients send their models and how many samples of each class they have. The server averages the
+models, and trains a generator of features from noise and a label so that the clients' heads, each
+counting by its share of the label's samples, recognise the label (Eq. 4), with a loss that keeps
+features of different noise apart. Clients train their heads on its features besides their own data
+(Eq. 5), for labels drawn from all clients' samples together, p̂(y). From the second round on: the
+first generator has learned nothing.
+
+Where paper and released code differ:
+
+- Eq. 4 averages the heads' logits; the code, and this, weighs their losses by label.
+- In Eq. 5 the generated features have weight 1. The code weighs them by 10, and with the same
+  factor draws the predictions on real samples to those on generated ones of their label; both
+  factors fall by 2 % a round. `alpha`, `beta` and `decay` can say so.
+- Noise is normal, as in the paper; the code's is uniform. Labels are drawn from p̂(y); the code
+  draws them evenly from those that somebody has.
+- The code decays the generator's weights and learning rate; this does not.
+
+The generator's running statistics are the server's, which clients use as they are. The model's are
+averaged, and unused while the generator is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stforecast.federated.data import Batch
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.method import Participants, Task
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params, Population
+from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.training import Optimizer, Training, moment_names, zero_moments
+from vision.methods.conditional import (
+    ClientBatchNorm,
+    Network,
+    condition,
+    draw_labels,
+    feature_width,
+    label_counts,
+    normal,
+)
+from vision.task import cross_entropy
+
+SERVER = (0, 4)
+"""Key of the server's random numbers, behind the round."""
+
+
+@dataclass(frozen=True)
+class FedGenOptions:
+    """Settings of FedGen.
+
+    Attributes:
+        alpha: weight of the loss on generated features, 0 or more (Eq. 5: 1; released code: 10).
+        beta: weight of the distance between predictions on real and on generated features of a
+            label, 0 or more (Eq. 5: 0; released code: 10).
+        decay: factor of both weights from round to round, in [0, 1] (released code: 0.98).
+        diversity: weight of the generator's diversity loss, 0 or more (released code: 1).
+        noise: width of the generator's noise (released code: 32, for CIFAR 64).
+        hidden: width of its hidden layer (released code: 256, for CIFAR 512).
+        server_steps: the generator's steps a round (released code: 50).
+        server_batch_size: samples in each (released code: 32).
+        server_lr: Adam's learning rate for it (released code: 1e-4 or 3e-4).
+    """
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    decay: float = 1.0
+    diversity: float = 1.0
+    noise: int = 32
+    hidden: int = 256
+    server_steps: int = 50
+    server_batch_size: int = 32
+    server_lr: float = 1e-4
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(
+            self,
+            positive=("noise", "hidden", "server_steps", "server_batch_size", "server_lr"),
+            not_negative=("alpha", "beta", "diversity"),
+            share=("decay",),
+        )
+
+
+class FedGen(FedAvg):
+    """FedGen. The generator's tensors, and Adam's moments for it, are the server's."""
+
+    name = "fedgen"
+    summary = "FedAvg with features from a generator that the server trains"
+    paper = "Zhu et al., ICML 2021"
+    Options = FedGenOptions
+    options: FedGenOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        o, width = self.options, feature_width(population)
+        self.generator = Network(
+            "generator.",
+            lambda: nn.Sequential(
+                ClientLinear(o.noise + task.n_keys, o.hidden),
+                ClientBatchNorm(o.hidden),
+                nn.ReLU(),
+                ClientLinear(o.hidden, width),
+            ),
+        )
+        self.server_training = Training(lr=o.server_lr, optimizer="adam")
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """As FedAvg, with an untrained generator."""
+        server = super().init(clients, sizes, seed)
+        device = next(iter(clients.params.values())).device
+        parameters, buffers = self.generator.initial(1, seed, device)
+        moments = zero_moments(parameters, self.server_training)
+        return {
+            **server,
+            **{name: t[0] for name, t in (*parameters.items(), *buffers.items())},
+            **{f"{moment}/{n}": t[0] for moment, ts in moments.items() for n, t in ts.items()},
+            "label_counts": torch.zeros(self.task.n_keys, dtype=torch.int32, device=device),
+            "seed": torch.tensor(seed),
+        }
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The model; once it is trained, the generator too, and how often each label occurs."""
+        names = list(self.population.names)
+        if to.round > 0:
+            names += [*self.generator.parameters, *self.generator.buffers, "label_counts"]
+        return super().broadcast({name: server[name] for name in names}, to)
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Eq. 5: the loss on the client's samples and on generated features."""
+        features = self.population.encode(cohort.state, batch["x"])
+        loss = self.task_loss(cohort, features, batch)
+        if "label_counts" not in payload:
+            return loss
+        o, scale = self.options, self.options.decay**cohort.round
+        labels = draw_labels(payload["label_counts"], cohort.rand(features.shape[1]))
+        generated = self.population.decode(cohort.state, self.generate(cohort, payload, labels))
+        loss = loss + o.alpha * scale * self.task.loss(generated, {**batch, "y": labels})
+        if not o.beta:
+            return loss
+        like = self.generate(cohort, payload, self.task.keys(batch))
+        target = self.population.decode(cohort.state, like).detach().softmax(-1)
+        prediction = self.population.decode(cohort.state, features).log_softmax(-1)
+        divergence = F.kl_div(prediction, target, reduction="none").sum(-1).mean(1)
+        return loss + o.beta * scale * divergence
+
+    def generate(self, cohort: Cohort, payload: Payload, labels: Tensor) -> Tensor:
+        """Features `(clients, batch, d)` of labels `(clients, batch)`, without gradient."""
+        noise = normal(cohort.generators, labels.shape[1], self.options.noise).to(labels.device)
+        with torch.no_grad():
+            x = condition(noise, labels, self.task.n_keys)
+            return self.generator(payload, x, training=False)
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The model and the client's samples of each class `(clients, classes)`."""
+        return {**super().upload(cohort), "label_counts": label_counts(self.task, cohort)}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Average the models and train the generator against the participants' heads."""
+        model = super().aggregate(server, of, {n: uploads[n] for n in self.population.names})
+        counts = uploads["label_counts"]
+        return {
+            **model,
+            **self.trained(server, of.round, uploads, counts),
+            "label_counts": counts.sum(0, dtype=torch.int32),
+            "seed": server["seed"],
+        }
+
+    def trained(
+        self, server: dict[str, Tensor], round: int, heads: Payload, counts: Tensor
+    ) -> dict[str, Tensor]:
+        """The generator and its moments after the server's steps of a round.
+
+        Args:
+            server: the server's state.
+            round: index of the round, from 0.
+            heads: the participants' models `(n, …)`.
+            counts: their samples of each class `(n, classes)`.
+        """
+        names = self.generator.parameters
+        own = {n: server[n][None].clone() for n in (*names, *self.generator.buffers)}
+        moments = {
+            moment: {n: server[f"{moment}/{n}"][None].clone() for n in names}
+            for moment in moment_names(self.server_training)
+        }
+        parameters = {name: own[name].requires_grad_() for name in names}
+        optimizer = Optimizer(parameters, moments, self.server_training)
+        random = generator(int(server["seed"]), round, *SERVER)
+        self.population.train(False)
+        with torch.enable_grad():
+            for _ in range(self.options.server_steps):
+                optimizer.step(self.server_loss(own, heads, counts, random))
+        named = {f"{moment}/{n}": t[0] for moment, ts in moments.items() for n, t in ts.items()}
+        return {**{name: t.detach()[0] for name, t in own.items()}, **named}
+
+    def server_loss(
+        self, own: Params, heads: Mapping[str, Tensor], counts: Tensor, random: torch.Generator
+    ) -> Tensor:
+        """Eq. 4 with the heads' losses weighted by label, and the diversity loss, `(1,)`."""
+        o = self.options
+        uniform = torch.rand(1, o.server_batch_size, generator=random)
+        labels = draw_labels(counts.sum(0, keepdim=True), uniform)
+        noise = normal([random], o.server_batch_size, o.noise).to(labels.device)
+        features = self.generator(own, condition(noise, labels, self.task.n_keys), training=True)
+        logits = self.population.decode(heads, features.expand(len(counts), -1, -1))
+        losses = cross_entropy(logits, labels.expand(len(counts), -1))
+        shares = counts / counts.sum(0).clamp(min=1)
+        recognised = (shares[:, labels[0]] * losses).sum(0).mean()
+        return recognised + o.diversity * diversity_loss(noise, features)
+
+
+def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
+    """`exp(-mean ‖ε_i - ε_j‖² |z_i - z_j|)` over all pairs of a batch, both means over the width.
+
+    Args:
+        noise: ε, `(clients, batch, noise)`.
+        features: z, `(clients, batch, d)`.
+
+    Returns:
+        `(clients,)`, near 0 where different noise gives different features.
+    """
+    between = (features[:, :, None] - features[:, None]).abs().mean(-1)
+    apart = (noise[:, :, None] - noise[:, None]).square().mean(-1)
+    return (-(apart * between).mean((1, 2))).exp()

@@ -1,0 +1,288 @@
+"""FedKD: a mentor on every client and a shared mentee teach each other; updates travel compressed.
+
+Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation,
+Nature Communications 13, 2032 (2022), arXiv 2108.13323, sections "Adaptive mutual distillation" and
+"Dynamic gradients approximation".
+
+The mentor never leaves its client, the mentee is averaged. Each is trained on its task loss, on the
+other's predictions and on the other's features, which W maps from mentee to mentor:
+
+    L_t + [KL(p_s ‖ p_t) + MSE(h_t, W h_s)] / (L_t + L_s)     for the mentor,
+    L_s + [KL(p_t ‖ p_s) + MSE(h_t, W h_s)] / (L_t + L_s)     for the mentee,
+
+so that they learn little from each other while they are often wrong. The mentee's updates, up and
+down, are cut to the largest singular values that hold a share T of the squares' sum; T goes from
+`t_start` to `t_end` over the rounds.
+
+What travels, and how its bytes are honest: vectors and running statistics travel as they are. A
+matrix's update (a kernel counts as `out × rest`) travels as two factors, U Σ and Vᵀ, of rank r, or
+whole where these would be as large. All clients' factors have one shape in a round, so r is a
+maximum: downwards that of the update itself; upwards the largest rank that a client needed last
+time, which each reports (an integer a matrix) and the server announces. A client that needs less
+sends columns of zeros, which are counted: the bytes are an upper bound of the paper's. One that
+needs more than announced is cut to r. Nothing is known of the first round, whose updates travel
+whole. Delta coding of uploads has no meaning here, since ranks change.
+
+- Every loss trains its own model, as its gradients are written in the paper; the other's outputs
+  and the divisor count as constants, W learns with the mentee. The code lets all of it flow.
+- The paper's mentee is smaller; here both have the run's model. Attention maps are left out, and
+  W starts as the identity; it stays with its client.
+- Clients are weighted by samples, as in FedAvg; the code averages evenly.
+- In the paper all take part. Where only some do, the server remembers what each client's mentee is
+  and sends the difference.
+
+The mentee's running statistics are averaged, the mentor's its own. The reported loss is the sum,
+the task loss the mentor's. The personal view is the mentor, the global one the mentee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.federated.algebra import weighted_mean
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Participants, Task
+from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params, Population
+from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.training import Training
+from vision.methods.conditional import feature_width
+
+KNOWN, LEFT, RIGHT, UPDATE = "known/", "left/", "right/", "update/"
+"""Prefixes of a matrix's name: what clients have of it, factors of its update, its update whole."""
+
+
+@dataclass(frozen=True)
+class FedKDOptions:
+    """Settings of FedKD.
+
+    Attributes:
+        t_start: share T of the squared singular values kept at first, in [0, 1] (paper and code:
+            0.95).
+        t_end: share T in the last round, not below `t_start` (paper and code: 0.98); 1 keeps all.
+    """
+
+    t_start: float = 0.95
+    t_end: float = 0.98
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, share=("t_start", "t_end"))
+        if self.t_end < self.t_start:
+            raise InputError(f"t_end is {self.t_end}; it must not be below t_start {self.t_start}")
+
+
+class FedKD(TwoModels):
+    """FedKD. The mentee has the model's names, the mentor's start with `personal.`, W is `hidden`.
+
+    Between rounds a client's matrices are those that the server knows of; its own update of them is
+    undone once it is sent, as only the average counts.
+    """
+
+    name = "fedkd"
+    summary = "local mentors and an averaged mentee distil each other; updates travel as low rank"
+    paper = "Wu et al., Nature Communications 2022"
+    Options = FedKDOptions
+    options: FedKDOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        parameters = population.parameters(1)
+        self.matrices = {name: matrix(t).shape[1:] for name, t in parameters.items() if t.ndim > 2}
+        self.vectors = [name for name in population.names if name not in self.matrices]
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Mentors start as the mentee does. The server knows what it is, and of no update."""
+        n, d = len(clients), feature_width(self.population)
+        device = next(iter(clients.params.values())).device
+        initial = super().init(clients, sizes, seed)
+        clients.params |= personal_copies(clients.params)
+        clients.memory |= personal_copies(clients.buffers)
+        clients.params["hidden"] = torch.eye(d, device=device).repeat(n, 1, 1)
+        server = {name: initial[name] for name in self.vectors}
+        rows = n if self.training.participation < 1 else 1
+        for name, (a, b) in self.matrices.items():
+            server[KNOWN + name] = matrix(initial[name][None]).repeat(rows, 1, 1)
+            server[LEFT + name] = torch.zeros(rows, a, min(a, b), device=device)
+            server[RIGHT + name] = torch.zeros(rows, min(a, b), b, device=device)
+        ranks = [min(shape) for shape in self.matrices.values()]
+        server["ranks"] = torch.tensor(ranks, dtype=torch.int32, device=device)
+        return server
+
+    def kept_share(self, round: int) -> float:
+        """T in a round, counted from 0."""
+        o, progress = self.options, min(1.0, (round + 1) / self.training.rounds)
+        return o.t_start + (o.t_end - o.t_start) * progress
+
+    def rows(self, of: Participants) -> Tensor:
+        """The clients' rows of what the server knows; one for all where all always take part."""
+        return of.ids if self.training.participation < 1 else torch.zeros_like(of.ids)
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """Vectors, updates of matrices, and the rank at which to send them back."""
+        names = [*self.vectors, "ranks"]
+        payload = super().broadcast({name: server[name] for name in names}, to)
+        for name in self.matrices:
+            rows = self.rows(to).to(server[LEFT + name].device)
+            left, right = server[LEFT + name][rows], server[RIGHT + name][rows]
+            rank = int(left.any(1).sum(1).max())
+            payload |= packed(name, left, right, rank)
+        return payload
+
+    def receive(self, cohort: Cohort, payload: Payload) -> None:
+        """Take over the vectors and add the updates to the matrices."""
+        super().receive(cohort, payload)
+        with torch.no_grad():
+            for name, update in self.updates(payload):
+                cohort.params[name] += update.view_as(cohort.params[name])
+
+    def updates(self, payload: Payload) -> Iterator[tuple[str, Tensor]]:
+        """Names of the matrices and their updates in a message, `(clients, a, b)`."""
+        for name in self.matrices:
+            yield name, unpacked(payload, name)
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train both models; send the mentee's vectors and its matrices' compressed updates."""
+        self.receive(cohort, payload)
+        before = {name: cohort.params[name].detach().clone() for name in self.matrices}
+        for batch in cohort.batches():
+            cohort.step(self.local_loss(cohort, batch, payload))
+        with torch.no_grad():
+            upload = {name: cohort.state[name].detach() for name in self.vectors}
+            upload |= self.compressed(cohort, before, payload["ranks"])
+            for name, t in before.items():
+                cohort.params[name].copy_(t)
+        return upload
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """The mentor's and the mentee's losses, whose gradients are independent."""
+        mentor = personal_model({**cohort.memory, **cohort.params})
+        h_t = self.population.encode(mentor, batch["x"])
+        h_s = self.population.encode(cohort.state, batch["x"])
+        p_t, p_s = self.population.decode(mentor, h_t), self.population.decode(cohort.state, h_s)
+        loss_t, loss_s = self.task.loss(p_t, batch), self.task.loss(p_s, batch)
+        cohort.record("task_loss", loss_t)
+        mapped = h_s @ cohort.params["hidden"]
+        taught = divergence(p_s.detach(), p_t) + mean_square(h_t - mapped.detach())
+        learned = divergence(p_t.detach(), p_s) + mean_square(h_t.detach() - mapped)
+        trust = 1 / (loss_t + loss_s).detach().clamp(min=torch.finfo(loss_t.dtype).tiny)
+        return loss_t + loss_s + trust * (taught + learned)
+
+    def compressed(self, cohort: Cohort, before: Params, ranks: Tensor) -> Payload:
+        """Updates of the matrices at the announced ranks, and `ranks` needed in the next round.
+
+        Args:
+            cohort: the clients after their training.
+            before: the matrices as received.
+            ranks: as announced, `(clients, matrices)`, the same for all.
+        """
+        upload: Payload = {}
+        needed = []
+        for (name, (a, b)), rank in zip(self.matrices.items(), ranks[0].tolist(), strict=True):
+            update = matrix(cohort.params[name] - before[name])
+            left, right, values = factors(update)
+            needed.append(rank_for(values, self.kept_share(cohort.round + 1)))
+            if pays(a, b, rank):
+                cut = truncated(left, rank_for(values, self.kept_share(cohort.round)))
+                upload |= packed(name, cut, right, rank)
+            else:
+                upload[UPDATE + name] = update
+        upload["ranks"] = torch.stack(needed, dim=1).int()
+        return upload
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Average what the participants have now; compress the way there from what each knows."""
+        state = super().aggregate(server, of, {name: uploads[name] for name in self.vectors})
+        state["ranks"] = uploads["ranks"].amax(0)
+        for name, update in self.updates(uploads):
+            rows = self.rows(of).to(update.device)
+            known, sent = server[KNOWN + name].clone(), server[LEFT + name] @ server[RIGHT + name]
+            reached = rows.unique()
+            known[reached] += sent[reached]
+            average = weighted_mean(known[rows] + update, of.sizes)
+            left, right, values = factors(average - known)
+            rank = rank_for(values, self.kept_share(of.round))
+            a, b = self.matrices[name]
+            rank = torch.where(rank * (a + b) < a * b, rank, min(a, b))  # Else nothing is saved.
+            state |= {KNOWN + name: known, LEFT + name: truncated(left, rank), RIGHT + name: right}
+        return state
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By the client's mentor, or by the mentee with the server's latest update."""
+        if view == "personal":
+            return super().predict(state, payload, x, view)
+        mentee = {name: state[name] + u.view_as(state[name]) for name, u in self.updates(payload)}
+        return super().predict({**state, **mentee}, payload, x, view)
+
+
+def matrix(t: Tensor) -> Tensor:
+    """A stacked parameter as matrices `(clients, a, b)`: a kernel keeps its first axis."""
+    return t.flatten(2)
+
+
+def factors(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`U Σ` `(n, a, m)`, `Vᵀ` `(n, m, b)` and `diag Σ` `(n, m)`, the largest value first."""
+    u, values, vt = torch.linalg.svd(update, full_matrices=False)
+    return u * values[:, None], vt, values
+
+
+def rank_for(values: Tensor, share: float) -> Tensor:
+    """Fewest singular values that hold a share of the squares' sum, `(n,)`; 0 for no update.
+
+    >>> rank_for(torch.tensor([[3.0, 2.0, 1.0], [0.0, 0.0, 0.0]]), 0.9)
+    tensor([2, 0])
+    """
+    held = values.double().square().cumsum(1)
+    total = held[:, -1:]
+    return torch.where(total[:, 0] > 0, 1 + (held[:, :-1] < share * total).sum(1), 0)
+
+
+def truncated(left: Tensor, rank: Tensor) -> Tensor:
+    """`U Σ` with the columns behind each client's rank `(n,)` set to 0."""
+    columns = torch.arange(left.shape[2], device=left.device)
+    return left * (columns < rank[:, None])[:, None]
+
+
+def pays(a: int, b: int, rank: int) -> bool:
+    """Whether the factors of an `a × b` matrix are smaller than itself."""
+    return rank * (a + b) < a * b
+
+
+def packed(name: str, left: Tensor, right: Tensor, rank: int) -> Payload:
+    """An update as it travels: factors of that rank, or whole where they do not pay."""
+    if not pays(left.shape[1], right.shape[2], rank):
+        return {UPDATE + name: left @ right}
+    return {LEFT + name: left[:, :, :rank], RIGHT + name: right[:, :rank]}
+
+
+def unpacked(payload: Payload, name: str) -> Tensor:
+    """The update `(clients, a, b)` of a matrix in a message."""
+    if UPDATE + name in payload:
+        return payload[UPDATE + name]
+    return payload[LEFT + name] @ payload[RIGHT + name]
+
+
+def divergence(target: Tensor, prediction: Tensor) -> Tensor:
+    """KL(target ‖ prediction) of logits `(clients, batch, classes)`, `(clients,)`."""
+    kl = F.kl_div(
+        prediction.log_softmax(-1), target.log_softmax(-1), reduction="none", log_target=True
+    )
+    return kl.sum(-1).mean(1)
+
+
+def mean_square(error: Tensor) -> Tensor:
+    """Mean square of each client's `(clients, batch, d)`, `(clients,)`."""
+    return error.square().mean((1, 2))

@@ -1,0 +1,226 @@
+"""FPL: FedAvg whose features are drawn to clustered prototypes of their class.
+
+Huang, Ye, Shi, Li, Du: Rethinking Federated Learning with Domain Shift: A Prototype View, CVPR
+2023, Eq. 2 to 10; the clustering is FINCH: Sarfraz, Sharma, Stiefelhagen: Efficient Parameter-Free
+Clustering Using First Neighbor Relations, CVPR 2019, arXiv 1902.11266, Eq. 1.
+
+A client sends, besides its model, the mean feature of each of its classes (Eq. 2). The server
+clusters those of a class by their first neighbours in cosine similarity (Eq. 4, 5). Clients
+contrast a sample with all cluster prototypes, those of its own class being positive (Eq. 8), and
+draw it to the mean of its class's clusters, the unbiased prototype (Eq. 6, 10), in which a large
+domain counts no more than a small one. The model predicts by its head.
+
+Where the paper is silent, or the released code differs:
+
+- FINCH gives partitions of falling size. Eq. 4 is the first; the code takes the last before all
+  would be one cluster. `partition` chooses.
+- Eq. 10 sums over the features, the code takes their mean, as does this (`distance` chooses).
+- Prototypes are means over the last local epoch's batches, as in the code. Those of a class that no
+  participant holds stay as they were.
+- A sample whose class has no prototype adds 0 to both terms.
+- Parameters and running statistics are weighted by samples, as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+from torch.nn import functional as F
+
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Participants
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.prototypes import PrototypeMeans, instance_distance
+from stforecast.federated.state import Clients, Cohort
+from vision.methods.conditional import feature_width
+
+
+@dataclass(frozen=True)
+class FPLOptions:
+    """Settings of FPL.
+
+    Attributes:
+        tau: temperature τ of the contrastive loss, positive (paper and code: 0.02).
+        partition: FINCH's `first` partition (Eq. 4), or its `last` (released code).
+        distance: whether the squared distance to the unbiased prototype is the `mean` (released
+            code) or the `sum` (Eq. 10) over the features.
+    """
+
+    tau: float = 0.02
+    partition: Literal["first", "last"] = "first"
+    distance: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("tau",))
+
+
+class FPL(FedAvg):
+    """FPL. The server keeps cluster prototypes `(classes, slots, d)`, of which it sends the used.
+
+    Every cluster holds two prototypes or is the only one of its class, so half as many slots as
+    clients are enough.
+    """
+
+    name = "fpl"
+    summary = "FedAvg with features drawn to clustered prototypes of their class"
+    paper = "Huang et al., CVPR 2023"
+    Options = FPLOptions
+    options: FPLOptions
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """As FedAvg; no clusters yet."""
+        server = super().init(clients, sizes, seed)
+        device = next(iter(clients.params.values())).device
+        slots, d = max(1, len(clients) // 2), feature_width(self.population)
+        return {
+            **server,
+            "clusters": torch.zeros(self.task.n_keys, slots, d, device=device),
+            "used": torch.zeros(self.task.n_keys, slots, dtype=torch.bool, device=device),
+        }
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The model, the prototypes of all clusters `(n, J, d)` and their classes `(n, J)`."""
+        classes, slots = server["used"].nonzero(as_tuple=True)
+        sent = {name: server[name] for name in self.population.names}
+        sent["prototypes"], sent["classes"] = server["clusters"][classes, slots], classes.int()
+        return super().broadcast(sent, to)
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train, averaging the features of the last epoch on the way."""
+        cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
+        return super().local_update(cohort, payload)
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """`L_CE + L_CPCL + L_UPCR`, the last two once there are prototypes."""
+        features = self.population.encode(cohort.state, batch["x"])
+        keys = self.task.keys(batch)
+        if cohort.last_epoch:
+            cohort.scratch["means"].add(features, keys)
+        loss = self.task_loss(cohort, features, batch)
+        if not payload["classes"].shape[1]:
+            return loss
+        clusters, classes = payload["prototypes"], payload["classes"]
+        unbiased, known = unbiased_prototypes(clusters, classes, self.task.n_keys)
+        factor = features.shape[-1] if self.options.distance == "sum" else 1
+        distance = factor * instance_distance(features, keys, unbiased, known)
+        return (
+            loss + contrastive_loss(features, keys, clusters, classes, self.options.tau) + distance
+        )
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The model, prototypes `(clients, classes, d)` (Eq. 2) and the samples behind each."""
+        means: PrototypeMeans = cohort.scratch["means"]
+        return {**super().upload(cohort), "prototypes": means.means(), "counts": means.counts}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Average the models; cluster the prototypes of each class that somebody holds."""
+        model = super().aggregate(server, of, {n: uploads[n] for n in self.population.names})
+        clusters, used = server["clusters"].clone(), server["used"].clone()
+        held = uploads["counts"] > 0
+        for k in held.any(0).nonzero().flatten().tolist():
+            means = cluster_means(uploads["prototypes"][held[:, k], k], self.options.partition)
+            clusters[k], used[k] = 0, False
+            clusters[k, : len(means)], used[k, : len(means)] = means, True
+        return {**model, "clusters": clusters, "used": used}
+
+
+def cluster_means(points: Tensor, partition: str) -> Tensor:
+    """Mean of each of FINCH's clusters, `(clusters, d)` (Eq. 5)."""
+    labels = finch(points)[0 if partition == "first" else -1]
+    return _means(points, labels)
+
+
+def finch(points: Tensor) -> list[Tensor]:
+    """FINCH: clusters are chains of first neighbours, found without parameters.
+
+    Two points are linked if one is the other's first neighbour or they share theirs; the linked are
+    a cluster. The means of the clusters are clustered in turn, until all would be one.
+
+    Args:
+        points: `(n, d)`; neighbours are the most similar by cosine, the first of equals.
+
+    Returns:
+        Cluster labels `(n,)` of each partition, from fine to coarse; at least one.
+
+    Example:
+        >>> finch(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
+        [tensor([0, 0, 1, 1])]
+    """
+    partitions = [_linked(points)]
+    while len(partitions[-1].unique()) > 2:
+        coarser = _linked(_means(points, partitions[-1]))[partitions[-1]]
+        if len(coarser.unique()) == 1:
+            break
+        partitions.append(coarser)
+    return partitions
+
+
+def _linked(points: Tensor) -> Tensor:
+    """Labels `(n,)` of the chains of first neighbours; a point alone is its own."""
+    n = len(points)
+    if n == 1:
+        return torch.zeros(1, dtype=torch.long, device=points.device)
+    directions = F.normalize(points, dim=-1)
+    similarity = (directions @ directions.mT).fill_diagonal_(-torch.inf)
+    neighbour = similarity.argmax(1).cpu().numpy()
+    # Sharing a first neighbour is a chain of two links through it, so these links are enough.
+    links = coo_array(([True] * n, (range(n), neighbour)), shape=(n, n))
+    _, labels = connected_components(links, directed=False)
+    return torch.from_numpy(labels).long().to(points.device)
+
+
+def _means(points: Tensor, labels: Tensor) -> Tensor:
+    member = F.one_hot(labels).to(points)
+    return member.mT @ points / member.sum(0)[:, None]
+
+
+def unbiased_prototypes(
+    prototypes: Tensor, classes: Tensor, n_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Mean of the cluster prototypes of each class (Eq. 6).
+
+    Args:
+        prototypes: `(clients, J, d)`.
+        classes: `(clients, J)`.
+        n_classes: number of classes.
+
+    Returns:
+        `(clients, classes, d)`, and whether a class has any, `(clients, classes)`.
+    """
+    member = F.one_hot(classes.long(), n_classes).to(prototypes)
+    clusters = member.sum(1)
+    means = member.mT @ prototypes / clusters.clamp(min=1)[..., None]
+    return means, clusters > 0
+
+
+def contrastive_loss(
+    features: Tensor, keys: Tensor, prototypes: Tensor, classes: Tensor, tau: float
+) -> Tensor:
+    """L_CPCL (Eq. 7, 8), mean over the batch, as a difference of log-sum-exps.
+
+    Args:
+        features: z, `(clients, batch, d)`.
+        keys: `(clients, batch)`.
+        prototypes: of all clusters, `(clients, J, d)`.
+        classes: `(clients, J)`.
+        tau: temperature τ.
+
+    Returns:
+        `(clients,)`; a sample without a prototype of its class counts as 0.
+    """
+    similarity = F.normalize(features, dim=-1) @ F.normalize(prototypes, dim=-1).mT / tau
+    own = keys[..., None] == classes[:, None]
+    lowest = torch.finfo(similarity.dtype).min
+    positive = similarity.masked_fill(~own, lowest).logsumexp(-1)
+    loss = similarity.logsumexp(-1) - positive
+    return torch.where(own.any(-1), loss, 0.0).mean(1)

@@ -1,0 +1,292 @@
+"""FRAug: clients share a generator of embeddings, and each bends them to its own domain.
+
+Chen, Frikha, Krompass, Gu, Tresp: FRAug: Tackling Federated Learning with Non-IID Features via
+Representation Augmentation, ICCV 2023, arXiv 2205.14900, section 3.
+
+Model and generator are averaged; batch normalisation of the model stays on the clients, and so does
+a representation transformation network (RTNet). Generator and RTNet make of noise and a label a
+residual in the client's own style. Added to the embedding of a real sample, or to the client's mean
+embedding of a class, it is a synthetic embedding, on which the head is trained besides the real
+ones. Each batch makes two steps:
+
+1. the model, on `(1 - λ) L_real + λ L_syn`; synthetic embeddings have no gradient, so L_syn reaches
+   the head alone;
+2. generator and RTNet under that model: the generator's embeddings shall be recognised by the head
+   and yet differ from the client's (cross-entropy less MMD), so that they are no client's; the
+   synthetic embeddings shall be like the client's and hard to tell (MMD less entropy).
+
+λ grows over the rounds as `exp(γ (r - R))`, up to `lam_syn`.
+
+Where the paper is silent, or the released code differs:
+
+- The code steps the generator before it makes the embeddings that the RTNet learns from.
+- A client draws labels from the classes that it has met, of which it knows a mean: the paper has
+  all classes on all clients, and the code starts means at 0. A mean starts from its first batch.
+- Noise is normal, as in the paper; the code's is uniform.
+- The code trains generator and RTNet by SGD with learning rates of their own (0.05); here all parts
+  are trained by the run's optimiser.
+- In the code the distances, and on some sets an interpolation between real and synthetic
+  embeddings, are chosen by data set; this has MMD throughout and no interpolation.
+
+Running statistics: the model's stay on the client, as FedBN's, the RTNet's too; the generator's are
+averaged with it. The reported loss is the mean over both steps, the task loss that of real samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from data_prep.errors import InputError
+from stforecast.federated.data import Batch
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.method import Task
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.methods.fedbn import KEPT
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Population
+from stforecast.federated.prototypes import PrototypeMeans, by_key
+from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.training import Training
+from vision.methods.conditional import (
+    ClientBatchNorm,
+    Network,
+    condition,
+    draw_labels,
+    feature_width,
+    normal,
+)
+
+KERNELS = 5
+"""Gaussian kernels of `mmd`, each twice as wide as the one before."""
+
+
+@dataclass(frozen=True)
+class FRAugOptions:
+    """Settings of FRAug.
+
+    Attributes:
+        lam_syn: largest share λ of the loss on synthetic embeddings, in [0, 1] (released code:
+            0.5); 0 leaves the model to FedBN.
+        gamma: how fast λ grows, 0 or more; 0 has it constant (released code: 0.01; Digits 0.002).
+        lam_generator: weight of the generator's distance to the client's embeddings, 0 or more
+            (released code: Digits 1, PACS 10).
+        lam_transform: weight of the RTNet's distance to them, 0 or more (released code: 1).
+        momentum: share of a batch in the moving average of a class's embeddings, in [0, 1]
+            (released code: 0.3).
+        noise: width of the noise and of the RTNet's hidden layer; by default half of the
+            embedding's (released code).
+    """
+
+    lam_syn: float = 0.5
+    gamma: float = 0.01
+    lam_generator: float = 1.0
+    lam_transform: float = 1.0
+    momentum: float = 0.3
+    noise: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(
+            self,
+            positive=() if self.noise is None else ("noise",),
+            not_negative=("gamma", "lam_generator", "lam_transform"),
+            share=("lam_syn", "momentum"),
+        )
+
+
+class FRAug(FedAvg):
+    """FRAug. Clients train `generator.…`, which is averaged, and `transform.…`, which is not."""
+
+    name = "fraug"
+    summary = "FedBN with synthetic embeddings from a shared generator, made each client's own"
+    paper = "Chen et al., ICCV 2023"
+    views = ("personal",)
+    Options = FRAugOptions
+    options: FRAugOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        modules = population.model.named_modules()
+        self._kept = tuple(f"{name}." for name, m in modules if isinstance(m, KEPT["batch"]))
+        d, n = feature_width(population), task.n_keys
+        self.noise = noise = self.options.noise or max(1, d // 2)
+        self.generator = Network(
+            "generator.",
+            lambda: nn.Sequential(
+                *(ClientLinear(noise + n, d), ClientBatchNorm(d), nn.ReLU()),
+                *(ClientLinear(d, d), ClientBatchNorm(d), nn.ReLU()),
+            ),
+        )
+        self.transform = Network(
+            "transform.",
+            lambda: nn.Sequential(
+                *(ClientLinear(d + n, noise), ClientBatchNorm(noise), nn.ReLU()),
+                *(ClientLinear(noise, d), ClientBatchNorm(d)),
+            ),
+        )
+
+    def shares(self, name: str) -> bool:
+        """All of the model is shared but its batch normalisation."""
+        return not name.startswith(self._kept)
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Give each client generator, RTNet and room for its classes' mean embeddings."""
+        if self.training.batch_size < 2:
+            raise InputError(
+                "fraug normalises over a batch: batch_size is 1; set --batch-size 2 or more"
+            )
+        n, device = len(clients), next(iter(clients.params.values())).device
+        server = super().init(clients, sizes, seed)
+        for network in (self.generator, self.transform):
+            parameters, buffers = network.initial(n, seed, device)
+            clients.params |= parameters
+            clients.buffers |= buffers
+        shape = (n, self.task.n_keys, feature_width(self.population))
+        clients.memory["class_means"] = torch.zeros(shape, device=device)
+        clients.memory["class_met"] = torch.zeros(shape[:2], dtype=torch.bool, device=device)
+        shared = {**clients.params, **clients.buffers}
+        return {**server, **{name: shared[name][0].clone() for name in self._generator_names}}
+
+    @property
+    def _generator_names(self) -> list[str]:
+        return [*self.generator.parameters, *self.generator.buffers]
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The model without its batch normalisation, and the generator."""
+        own = {name: cohort.state[name].detach() for name in self._generator_names}
+        return {**super().upload(cohort), **own}
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """For each batch a step of the model, then one of generator and RTNet."""
+        self.receive(cohort, payload)
+        networks = (self.generator.prefix, self.transform.prefix)
+        for batch in cohort.batches():
+            with cohort.training_only("encoder.", "head."):
+                cohort.step(self.local_loss(cohort, batch, payload))
+            with cohort.training_only(*networks):
+                cohort.step(self.networks_loss(cohort, batch))
+        return self.upload(cohort)
+
+    def share(self, round: int) -> float:
+        """λ of a round, counted from 0."""
+        o = self.options
+        return min(o.lam_syn, exp(o.gamma * (round - self.training.rounds)))
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """`(1 - λ) L_real + λ L_syn`, L_syn the mean over both kinds of synthetic embeddings."""
+        embeddings = self.population.encode(cohort.state, batch["x"])
+        self.note(cohort, embeddings, batch)
+        real = self.task_loss(cohort, embeddings, batch)
+        share = self.share(cohort.round)
+        if not share:
+            return real
+        with torch.no_grad():
+            made = self.synthetic(cohort, embeddings.detach(), batch, training=False)
+        losses = [
+            self.task.loss(self.population.decode(cohort.state, z), {**batch, "y": labels})
+            for z, _, labels in made
+        ]
+        return (1 - share) * real + share * torch.stack(losses).mean(0)
+
+    def note(self, cohort: Cohort, embeddings: Tensor, batch: Batch) -> None:
+        """Moving average of the embeddings of each class."""
+        seen = PrototypeMeans(self.task.n_keys)
+        seen.add(embeddings, self.task.keys(batch))
+        means, met = cohort.memory["class_means"], cohort.memory["class_met"]
+        present = seen.counts > 0
+        weight = torch.where(met, self.options.momentum, 1.0) * present
+        means.lerp_(seen.means(), weight[..., None])
+        met |= present
+
+    def generate(self, cohort: Cohort, labels: Tensor, *, training: bool) -> Tensor:
+        """The generator's embeddings `(clients, batch, d)`, which know no client."""
+        noise = normal(cohort.generators, labels.shape[1], self.noise).to(labels.device)
+        x = condition(noise, labels, self.task.n_keys)
+        return self.generator(cohort.state, x, training=training)
+
+    def synthetic(
+        self, cohort: Cohort, embeddings: Tensor, batch: Batch, *, training: bool
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Synthetic embeddings around real samples and around class means.
+
+        Args:
+            cohort: the clients.
+            embeddings: of the batch, `(clients, batch, d)`.
+            batch: the batch.
+            training: whether the RTNet is being trained.
+
+        Returns:
+            For both kinds: the embeddings, those that they were made from, the labels.
+        """
+        drawn = self.drawn_labels(cohort, embeddings.shape[1])
+        means = by_key(cohort.memory["class_means"], drawn)
+        made = []
+        for anchors, labels in ((embeddings, self.task.keys(batch)), (means, drawn)):
+            with torch.no_grad():
+                agnostic = self.generate(cohort, labels, training=False)
+            x = condition(agnostic, labels, self.task.n_keys)
+            residual = self.transform(cohort.state, x, training=training)
+            made.append((anchors + residual, anchors, labels))
+        return made
+
+    def drawn_labels(self, cohort: Cohort, n: int) -> Tensor:
+        """Labels `(clients, n)`, evenly from the classes that each client has met."""
+        return draw_labels(cohort.memory["class_met"], cohort.rand(n))
+
+    def networks_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
+        """The generator's and the RTNet's losses; the model is as it predicts."""
+        self.population.train(False)
+        with torch.no_grad():
+            real = self.population.encode(cohort.state, batch["x"])
+        o, labels = self.options, self.drawn_labels(cohort, real.shape[1])
+        agnostic = self.generate(cohort, labels, training=True)
+        recognised = self.task.loss(
+            self.population.decode(cohort.state, agnostic), {**batch, "y": labels}
+        )
+        loss = recognised - o.lam_generator * mmd(agnostic, real)
+        made = self.synthetic(cohort, real, batch, training=True)
+        for embeddings, anchors, _ in made:
+            logits = self.population.decode(cohort.state, embeddings)
+            told = o.lam_transform * mmd(embeddings, anchors) - entropy(logits)
+            loss = loss + told / len(made)
+        self.population.train()
+        return loss
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Mean entropy in nats of predictions `(clients, batch, classes)`, `(clients,)`."""
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1).mean(1)
+
+
+def mmd(x: Tensor, y: Tensor) -> Tensor:
+    """Squared maximum mean discrepancy of two samples by a sum of Gaussian kernels.
+
+    The middle one of the `KERNELS` is as wide as the mean squared distance between all points.
+
+    Args:
+        x: `(clients, n, d)`.
+        y: `(clients, n, d)`.
+
+    Returns:
+        `(clients,)`, 0 where the samples are the same.
+    """
+    n = x.shape[1]
+    points = torch.cat([x, y], dim=1)
+    squares = points.square().sum(-1)
+    distance = (squares[:, :, None] + squares[:, None] - 2 * points @ points.mT).clamp(min=0)
+    width = distance.detach().sum((1, 2), keepdim=True) / (2 * n * (2 * n - 1))
+    width = width.clamp(min=torch.finfo(width.dtype).tiny)
+    scales = [2.0 ** (i - KERNELS // 2) for i in range(KERNELS)]
+    kernel = torch.stack([(-distance / (width * scale)).exp() for scale in scales]).sum(0)
+    within = kernel[:, :n, :n] + kernel[:, n:, n:]
+    between = kernel[:, :n, n:] + kernel[:, n:, :n]
+    return (within - between).mean((1, 2))

@@ -1,0 +1,79 @@
+"""Dirichlet: the images of each class are divided in random proportions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.options import check_options
+from vision.partition.base import Partitioner
+from vision.partition.pools import Pool
+
+DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """For each class on its own, proportions of the clients are drawn and its images so divided.
+
+    Clients then differ in their mix of classes and in size. From Hsu, Qi, Brown, "Measuring the
+    Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019, arXiv
+    1909.06335, in the form of Yurochkin et al., ICML 2019, arXiv 1905.12022.
+
+    Attributes:
+        alpha: how alike clients are, above 0. At 100 every client has nearly the mix of the whole;
+            at 1 all divisions of a class are equally likely; at 0.1 most of a class lies with one
+            or two clients, and most clients know one to three classes of ten.
+        min_samples: fewest training images of a client. All proportions of a pool are drawn again
+            until each client has so many, at most 200 times.
+    """
+
+    name: ClassVar[str] = "dirichlet"
+
+    alpha: float = 0.5
+    min_samples: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self, positive=("alpha", "min_samples"))
+
+    def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Draw proportions until all clients have enough, then cut each class by them."""
+        n = len(pool.clients)
+        if n * self.min_samples > len(pool.train):
+            raise InputError(
+                f"{pool.domain} has {len(pool.train)} training images and {n} clients ask for at "
+                f"least {self.min_samples} each; ask for fewer clients or min_samples"
+            )
+        members = self._members(pool, rng)
+        sizes = np.array([len(ids) for ids in members])
+        numbers = np.random.default_rng(rng.initial_seed())
+        fewest = 0
+        for _ in range(DRAWS):
+            shares = numbers.dirichlet(np.full(n, self.alpha), len(members))
+            cuts = np.rint(shares.cumsum(1) * sizes[:, None]).astype(np.int64)[:, :-1]
+            counts = np.diff(cuts, axis=1, prepend=0, append=sizes[:, None])
+            fewest = max(fewest, int(counts.sum(0).min()))
+            if fewest >= self.min_samples:
+                break
+        else:
+            raise InputError(
+                f"dirichlet with alpha {self.alpha:g}: in {DRAWS} draws for {n} clients and "
+                f"{len(pool.train)} training images of {pool.domain}, the poorest client never had "
+                f"more than {fewest}; ask for a larger alpha, fewer clients or min_samples below "
+                f"{self.min_samples}"
+            )
+        pieces = [ids.tensor_split(cut.tolist()) for ids, cut in zip(members, cuts, strict=True)]
+        return [torch.cat([piece[i] for piece in pieces]) for i in range(n)]
+
+    @staticmethod
+    def _members(pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Training images of each class, shuffled."""
+        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
+        labels = pool.images.labels[shuffled]
+        return [shuffled[labels == label] for label in pool.classes]

@@ -1,0 +1,72 @@
+"""n-way k-shot: each client knows a few classes, of which it has some images each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.options import check_options
+from vision.partition.base import Partitioner
+from vision.partition.pools import Pool, deal_classes
+
+
+@dataclass(frozen=True)
+class NWay(Partitioner):
+    """Each client has about n classes, and about k training images of each.
+
+    As in FedProto (Tan et al., AAAI 2022, arXiv 2105.00243), which PFPL follows: a client's n is
+    drawn evenly from the whole numbers `ways` ± `spread`, its k from `shots` ± `shot_spread`, and
+    its classes are any n of its domain's. What FedProto calls standard deviation is this half
+    width. n stays between 2 (a client with one class has nothing to learn; 1 if `ways` is) and the
+    number of classes; where that cuts the range, the mean is not `ways`.
+
+    Attributes:
+        ways: classes a client on average, n.
+        spread: how far n may be from `ways`.
+        shots: training images a class, k; None divides the images of each class evenly among the
+            clients of the domain that have the class.
+        shot_spread: how far k may be from `shots`; less than `shots`.
+    """
+
+    name: ClassVar[str] = "n-way"
+
+    ways: int = 3
+    spread: int = 1
+    shots: int | None = None
+    shot_spread: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self, positive=("ways",), not_negative=("spread", "shot_spread"))
+        if self.shots is None and self.shot_spread:
+            raise InputError(f"shot_spread is {self.shot_spread} but shots is not set; set both")
+        if self.shots is not None and self.shot_spread >= self.shots:
+            raise InputError(
+                f"shot_spread is {self.shot_spread} and shots {self.shots}; it must be less"
+            )
+
+    def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Draw each client's classes, then deal out the images of each class."""
+        known = torch.tensor(pool.classes)
+        if self.ways > len(known):
+            raise InputError(
+                f"ways is {self.ways}; {pool.domain} has {len(known)} classes with training images"
+            )
+        low = max(min(2, self.ways), self.ways - self.spread)
+        high = min(len(known), self.ways + self.spread)
+        ways = _draw(low, high, len(pool.clients), rng)
+        classes = [known[torch.randperm(len(known), generator=rng)[:n]].tolist() for n in ways]
+        shots: list[int | None] = [None] * len(ways)
+        if self.shots is not None:
+            low, high = self.shots - self.shot_spread, self.shots + self.shot_spread
+            shots = list(_draw(low, high, len(ways), rng))
+        return deal_classes(pool, "train", classes, shots, rng)
+
+
+def _draw(low: int, high: int, n: int, rng: torch.Generator) -> list[int]:
+    """`n` whole numbers from `low` to `high`, both included."""
+    return torch.randint(low, high + 1, (n,), generator=rng).tolist()

@@ -1,0 +1,171 @@
+"""Pools of images that some clients share, and dealing out a pool's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError, choose
+from stforecast.federated.state import generator
+from vision.datasets.image_set import ImageSet
+
+DOMAINS = (2, 0, 0)
+"""Key of the generator of the clients' domains."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """The images of one domain, or of all, and the clients that share them.
+
+    Attributes:
+        images: the whole set.
+        domain: what to call the pool in messages: `domain usps` or `all domains`.
+        clients: their numbers.
+        train: ids of the pool's training images.
+        test: ids of the pool's test images.
+    """
+
+    images: ImageSet
+    domain: str
+    clients: Sequence[int]
+    train: Tensor
+    test: Tensor
+
+    def with_train(self, train: Tensor) -> Pool:
+        """The same pool with other training images."""
+        return replace(self, train=train)
+
+    def for_clients(self, clients: Sequence[int]) -> Pool:
+        """The same pool for other clients."""
+        return replace(self, clients=clients)
+
+    @property
+    def classes(self) -> list[int]:
+        """Classes that occur among the training images, increasing."""
+        return self.images.labels[self.train].unique().tolist()
+
+
+def make_pools(images: ImageSet, domains: str, clients: int, seed: int) -> list[Pool]:
+    """One pool for each domain that some client has, or one for all.
+
+    Args:
+        images: the set.
+        domains: `mixed`, `random` or counts, as `Partitioner.domains`.
+        clients: number of clients.
+        seed: seed of the draw.
+
+    Raises:
+        InputError: if the counts cannot be read, name an unknown domain or do not add up to
+            `clients`, or if a pool has no training or no test images.
+    """
+    if domains == "mixed":
+        pools = [_pool(images, "all domains", range(clients), torch.ones_like(images.is_test))]
+    else:
+        n_domains = len(images.domain_names)
+        if domains == "random":
+            rng = generator(seed, *DOMAINS)
+            drawn = torch.randint(n_domains, (clients,), generator=rng).tolist()
+        else:
+            drawn = _domains_in_counts(domains, images.domain_names, clients)
+        pools = [
+            _pool(
+                images,
+                f"domain {images.domain_names[d]}",
+                [i for i in range(clients) if drawn[i] == d],
+                images.domains == d,
+            )
+            for d in sorted(set(drawn))
+        ]
+    for pool in pools:
+        if not len(pool.train) or not len(pool.test):
+            raise InputError(
+                f"{pool.domain} of {images.name} has {len(pool.train)} training and "
+                f"{len(pool.test)} test images; each part needs some"
+            )
+    return pools
+
+
+def _pool(images: ImageSet, domain: str, clients: Sequence[int], inside: Tensor) -> Pool:
+    train, test = inside & ~images.is_test, inside & images.is_test
+    return Pool(images, domain, clients, train.nonzero()[:, 0], test.nonzero()[:, 0])
+
+
+def _domains_in_counts(counts: str, names: Sequence[str], clients: int) -> list[int]:
+    """The domain of each client from `mnist:6,usps:4`."""
+    drawn: list[int] = []
+    for item in counts.split(","):
+        name, _, number = (part.strip() for part in item.rpartition(":"))
+        if not name or not number.isdecimal():
+            raise InputError(
+                f"domains is {counts!r}; expected mixed, random or counts such as "
+                f"{','.join(f'{n}:5' for n in names[:2])}"
+            )
+        if name not in names:
+            raise choose("domain", name, names)
+        drawn += [names.index(name)] * int(number)
+    if len(drawn) != clients:
+        raise InputError(
+            f"domains is {counts!r}, which are {len(drawn)} clients in all; clients is {clients}"
+        )
+    return drawn
+
+
+def deal_classes(
+    pool: Pool,
+    part: Literal["train", "test"],
+    classes: Sequence[Sequence[int]],
+    shots: Sequence[int | None],
+    rng: torch.Generator,
+) -> list[Tensor]:
+    """Give each client images of its classes, none to two of them.
+
+    Args:
+        pool: images and clients.
+        part: which of its images.
+        classes: classes of each client.
+        shots: images a class for each client; None divides what there is evenly among the clients
+            that have the class.
+        rng: random numbers.
+
+    Returns:
+        Ids of each client.
+
+    Raises:
+        InputError: if a class has fewer images than its clients ask for, or than it has clients.
+    """
+    ids = pool.train if part == "train" else pool.test
+    labels = pool.images.labels[ids]
+    dealt: list[list[Tensor]] = [[ids[:0]] for _ in pool.clients]
+    for label in sorted({c for own in classes for c in own}):
+        holders = [i for i, own in enumerate(classes) if label in own]
+        members = ids[labels == label]
+        wanted = [1 if (n := shots[i]) is None else n for i in holders]
+        if sum(wanted) > len(members):
+            raise _too_few(pool, part, label, len(members), wanted)
+        shuffled = members[torch.randperm(len(members), generator=rng)]
+        if shots[holders[0]] is None:
+            pieces = shuffled.tensor_split(len(holders))
+        else:
+            pieces = shuffled[: sum(wanted)].split(wanted)
+        for holder, piece in zip(holders, pieces, strict=True):
+            dealt[holder].append(piece)
+    return [torch.cat(pieces) for pieces in dealt]
+
+
+def _too_few(pool: Pool, part: str, label: int, n: int, wanted: Sequence[int]) -> InputError:
+    """Why a class cannot be dealt out, in numbers."""
+    low, high = min(wanted), max(wanted)
+    each = f"{low} each" if low == high else f"{low} to {high} each, {sum(wanted)} in all"
+    who = f"{len(wanted)} clients ask for {each}" if len(wanted) > 1 else f"a client asks for {low}"
+    kind, remedy = {
+        "train": ("training", "ask for fewer shots, ways or clients, or a larger share"),
+        "test": ("test", "ask for fewer test_shots, share test images or make test_share larger"),
+    }[part]
+    return InputError(
+        f"class {pool.images.class_names[label]} of {pool.domain} has {n} {kind} images and {who}; "
+        f"{remedy}"
+    )

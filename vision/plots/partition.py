@@ -1,0 +1,134 @@
+"""The figure of a partition: which client has how many images of which class and domain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from vision.datasets.image_set import ImageSet
+from vision.partition.base import Partition
+
+TWO_COLUMNS = 7.16
+"""Width in inches of both columns of a two-column paper (IEEE)."""
+
+TEXT, SMALL = 8, 7
+"""Font sizes in points."""
+
+SIDE_BY_SIDE = 20
+"""Most classes for which the two panels stand side by side."""
+
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
+"""Told apart by all kinds of colour vision (Okabe and Ito, jfly.uni-koeln.de/color)."""
+
+MARKERS = ("s", "o", "D", "^")
+"""More domains than colours differ in their markers."""
+
+FULL = 0.92
+"""Side of the largest marker as a share of its place."""
+
+PARTS = {"train": "training", "test": "test"}
+
+
+def partition(parts: Partition, images: ImageSet, *, width: float = TWO_COLUMNS) -> Figure:
+    """Who has what: clients × classes, training and test.
+
+    A marker's area is the number of images, its colour the domain. Where clients have images of
+    several domains, every domain has its own place within a cell. Each panel's title says what its
+    largest marker stands for, and the clients' samples in all, in which a shared test image counts
+    for each client.
+
+    Args:
+        parts: the partition.
+        images: the set that was split.
+        width: width of the figure in inches.
+    """
+    table = parts.table(images)
+    n_clients, n_classes = len(parts.train), len(images.class_names)
+    n_columns = 2 if n_classes <= SIDE_BY_SIDE else 1
+    n_rows = 2 // n_columns
+    height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + _name_height(images.class_names) + 0.35
+    fig = Figure(figsize=(width, height), layout="constrained")
+    axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
+        rows = table[table["part"] == part]
+        _name_axes(ax, images.class_names, _client_names(table, n_clients))
+        ax.label_outer()
+        total, most = rows["samples"].sum(), rows["samples"].max()
+        ax.set_title(f"{title}: {total:,} samples, largest marker {most:,}", fontsize=TEXT)
+    _add_legend(fig, images.domain_names)
+    # Sizes of markers are in points, so the layout must stand before they are drawn.
+    fig.draw_without_rendering()
+    for ax, part in zip(axes, PARTS, strict=True):
+        _draw(ax, table[table["part"] == part], images)
+    return fig
+
+
+def _name_height(names: Sequence[str]) -> float:
+    """Inches that the names of the classes take below the axis."""
+    return 0.08 * max(len(name) for name in names)
+
+
+def _client_names(table: pd.DataFrame, n_clients: int) -> list[str]:
+    """Numbers of clients, with the domain of those that have one only."""
+    domains = table.groupby("client")["domain"].unique()
+    owned = [domains.get(i, ()) for i in range(n_clients)]
+    return [f"{own[0]}  {i}" if len(own) == 1 else str(i) for i, own in enumerate(owned)]
+
+
+def _name_axes(ax: Axes, classes: Sequence[str], clients: Sequence[str]) -> None:
+    rotation = 90 if max(map(len, classes)) > 2 or len(classes) > SIDE_BY_SIDE else 0
+    ax.set_xticks(range(len(classes)), classes, rotation=rotation, fontsize=SMALL)
+    ax.set_yticks(range(len(clients)), clients, fontsize=SMALL)
+    ax.set_xticks([x - 0.5 for x in range(1, len(classes))], minor=True)
+    ax.set_yticks([y - 0.5 for y in range(1, len(clients))], minor=True)
+    ax.set_xlim(-0.5, len(classes) - 0.5)
+    ax.set_ylim(len(clients) - 0.5, -0.5)
+    ax.grid(which="minor", color="0.9", linewidth=0.5)
+    ax.tick_params(which="both", length=0)
+    ax.set_xlabel("class", fontsize=TEXT)
+    ax.set_ylabel("client", fontsize=TEXT)
+    ax.set_axisbelow(True)
+
+
+def _draw(ax: Axes, rows: pd.DataFrame, images: ImageSet) -> None:
+    """Put a marker into each cell, or into a part of it for each domain."""
+    several = rows.groupby("client")["domain"].nunique().gt(1).any()
+    domains = images.domain_names
+    box, points = ax.get_window_extent(), 72 / ax.figure.dpi
+    width = box.width * points / len(images.class_names)
+    height = box.height * points / len(ax.get_yticks())
+    side, n_columns = _places(width, height, len(domains) if several else 1)
+    n_rows = math.ceil(len(domains) / n_columns) if several else 1
+    most = rows["samples"].max()
+    for d, domain in enumerate(domains):
+        own = rows[rows["domain"] == domain]
+        row, column = divmod(d, n_columns) if several else (0, 0)
+        x = own["class"].map(images.class_names.index) + (column + 0.5) / n_columns - 0.5
+        y = own["client"] + (row + 0.5) / n_rows - 0.5
+        color, marker = _look(d)
+        sizes = ((FULL * side) ** 2 * own["samples"] / most).clip(lower=1)
+        ax.scatter(x, y, sizes, color=color, marker=marker, linewidths=0)
+
+
+def _places(width: float, height: float, n: int) -> tuple[float, int]:
+    """The largest side of `n` squares in one cell, and how many then stand side by side."""
+    return max((min(width / k, height / math.ceil(n / k)), k) for k in range(1, n + 1))
+
+
+def _look(domain: int) -> tuple[str, str]:
+    return COLORS[domain % len(COLORS)], MARKERS[domain // len(COLORS) % len(MARKERS)]
+
+
+def _add_legend(fig: Figure, domains: Sequence[str]) -> None:
+    if len(domains) == 1:
+        return
+    handles = [
+        Line2D([], [], color=color, marker=marker, linestyle="", markersize=5, label=name)
+        for name, (color, marker) in zip(domains, map(_look, range(len(domains))), strict=True)
+    ]
+    fig.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False, fontsize=SMALL)

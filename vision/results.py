@@ -1,0 +1,198 @@
+"""An image run on disk: settings, accuracies, rounds, who had which images, and the model.
+
+A run folder holds
+
+- `run.json`: settings, data, versions, seconds; written last, so its presence says "complete";
+- `metrics.csv`: one row an accuracy, long form, columns `METRIC_COLUMNS`;
+- `rounds.csv`: one row a round: losses, bytes, seconds, accuracy by model and mask;
+- `partition.csv`: images by client, part, domain and class;
+- `model/`: what `Learner.load` reads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from data_prep.errors import choose
+from stforecast.federated.rounds import RoundReport
+from stforecast.federated.run_folder import (
+    check_new,
+    find_folders,
+    read_about,
+    write_about,
+    write_csv,
+)
+from vision.evaluation import MASKS, last_best_mean
+from vision.learner import Learner, column
+
+COMMAND = "stforecast vision run"
+
+METRIC_COLUMNS = ("view", "mask", "selection", "client", "domain", "class", "accuracy", "samples")
+"""Columns of `metrics.csv`. `all` stands for the mean over clients of a client's accuracy."""
+
+
+@dataclass(frozen=True)
+class ImageRun:
+    """A finished run.
+
+    Attributes:
+        folder: where it lies.
+        about: contents of `run.json`.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.about["settings"]["method"])
+
+    @property
+    def label(self) -> str:
+        """What to call the run in a legend."""
+        return str(self.about.get("label", self.method))
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The method's models; the first is the one that a user gets."""
+        return tuple(self.about["views"])
+
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv`; clients are text."""
+        return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str, "class": str})
+
+    def rounds(self) -> pd.DataFrame:
+        """`rounds.csv`."""
+        return pd.read_csv(self.folder / "rounds.csv")
+
+    def partition(self) -> pd.DataFrame:
+        """`partition.csv`."""
+        return pd.read_csv(self.folder / "partition.csv", dtype={"class": str})
+
+    def accuracy(
+        self, selection: str = "last", view: str | None = None, mask: str = MASKS[0]
+    ) -> float:
+        """Mean over clients of the test accuracy.
+
+        Args:
+            selection: `last` round, `best` round (by the test itself) or mean of the `last ten`.
+            view: one of the run's models; by default its first.
+            mask: classes that a prediction chooses from.
+
+        Raises:
+            InputError: for an unknown selection.
+        """
+        accuracies = self.rounds()[column(view or self.views[0], mask)].dropna()
+        found = last_best_mean(accuracies.tolist())
+        if selection not in found:
+            raise choose("selection", selection, found)
+        return found[selection]
+
+
+def run(
+    method: str,
+    out: str | os.PathLike[str],
+    settings: dict[str, Any],
+    *,
+    label: str | None = None,
+    after_round: Callable[[RoundReport], None] | None = None,
+) -> ImageRun:
+    """Fit a learner, judge it and write the run folder.
+
+    Args:
+        method: name of a method.
+        out: run folder; made if it is not there.
+        settings: flat settings, see `vision.config`.
+        label: what to call the run in tables and legends; by default the method.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
+    """
+    out = Path(out)
+    check_new(out)
+    start = time.perf_counter()
+    learner = Learner(method, **settings).fit(after_round=after_round)
+    images = learner.images
+    learner.save(out / "model")
+    write_csv(_metrics(learner), out / "metrics.csv")
+    write_csv(learner.rounds_, out / "rounds.csv")
+    write_csv(learner.partition.table(images), out / "partition.csv")
+    about = {
+        "task": "images",
+        "settings": learner.config.flat(),
+        "label": label or method,
+        "views": learner.counts_.views,
+        "data": images.name,
+        "source": images.source,
+        "images": len(images),
+        "classes": images.class_names,
+        "domains": images.domain_names,
+        "clients": len(learner.partition.train),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    write_about(out, about)
+    return open_image_run(out)
+
+
+def _metrics(learner: Learner) -> pd.DataFrame:
+    """Accuracies over rounds, then those of the last round by client, domain and class."""
+    counts, images = learner.counts_, learner.images
+    totals = {
+        "client": counts.total.sum((1, 2)),
+        "domain": counts.total.sum((0, 2)),
+        "class": counts.total.sum((0, 1)),
+    }
+    names = {
+        "client": range(len(learner.partition.train)),
+        "domain": images.domain_names,
+        "class": images.class_names,
+    }
+    rows: list[dict[str, Any]] = []
+    for view in counts.views:
+        for mask in MASKS:
+            base = {"view": view, "mask": mask, "client": "all", "domain": "all", "class": "all"}
+            selections = last_best_mean(learner.rounds_[column(view, mask)].dropna().tolist())
+            everything = int(counts.total.sum())
+            rows += [
+                {**base, "selection": s, "accuracy": a, "samples": everything}
+                for s, a in selections.items()
+            ]
+            parts = {
+                "client": counts.of_clients(view, mask),
+                "domain": counts.of_domains(view, mask),
+                "class": counts.of_classes(view, mask),
+            }
+            rows += [
+                {**base, "selection": "last", axis: name, "accuracy": float(a), "samples": int(n)}
+                for axis, accuracies in parts.items()
+                for name, a, n in zip(names[axis], accuracies, totals[axis], strict=True)
+                if n
+            ]
+    return pd.DataFrame(rows)[list(METRIC_COLUMNS)]
+
+
+def open_image_run(folder: str | os.PathLike[str]) -> ImageRun:
+    """A finished run.
+
+    Raises:
+        InputError: if the folder is none.
+    """
+    return ImageRun(Path(folder), read_about(Path(folder), COMMAND))
+
+
+def find_image_runs(folders: Iterable[str | os.PathLike[str]]) -> list[ImageRun]:
+    """Every finished image run in the given folders and below them, in order of name.
+
+    Raises:
+        InputError: naming a folder that holds none.
+    """
+    return [open_image_run(folder) for folder in find_folders(map(Path, folders), COMMAND)]

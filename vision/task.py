@@ -1,0 +1,52 @@
+"""Image classification as the federated core's task: cross-entropy, keyed by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from stforecast.federated.data import Batch
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Predict the class `y` `(clients, batch)`; predictions are logits `(clients, batch, classes)`.
+
+    Attributes:
+        n_keys: classes, over all clients.
+    """
+
+    n_keys: int
+
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        """Mean cross-entropy of each client over its batch."""
+        return cross_entropy(prediction, batch["y"]).mean(1)
+
+    def keys(self, batch: Batch) -> Tensor:
+        """Class of each sample."""
+        return batch["y"]
+
+    def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Cross-entropy and 1 for each sample."""
+        loss = cross_entropy(prediction, batch["y"])
+        return loss, loss.new_ones(loss.shape)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each sample.
+
+    Args:
+        logits: `(clients, batch, classes)`.
+        y: `(clients, batch)`.
+
+    Returns:
+        `(clients, batch)`, in nats.
+
+    Example:
+        >>> import torch
+        >>> cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[0, 3]])).exp()
+        tensor([[4., 4.]])
+    """
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)

@@ -1,0 +1,38 @@
+"""`import torchvision` beside a torch that was built for another processor.
+
+A torchvision built for CUDA registers fake kernels for operators of its C++ library as it is
+imported; beside a CPU torch that library is not loaded and the import fails. Naming the two
+operators first is enough for models and datasets, which do not use them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import torch
+
+from data_prep.errors import InputError
+
+_library: torch.library.Library | None = None
+
+
+def torchvision_models() -> ModuleType:
+    """The module `torchvision.models`.
+
+    Raises:
+        InputError: if torchvision is not installed.
+    """
+    global _library
+    if importlib.util.find_spec("torchvision") is None:
+        raise InputError("this model needs torchvision; pip install 'stforecast[vision]'")
+    try:
+        import torchvision.models
+    except RuntimeError as e:
+        if "torchvision::" not in str(e) or _library is not None:
+            raise
+        _library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            _library.define(f"{operator}(Tensor dets, Tensor scores, float iou) -> Tensor")
+        import torchvision.models
+    return torchvision.models
