@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
-import logging
-import os
-import platform
 import tempfile
-import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tqdm import tqdm
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError
 from data_prep.registry import find_data_set
 from data_prep.simulate import simulate
+from experiments.config_file import Entry
 from experiments.figures import Gallery, draw_figures
-from experiments.grid import City, Entry, Grid
+from experiments.grid import City, Grid
+from experiments.jobs import do_jobs, facts, refuse_other
 from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.report import results_table
 from stforecast.config import resolve
 from stforecast.results import Run, open_run, run, write_csv
 from stforecast.variants import NO_DIFFERENCE
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,13 +43,46 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One run of a grid."""
+class ForecastJob:
+    """One run of a grid; see `experiments.jobs.Job`."""
 
     folder: Path
     data: Path
     entry: Entry
     settings: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Label and seed."""
+        return f"{self.entry.label}, seed {self.settings['seed']}"
+
+    def run(self, progress: bool) -> Run:
+        """Fit, judge and save a forecaster."""
+        config = resolve(self.entry.method, **self.settings)
+        with rounds_bar(
+            config.training.rounds, progress=progress and config.federated, keep=False
+        ) as after_round:
+            return run(
+                self.entry.method,
+                self.data,
+                self.folder,
+                self.settings,
+                label=self.entry.label,
+                after_round=after_round,
+            )
+
+    def finished(self) -> Run | None:
+        """The run in the folder, if it is there and is of these data and settings."""
+        if not (self.folder / "run.json").exists():
+            return None
+        found = open_run(self.folder)
+        made = {name: v for name, v in found.about["settings"].items() if name != "method"}
+        refuse_other(
+            self.folder,
+            {**_settings(self.entry.method, self.settings), "data": self.data.resolve()},
+            {**_settings(found.method, made), "data": Path(found.about["data"]).resolve()},
+        )
+        return found
 
 
 def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:
@@ -75,22 +101,15 @@ def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:
             city cannot be simulated.
     """
     jobs = _jobs(grid, out, progress)
-    found = {job.folder: _finished(job) for job in jobs}
-    runs, failures = [], {}
-    with tqdm(jobs, desc=grid.title, unit="run", disable=not progress) as bar:
-        for job in bar:
-            bar.set_postfix_str(f"{job.entry.label}, seed {job.settings['seed']}")
-            try:
-                runs.append(found[job.folder] or _run(job, progress))
-            except Exception as e:
-                name = str(job.folder.relative_to(out / "runs"))
-                failures[name] = str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"
-                log.warning("%s: %s", name, failures[name])
-                job.folder.mkdir(parents=True, exist_ok=True)
-                (job.folder / "failed.txt").write_text(traceback.format_exc())
-    outcome = Outcome(runs, failures, draw_figures(grid.figures, runs, out / "figures"))
+    runs, failures = do_jobs(jobs, grid.title, out / "runs", progress)
+    outcome = Outcome(runs, failures, draw_figures(grid.figures, runs, out / "figures", _group))
     _write_tables(grid, outcome, out)
     return outcome
+
+
+def _group(run: Run) -> str:
+    """Data and service, which the runs of a figure share."""
+    return f"{slug(Path(run.about['data']).stem)}-{slug(run.about['service'])}"
 
 
 def _write_tables(grid: Grid, outcome: Outcome, out: Path) -> None:
@@ -101,33 +120,16 @@ def _write_tables(grid: Grid, outcome: Outcome, out: Path) -> None:
         parts = [
             f"# {grid.title}",
             f"    {grid.repeat(out)}",
-            _facts(outcome.runs),
+            facts(outcome.runs),
             results_table(outcome.runs, outcome.failures, grid.published),
             outcome.gallery.markdown(out),
         ]
         part.write_text("\n\n".join(filter(None, parts)) + "\n")
 
 
-def _facts(runs: Sequence[Run]) -> str:
-    """Markdown: what a reader needs to repeat the runs, and when and where this was written."""
-    settings = [run.about["settings"] for run in runs]
-    rounds = {s["rounds"] for s, run in zip(settings, runs, strict=True) if run.about["federated"]}
-    versions = {f"{p} {v}" for run in runs for p, v in run.about.get("versions", {}).items()}
-    seconds = sum(run.about["seconds"] for run in runs)
-    found = {
-        "written": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "rounds": ", ".join(map(str, sorted(rounds))),
-        "seeds": ", ".join(map(str, sorted({s["seed"] for s in settings}))),
-        "versions": ", ".join(sorted(versions)),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
-        "runs": f"{len(runs)}, {seconds / 60:.1f} minutes together",
-    }
-    return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
-
-
-def _jobs(grid: Grid, out: Path, progress: bool) -> list[_Job]:
+def _jobs(grid: Grid, out: Path, progress: bool) -> list[ForecastJob]:
     """Every run of the grid; cities are simulated here."""
-    jobs: dict[Path, _Job] = {}
+    jobs = []
     for item in grid.data:
         data = _simulated(item, out, progress) if isinstance(item, City) else Path(item)
         for service in grid.services:
@@ -138,47 +140,8 @@ def _jobs(grid: Grid, out: Path, progress: bool) -> list[_Job]:
                         settings["service"] = service
                     name = Path(slug(data.stem), slug(service or "-"), slug(entry.label))
                     folder = out / "runs" / name / f"seed-{seed}"
-                    if folder in jobs:
-                        raise InputError(
-                            f"two runs would share the folder {folder}; give cubes names of their "
-                            "own, and each seed and service once"
-                        )
-                    jobs[folder] = _Job(folder, data, entry, settings)
-    return list(jobs.values())
-
-
-def _run(job: _Job, progress: bool) -> Run:
-    config = resolve(job.entry.method, **job.settings)
-    with rounds_bar(
-        config.training.rounds, progress=progress and config.federated, keep=False
-    ) as after_round:
-        finished = run(
-            job.entry.method,
-            job.data,
-            job.folder,
-            job.settings,
-            label=job.entry.label,
-            after_round=after_round,
-        )
-    (job.folder / "failed.txt").unlink(missing_ok=True)
-    return finished
-
-
-def _finished(job: _Job) -> Run | None:
-    """The run in the folder, if it is there and is of these data and settings."""
-    if not (job.folder / "run.json").exists():
-        return None
-    found = open_run(job.folder)
-    wanted = {**_settings(job.entry.method, job.settings), "data": job.data.resolve()}
-    made = {name: v for name, v in found.about["settings"].items() if name != "method"}
-    before = {**_settings(found.method, made), "data": Path(found.about["data"]).resolve()}
-    changed = sorted(k for k in wanted.keys() | before.keys() if wanted.get(k) != before.get(k))
-    if changed:
-        raise InputError(
-            f"{job.folder} was run with other settings ({', '.join(changed)}); delete it or choose "
-            "another --out"
-        )
-    return found
+                    jobs.append(ForecastJob(folder, data, entry, settings))
+    return jobs
 
 
 def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:

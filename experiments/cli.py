@@ -8,7 +8,8 @@ import sys
 import click
 
 from data_prep.errors import InputError
-from experiments import data_commands, forecast_commands
+from experiments import bench_command, data_commands, forecast_commands
+from experiments.images import commands as image_commands
 from experiments.options import HELP
 
 
@@ -29,8 +30,9 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
         logging.getLogger(package).setLevel(level)
 
 
-for command in (*data_commands.COMMANDS, *forecast_commands.COMMANDS):
-    cli.add_command(command)
+for module in (data_commands, forecast_commands, bench_command, image_commands):
+    for command in module.COMMANDS:
+        cli.add_command(command)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from matplotlib.figure import Figure
 from pydantic import TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
 from experiments.names import slug
 from stforecast.results import Run
 
+if TYPE_CHECKING:
+    from vision.results import ImageRun
+
 log = logging.getLogger(__name__)
+
+Plots = Mapping[str, Callable[..., Figure]]
+"""Functions that draw runs, by name; their keyword-only parameters are a figure's options."""
+
+AnyRun = TypeVar("AnyRun", Run, "ImageRun")
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class FigureSpec:
     seeds: tuple[int, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
-    def chosen(self, runs: Iterable[Run]) -> list[Run]:
+    def chosen(self, runs: Iterable[AnyRun]) -> list[AnyRun]:
         """The runs that it shows, in the order of `methods`."""
         runs = [r for r in runs if not self.seeds or r.about["settings"]["seed"] in self.seeds]
         if not self.methods:
@@ -45,28 +54,34 @@ class FigureSpec:
 
 
 def parse_figures(
-    entries: Sequence[str | dict[str, Any]], labels: Iterable[str]
+    entries: Sequence[str | dict[str, Any]], labels: Iterable[str], plots: Plots | None = None
 ) -> tuple[FigureSpec, ...]:
     """The key `figures` of a benchmark.
 
     Args:
         entries: names of plots, or `{ plot, name, methods, seeds, options… }`.
         labels: labels of the benchmark's rows.
+        plots: what can be drawn, by name; by default the figures of forecasts.
 
     Raises:
         InputError: for a plot, option or label that is not there, or two figures of one name.
     """
     labels = set(labels)
-    specs = tuple(_spec(entry, labels) for entry in entries)
+    plots = _forecast_plots() if plots is None else plots
+    specs = tuple(_spec(entry, labels, plots) for entry in entries)
     names = [slug(spec.name) for spec in specs]
     if twice := next((spec.name for spec in specs if names.count(slug(spec.name)) > 1), None):
         raise InputError(f"several figures are called {twice!r}; give each a name of its own")
     return specs
 
 
-def _spec(entry: str | dict[str, Any], labels: set[str]) -> FigureSpec:
+def _forecast_plots() -> Plots:
     from stforecast.plots import PLOTS
 
+    return PLOTS
+
+
+def _spec(entry: str | dict[str, Any], labels: set[str], plots: Plots) -> FigureSpec:
     given = {"plot": entry} if isinstance(entry, str) else dict(entry)
     if "plot" not in given:
         raise InputError(f"an entry of figures names no plot: {entry}")
@@ -77,9 +92,9 @@ def _spec(entry: str | dict[str, Any], labels: set[str]) -> FigureSpec:
         )
     except ValidationError as e:
         raise InputError(f"an entry of figures does not fit: {entry}") from e
-    if spec.plot not in PLOTS:
-        raise choose("plot", spec.plot, PLOTS)
-    parameters = inspect.signature(PLOTS[spec.plot]).parameters.values()
+    if spec.plot not in plots:
+        raise choose("plot", spec.plot, plots)
+    parameters = inspect.signature(plots[spec.plot]).parameters.values()
     options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     if unknown := given.keys() - options:
         raise choose(f"option of {spec.plot}", min(unknown), options)
@@ -108,24 +123,33 @@ class Gallery:
         return "\n\n".join(parts + (["Not drawn:", "\n".join(failed)] if failed else []))
 
 
-def draw_figures(specs: Sequence[FigureSpec], runs: Iterable[Run], folder: Path) -> Gallery:
-    """Draw every figure of every data set and service; one that fails does not stop the others.
+def draw_figures(
+    specs: Sequence[FigureSpec],
+    runs: Iterable[AnyRun],
+    folder: Path,
+    group: Callable[[AnyRun], str],
+    plots: Plots | None = None,
+) -> Gallery:
+    """Draw every figure of every group of runs; one that fails does not stop the others.
 
     Args:
         specs: what to draw.
         runs: finished runs.
-        folder: where to, as `DATA-SERVICE-NAME.png`.
+        folder: where to, as `GROUP-NAME.png`.
+        group: what runs must share to stand in one figure, as a part of a file's name.
+        plots: what can be drawn, by name; by default the figures of forecasts.
     """
-    groups: dict[str, list[Run]] = {}
+    plots = _forecast_plots() if plots is None else plots
+    groups: dict[str, list[AnyRun]] = {}
     for run in runs:
-        key = f"{slug(Path(run.about['data']).stem)}-{slug(run.about['service'])}"
-        groups.setdefault(key, []).append(run)
+        groups.setdefault(group(run), []).append(run)
     drawn, undrawn = [], {}
     for key, members in groups.items():
         for spec in specs:
             path = folder / f"{key}-{slug(spec.name)}.png"
             try:
-                drawn.append(_draw(spec, members, path))
+                figure = plots[spec.plot](spec.chosen(members), **spec.options)
+                drawn.append(_save(figure, path))
             except Exception as e:
                 undrawn[path.stem] = str(e) if isinstance(e, InputError) else repr(e)
                 log.warning("figure %s: %s", path.stem, undrawn[path.stem])
@@ -133,7 +157,7 @@ def draw_figures(specs: Sequence[FigureSpec], runs: Iterable[Run], folder: Path)
     return Gallery(drawn, undrawn)
 
 
-def _draw(spec: FigureSpec, runs: Iterable[Run], path: Path) -> Path:
-    from stforecast.plots import PLOTS, save_figure
+def _save(figure: Figure, path: Path) -> Path:
+    from stforecast.plots import save_figure
 
-    return save_figure(PLOTS[spec.plot](spec.chosen(runs), **spec.options), path)
+    return save_figure(figure, path)

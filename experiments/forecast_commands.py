@@ -1,4 +1,4 @@
-"""The commands that train, compare, draw and forecast: run, bench, plot, predict, list."""
+"""The commands that train, draw and forecast: run, plot, predict, list."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Any
 
 import click
 
-from data_prep.errors import InputError
 from experiments.options import (
     HELP,
     PATH,
     OptionSections,
     Registry,
     from_dataclass,
-    from_function,
-    help_text,
     peek,
-    title,
 )
+from experiments.plot_command import plot_command
 
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -32,7 +29,8 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     unused = f" (not used by {method})" if method in BASELINES else ""
     titles = {
         "data": "Data", "window": "Windows", "training": f"Training{unused}",
-        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "run": "Computation",
+        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "interval": "Intervals",
+        "run": "Computation",
         "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
     }  # fmt: skip
     return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
@@ -63,35 +61,6 @@ def run_command(
     click.echo(summary(finished))
 
 
-@click.command(context_settings=HELP)
-@click.argument("config", type=PATH)
-@click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
-@click.option("--data", type=PATH, multiple=True, help="Use this cube instead. Repeatable.")
-@click.option("--service", multiple=True, help="Use this service instead. Repeatable.")
-@click.option("--seed", type=int, multiple=True, help="Use this seed instead. Repeatable.")
-@click.option("--rounds", type=int, help="Use this number of rounds instead.")
-@click.pass_obj
-def bench(
-    obj: dict[str, bool], config: Path, out: Path, data: tuple[Path, ...],
-    service: tuple[str, ...], seed: tuple[int, ...], rounds: int | None,
-) -> None:  # fmt: skip
-    """Run a benchmark: methods × data × seeds from a TOML file.
-
-    A table of results comes at the end. Finished runs are kept: started again, it goes on where it
-    stopped.
-    """
-    from experiments.bench import run_grid
-    from experiments.grid import load_grid
-    from experiments.report import results_table
-
-    grid = load_grid(config).replace(data=data, services=service, seeds=seed, rounds=rounds)
-    outcome = run_grid(grid, out, progress=obj["progress"])
-    click.echo(results_table(outcome.runs, outcome.failures, grid.published))
-    click.echo(f"\ntable, errors and runs in {out}")
-    if outcome.failures:
-        raise InputError(f"{len(outcome.failures)} runs failed: see failed.txt in {out}/runs")
-
-
 def _plots() -> Mapping[str, Callable[..., Any]]:
     from stforecast.plots import PLOTS
 
@@ -99,26 +68,9 @@ def _plots() -> Mapping[str, Callable[..., Any]]:
 
 
 def _plot(name: str, draw: Callable[..., Any]) -> click.Command:
-    """The command that makes one kind of figure, from its function."""
+    from stforecast.results import find_runs
 
-    def command(runs: tuple[Path, ...], out: Path, **options: Any) -> None:
-        from stforecast.plots import save_figure
-        from stforecast.results import find_runs
-
-        click.echo(save_figure(draw(find_runs(runs), **options), out))
-
-    runs = click.Argument(["runs"], nargs=-1, required=True, type=PATH)
-    out = click.Option(
-        ["--out"], type=PATH, required=True, help="Figure to write: .png, .pdf or .svg."
-    )
-    return click.Command(
-        name,
-        params=[runs, out, *from_function(draw)],
-        callback=command,
-        help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that hold some.",
-        short_help=title(draw.__doc__),
-        context_settings=HELP,
-    )
+    return plot_command(name, draw, find_runs)
 
 
 plot = Registry(
@@ -162,4 +114,4 @@ def list_command(what: str) -> None:
     click.echo(LISTS[what]())
 
 
-COMMANDS = (run_command, bench, plot, predict, list_command)
+COMMANDS = (run_command, plot, predict, list_command)

@@ -23,19 +23,20 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
-from data_prep.errors import InputError, choose
+from data_prep.errors import InputError
+from experiments.config_file import Entry, Keys, check_keys, parse_entries, read_toml
 from experiments.figures import FigureSpec, parse_figures
-from experiments.names import shown, slug
+from experiments.names import shown
 from experiments.published import Published, parse_published
 from stforecast.config import resolve
+from stforecast.splits import parse_split
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,6 @@ class City:
     seed: int = 1
 
     __pydantic_config__ = ConfigDict(extra="forbid")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of the table.
-
-    Attributes:
-        method: name of the method.
-        label: what to call it.
-        settings: flat settings of its own, on top of the grid's.
-    """
-
-    method: str
-    label: str
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,7 +116,7 @@ class Grid:
         return shlex.join([*self.command, "--out", shown(out)])
 
 
-KEYS: dict[str, tuple[Any, str]] = {
+KEYS: Keys = {
     "title": (str, "text"),
     "data": (list[str | City], "a list of paths of cubes, or { name, city, cells, days, seed }"),
     "services": (list[str], "a list of names"),
@@ -149,12 +135,7 @@ def load_grid(path: Path) -> Grid:
     Raises:
         InputError: naming the file and what is wrong in it.
     """
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InputError(f"{path}: is not TOML ({e})") from e
+    table = read_toml(path)
     try:
         grid = _grid({"title": path.stem, **table})
     except InputError as e:
@@ -163,17 +144,10 @@ def load_grid(path: Path) -> Grid:
 
 
 def _grid(table: dict[str, Any]) -> Grid:
-    if unknown := table.keys() - KEYS.keys():
-        raise choose("key", min(unknown), KEYS)
-    if missing := {"data", "methods"} - table.keys():
-        raise InputError(f"no key {min(missing)!r}; it is {KEYS[min(missing)][1]}")
-    found = {key: _check(key, value) for key, value in table.items()}
+    found = check_keys(table, KEYS, {"data", "methods"})
     settings = found.get("settings", {})
-    entries = tuple(_entry(e, settings) for e in found["methods"])
+    entries = parse_entries(found["methods"], settings, _check_settings)
     labels = [e.label for e in entries]
-    folders = [slug(label) for label in labels]
-    if twice := next((label for label in labels if folders.count(slug(label)) > 1), None):
-        raise InputError(f"several methods are called {twice!r}; give each a label of its own")
     services = tuple(found.get("services", [None]))
     published = found.get("published")
     return Grid(
@@ -188,22 +162,5 @@ def _grid(table: dict[str, Any]) -> Grid:
     )
 
 
-def _check(key: str, value: Any) -> Any:
-    kind, words = KEYS[key]
-    try:
-        found = TypeAdapter(kind).validate_python(value)
-    except ValidationError as e:
-        raise InputError(f"{key} is {value!r}; it must be {words}") from e
-    if found == []:
-        raise InputError(f"{key} is empty; give at least one entry")
-    return found
-
-
-def _entry(entry: str | dict[str, Any], shared: dict[str, Any]) -> Entry:
-    own = {"method": entry} if isinstance(entry, str) else dict(entry)
-    if "method" not in own:
-        raise InputError(f"an entry of methods names no method: {entry}")
-    method = own.pop("method")
-    made = Entry(method, str(own.pop("label", method)), own)
-    resolve(method, **{**shared, **own})
-    return made
+def _check_settings(method: str, **settings: Any) -> None:
+    parse_split(resolve(method, **settings).data.split)

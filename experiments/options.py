@@ -33,11 +33,13 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
     """One option for each field, described by the docstring's `Attributes`.
 
     Args:
-        options: a dataclass.
+        options: a dataclass; fields that it inherits are described by the class that has them.
         defaults: values by field name in place of the dataclass's own.
     """
-    hints, texts = typing.get_type_hints(options), entries(options.__doc__, "Attributes")
-    given = defaults or {}
+    hints, given = typing.get_type_hints(options), defaults or {}
+    texts: dict[str, str] = {}
+    for cls in reversed(options.__mro__):
+        texts |= entries(cls.__doc__, "Attributes")
     return [
         _option(f.name, hints[f.name], given.get(f.name, _default(f)), texts.get(f.name, ""))
         for f in dataclasses.fields(options)

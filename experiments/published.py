@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
 
-METRICS = {"mse": "MSE", "mae": "MAE"}
-"""Errors that papers print, and their headings."""
+METRICS = {"mse": "MSE", "mae": "MAE", "accuracy": "accuracy"}
+"""What papers print, and the headings."""
 
 MARK = "*"
 
@@ -51,7 +51,7 @@ class Published:
     def footnote(self) -> str:
         """What a reader of the columns must know."""
         return (
-            f"\\{MARK} printed in {self.source}: their data, split and cells are not ours, so "
+            f"\\{MARK} printed in {self.source}: their data and split are not ours, so "
             "compare the order of rows, not the numbers"
         )
 

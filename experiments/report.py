@@ -47,7 +47,9 @@ def summary(run: Run) -> str:
         for s, name in models.items()
     ]
     lines = [tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)]
-    if len(rounds):
+    if _pooled(run):
+        lines.append("the records of all cells were brought to one place")
+    elif len(rounds):
         sent, received = (_floats(rounds, way) for way in ("up", "down"))
         lines.append(f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}")
     if guarantee := run.about.get("privacy"):
@@ -178,13 +180,15 @@ def _measured(variant: Variant, view: str) -> dict[str, str]:
         "MSE, last round": _spread([r.score("mse", last) for r in runs]),
         "MAE": _spread([r.score("mae", best) for r in runs]),
         "MAE, data units": _spread([r.score("raw_mae", best) for r in runs]),
-        "floats up / down": " / ".join(traffic) if len(rounds) else "-",
+        "floats up / down": " / ".join(traffic) if len(rounds) and not _pooled(runs[0]) else "-",
         "seconds": f"{np.mean([r.about['seconds'] for r in runs]):.1f}",
     }
 
 
 def _pooled(run: Run) -> bool:
-    return not run.about["federated"] and BASELINES[run.method].pooled
+    """Whether the run's method had the records of all cells in one place."""
+    known: dict[str, Any] = {**methods(), **BASELINES}
+    return bool(getattr(known.get(run.method), "pooled", False))
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -200,17 +204,26 @@ def _spread(values: Sequence[float]) -> str:
     return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{decimals}f}"
 
 
+def _yes_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
 def methods_table() -> str:
     """Every method and reference forecaster, from the registry."""
     rows: list[dict[str, str]] = [
-        {"method": f"`{name}`", "what it does": m.summary, "pools data": "no", "source": m.paper}
+        {
+            "method": f"`{name}`",
+            "what it does": m.summary,
+            "pools data": _yes_no(m.pooled),
+            "source": m.paper,
+        }
         for name, m in methods("stforecast").items()
     ]
     rows += [
         {
             "method": f"`{name}`",
             "what it does": b.summary,
-            "pools data": "yes" if b.pooled else "no",
+            "pools data": _yes_no(b.pooled),
             "source": "reference forecaster",
         }
         for name, b in BASELINES.items()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ def run(
     settings: dict[str, Any],
     *,
     label: str | None = None,
+    facts: Mapping[str, Any] | None = None,
     after_round: Callable[[RoundReport], None] | None = None,
 ) -> ImageRun:
     """Fit a learner, judge it and write the run folder.
@@ -112,6 +113,7 @@ def run(
         out: run folder; made if it is not there.
         settings: flat settings, see `vision.config`.
         label: what to call the run in tables and legends; by default the method.
+        facts: what `run.json` shall say besides.
         after_round: called with each round's report.
 
     Raises:
@@ -130,6 +132,7 @@ def run(
         "task": "images",
         "settings": learner.config.flat(),
         "label": label or method,
+        **(facts or {}),
         "views": learner.counts_.views,
         "data": images.name,
         "source": images.source,

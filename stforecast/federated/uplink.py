@@ -36,7 +36,7 @@ class Uplink:
         noise_std: standard deviation of the noise.
         clip: L2 norm that a client's whole upload is scaled down to, 0 for none. With Gaussian
             noise this is the Gaussian mechanism, and its (ε, δ) is reported.
-        privacy_delta: δ for which ε is reported.
+        privacy_delta: the δ for which ε is reported.
         bits: bits a value: 32 sends floats, 8 and 4 integers with one scale a row (last axis).
         delta_coding: whether to send differences to the previous upload.
     """

@@ -4,7 +4,8 @@ import pytest
 
 import experiments
 from data_prep.errors import InputError
-from experiments.grid import City, Entry, load_grid
+from experiments.config_file import Entry
+from experiments.grid import City, load_grid
 
 
 def test_a_file_is_read_into_a_grid(write, town):

@@ -139,7 +139,7 @@ def test_the_summary_of_a_reference_forecaster_has_one_line_of_errors(make_run):
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("methods", [*methods(), *BASELINES]),
+        ("methods", [*methods("stforecast"), *BASELINES]),
         ("data", data_sets()),
         ("models", MODELS),
         ("metrics", METRICS),
@@ -153,6 +153,6 @@ def test_lists_name_everything_and_fit_a_hundred_columns(what, names):
 
 def test_the_methods_table_is_markdown_of_every_method():
     rows = cells(methods_table())
-    assert [row[0] for row in rows[1:]] == [f"`{m}`" for m in [*methods(), *BASELINES]]
+    assert [row[0] for row in rows[1:]] == [f"`{m}`" for m in [*methods("stforecast"), *BASELINES]]
     pooled = {row[0] for row in rows if row[2] == "yes"}
     assert pooled == {f"`{name}`" for name, b in BASELINES.items() if b.pooled}

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from vision.datasets.digits import DIGITS
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
-from vision.datasets.strata import test_part
+from vision.datasets.strata import hold_out
 
 
 @dataset
@@ -35,7 +35,7 @@ def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
         images=torch.from_numpy(images)[:, None],
         labels=labels,
         domains=domains,
-        is_test=test_part(labels, domains, test_share, seed),
+        is_test=hold_out(labels, domains, test_share, seed),
         class_names=DIGITS,
         domain_names=("digits8x8",),
         source=f"scikit-learn's digits, {test_share:g} of each class for testing, seed {seed}",

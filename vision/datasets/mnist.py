@@ -14,7 +14,10 @@ from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
 
 FOLDERS = ("", "MNIST/raw", "MNIST", "mnist")
-SOURCE = "get the four official files, as of http://yann.lecun.com/exdb/mnist/"
+SOURCE = (
+    "get the four official files, e.g. with torchvision.datasets.MNIST(folder, download=True), and "
+    "give that folder"
+)
 
 
 @dataset

@@ -13,7 +13,7 @@ from data_prep.errors import InputError, no_file, reading
 from data_prep.npz import read_npz as npz_arrays
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
-from vision.datasets.strata import test_part
+from vision.datasets.strata import hold_out
 
 KEYS = "images, labels[, domains, is_test, class_names, domain_names]"
 REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
@@ -81,7 +81,7 @@ def read_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -
             raise InputError(f"{path}: is_test is {arrays['is_test'].dtype}; expected bool")
         is_test = torch.from_numpy(arrays["is_test"])
     else:
-        is_test = test_part(labels, domains, test_share, seed)
+        is_test = hold_out(labels, domains, test_share, seed)
         split = f"{test_share:g} of each class and domain for testing, seed {seed}"
     return ImageSet(
         name=name,

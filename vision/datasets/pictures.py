@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from data_prep.errors import InputError, reading
+from data_prep.limits import check_size
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
 THREADS = 4
@@ -30,10 +31,12 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
         `(n, 3, height, width)` uint8.
 
     Raises:
-        InputError: if a file is damaged, or if sizes differ and `size` is None.
+        InputError: if a file is damaged, if sizes differ and `size` is None, or if all would not
+            fit in memory.
     """
     first = _decode_one(paths[0], size, source)
     height, width = first.shape[:2]
+    check_size(len(paths) * first.size, f"{paths[0]} and {len(paths) - 1} more images")
     images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
 
     def put(i: int) -> None:

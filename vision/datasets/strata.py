@@ -34,7 +34,7 @@ def chosen(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
     return rank < quota[strata]
 
 
-def test_part(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor:
+def hold_out(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor:
     """A test part for sets that have none: a share of the images of each class in each domain.
 
     Every class of a domain keeps at least one training image; where it has one image only, that

@@ -17,7 +17,7 @@ from stforecast.federated.state import generator
 from vision.datasets.digits import DIGITS
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
-from vision.datasets.strata import test_part
+from vision.datasets.strata import hold_out
 
 FONTS = (
     "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique",
@@ -64,7 +64,7 @@ def syn_generated(
         raise InputError(f"n_images is {n_images} and size {side}; both must be 1 or more")
     labels = torch.arange(n_images) % len(DIGITS)
     domains = torch.zeros_like(labels)
-    is_test = test_part(labels, domains, test_share, seed)
+    is_test = hold_out(labels, domains, test_share, seed)
     batches = torch.arange(n_images).split(BATCH)
     return ImageSet(
         name="syn-generated",
@@ -151,4 +151,5 @@ def _affine(u: np.ndarray, center: float) -> tuple[float, ...]:
 @lru_cache(maxsize=512)
 def _font(number: int, pixels: int) -> ImageFont.FreeTypeFont:
     file = Path(mpl.get_data_path()) / "fonts" / "ttf" / f"{FONTS[number]}.ttf"
-    return ImageFont.truetype(str(file), pixels)
+    # The other engine, which not every Pillow has, may place glyphs differently.
+    return ImageFont.truetype(str(file), pixels, layout_engine=ImageFont.Layout.BASIC)

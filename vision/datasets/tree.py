@@ -12,7 +12,7 @@ from torch import Tensor
 from data_prep.errors import InputError
 from vision.datasets.image_set import ImageSet
 from vision.datasets.pictures import EXTENSIONS, decode
-from vision.datasets.strata import test_part
+from vision.datasets.strata import hold_out
 
 SPLITS: Mapping[str, bool] = {
     "train": False, "test": True, "val": True, "valid": True, "validation": True,
@@ -58,7 +58,7 @@ class Tree:
         class_names, labels = _index(self.classes)
         domain_names, domains = _index([d or name for d in self.domains])
         if self.is_test is None:
-            is_test = test_part(labels, domains, test_share, seed)
+            is_test = hold_out(labels, domains, test_share, seed)
             split = f"{test_share:g} of each class and domain for testing, seed {seed}"
         else:
             is_test, split = torch.tensor(self.is_test), "split by folder"

@@ -6,6 +6,7 @@ under a prefix of their own, as a client's or as the server's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -73,38 +74,45 @@ def feature_width(population: Population) -> int:
     )
 
 
-class ClientBatchNorm(Stacked):
-    """`nn.BatchNorm1d` for each client; running statistics are used outside training.
+class NormedLinear(Stacked):
+    """`nn.Linear` without bias and `nn.BatchNorm1d`, for each client.
+
+    The shift of the normalisation is the bias; one before it would have no gradient but rounding.
 
     Args:
-        width: features of a sample.
+        in_features: width of the input.
+        out_features: width of the output.
 
     Shapes:
-        x: `(clients, batch, width)`; returns the same.
+        x: `(clients, batch, in_features)`; returns `(clients, batch, out_features)`.
     """
 
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(1, width))
-        self.bias = nn.Parameter(torch.zeros(1, width))
-        self.register_buffer("running_mean", torch.zeros(1, width))
-        self.register_buffer("running_var", torch.ones(1, width))
+        bound = 1 / math.sqrt(in_features)
+        weight = torch.empty(1, in_features, out_features).uniform_(-bound, bound)
+        self.weight = nn.Parameter(weight)
+        self.scale = nn.Parameter(torch.ones(1, out_features))
+        self.shift = nn.Parameter(torch.zeros(1, out_features))
+        self.register_buffer("running_mean", torch.zeros(1, out_features))
+        self.register_buffer("running_var", torch.ones(1, out_features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise each client's batch; in training the statistics move in place."""
-        channels = x.transpose(0, 1).flatten(1)  # A client's features are channels of their own.
+        """Apply each client's own map; in training the running statistics move in place."""
+        clients, batch, _ = x.shape
+        mapped = torch.bmm(x, self.weight)
         y = F.batch_norm(
-            channels,
+            mapped.transpose(0, 1).reshape(batch, -1),  # Each client has channels of its own.
             self.running_mean.reshape(-1),
             self.running_var.reshape(-1),
-            self.weight.reshape(-1),
-            self.bias.reshape(-1),
+            self.scale.reshape(-1),
+            self.shift.reshape(-1),
             training=self.training,
         )
-        return y.unflatten(1, (x.shape[0], x.shape[2])).transpose(0, 1)
+        return y.view(batch, clients, -1).transpose(0, 1)
 
 
 class Network:

@@ -44,8 +44,8 @@ from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Optimizer, Training, moment_names, zero_moments
 from vision.methods.conditional import (
-    ClientBatchNorm,
     Network,
+    NormedLinear,
     condition,
     draw_labels,
     feature_width,
@@ -112,8 +112,7 @@ class FedGen(FedAvg):
         self.generator = Network(
             "generator.",
             lambda: nn.Sequential(
-                ClientLinear(o.noise + task.n_keys, o.hidden),
-                ClientBatchNorm(o.hidden),
+                NormedLinear(o.noise + task.n_keys, o.hidden),
                 nn.ReLU(),
                 ClientLinear(o.hidden, width),
             ),
@@ -136,9 +135,9 @@ class FedGen(FedAvg):
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """The model; once it is trained, the generator too, and how often each label occurs."""
-        names = list(self.population.names)
+        names = self.shared
         if to.round > 0:
-            names += [*self.generator.parameters, *self.generator.buffers, "label_counts"]
+            names = [*names, *self.generator.parameters, *self.generator.buffers, "label_counts"]
         return super().broadcast({name: server[name] for name in names}, to)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
@@ -174,7 +173,7 @@ class FedGen(FedAvg):
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
         """Average the models and train the generator against the participants' heads."""
-        model = super().aggregate(server, of, {n: uploads[n] for n in self.population.names})
+        model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         counts = uploads["label_counts"]
         return {
             **model,

@@ -98,9 +98,13 @@ class FedKD(TwoModels):
         self, population: Population, task: Task, training: Training, options: Any = None
     ) -> None:
         super().__init__(population, task, training, options)
-        parameters = population.parameters(1)
-        self.matrices = {name: matrix(t).shape[1:] for name, t in parameters.items() if t.ndim > 2}
-        self.vectors = [name for name in population.names if name not in self.matrices]
+        parameters, shared = population.parameters(1), self.shared
+        self.matrices = {
+            name: matrix(t).shape[1:]
+            for name, t in parameters.items()
+            if name in shared and t.ndim > 2
+        }
+        self.vectors = [name for name in shared if name not in self.matrices]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Mentors start as the mentee does. The server knows what it is, and of no update."""
@@ -217,7 +221,8 @@ class FedKD(TwoModels):
             rank = rank_for(values, self.kept_share(of.round))
             a, b = self.matrices[name]
             rank = torch.where(rank * (a + b) < a * b, rank, min(a, b))  # Else nothing is saved.
-            state |= {KNOWN + name: known, LEFT + name: truncated(left, rank), RIGHT + name: right}
+            kept = {KNOWN: known, LEFT: truncated(left, rank), RIGHT: right}
+            state |= {prefix + name: t.contiguous() for prefix, t in kept.items()}
         return state
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
@@ -234,9 +239,13 @@ def matrix(t: Tensor) -> Tensor:
 
 
 def factors(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`U Σ` `(n, a, m)`, `Vᵀ` `(n, m, b)` and `diag Σ` `(n, m)`, the largest value first."""
+    """`U Σ` `(n, a, m)`, `Vᵀ` `(n, m, b)` and `diag Σ` `(n, m)`, the largest value first.
+
+    Signs, which a decomposition leaves open, are such that a row of Vᵀ has a positive sum.
+    """
     u, values, vt = torch.linalg.svd(update, full_matrices=False)
-    return u * values[:, None], vt, values
+    sign = torch.where(vt.sum(2) < 0, -1.0, 1.0)
+    return u * (sign * values)[:, None], vt * sign[..., None], values
 
 
 def rank_for(values: Tensor, share: float) -> Tensor:

@@ -89,7 +89,7 @@ class FPL(FedAvg):
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """The model, the prototypes of all clusters `(n, J, d)` and their classes `(n, J)`."""
         classes, slots = server["used"].nonzero(as_tuple=True)
-        sent = {name: server[name] for name in self.population.names}
+        sent = {name: server[name] for name in self.shared}
         sent["prototypes"], sent["classes"] = server["clusters"][classes, slots], classes.int()
         return super().broadcast(sent, to)
 
@@ -124,7 +124,7 @@ class FPL(FedAvg):
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
         """Average the models; cluster the prototypes of each class that somebody holds."""
-        model = super().aggregate(server, of, {n: uploads[n] for n in self.population.names})
+        model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         clusters, used = server["clusters"].clone(), server["used"].clone()
         held = uploads["counts"] > 0
         for k in held.any(0).nonzero().flatten().tolist():

@@ -43,7 +43,6 @@ from torch import Tensor, nn
 
 from data_prep.errors import InputError
 from stforecast.federated.data import Batch
-from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Task
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import KEPT
@@ -54,8 +53,8 @@ from stforecast.federated.prototypes import PrototypeMeans, by_key
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
 from vision.methods.conditional import (
-    ClientBatchNorm,
     Network,
+    NormedLinear,
     condition,
     draw_labels,
     feature_width,
@@ -121,16 +120,12 @@ class FRAug(FedAvg):
         self.generator = Network(
             "generator.",
             lambda: nn.Sequential(
-                *(ClientLinear(noise + n, d), ClientBatchNorm(d), nn.ReLU()),
-                *(ClientLinear(d, d), ClientBatchNorm(d), nn.ReLU()),
+                NormedLinear(noise + n, d), nn.ReLU(), NormedLinear(d, d), nn.ReLU()
             ),
         )
         self.transform = Network(
             "transform.",
-            lambda: nn.Sequential(
-                *(ClientLinear(d + n, noise), ClientBatchNorm(noise), nn.ReLU()),
-                *(ClientLinear(noise, d), ClientBatchNorm(d)),
-            ),
+            lambda: nn.Sequential(NormedLinear(d + n, noise), nn.ReLU(), NormedLinear(noise, d)),
         )
 
     def shares(self, name: str) -> bool:
@@ -281,8 +276,9 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
     """
     n = x.shape[1]
     points = torch.cat([x, y], dim=1)
-    squares = points.square().sum(-1)
-    distance = (squares[:, :, None] + squares[:, None] - 2 * points @ points.mT).clamp(min=0)
+    # By differences: |x|² + |y|² - 2xy would cancel to rounding for close points.
+    exact = "donot_use_mm_for_euclid_dist"
+    distance = torch.cdist(points, points, compute_mode=exact).square()
     width = distance.detach().sum((1, 2), keepdim=True) / (2 * n * (2 * n - 1))
     width = width.clamp(min=torch.finfo(width.dtype).tiny)
     scales = [2.0 ** (i - KERNELS // 2) for i in range(KERNELS)]

@@ -1,0 +1,1 @@
+"""The `vision` commands and benchmarks of images, as `experiments` has them for forecasts."""

@@ -1,0 +1,92 @@
+"""The commands for images: stforecast vision run, plot and list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.options import HELP, PATH, OptionSections, Registry, from_dataclass, peek
+from experiments.plot_command import plot_command
+
+
+def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from vision.config import RunOptions, defaults, sections
+
+    method = peek(args, "--method", "pfpl")
+    model = peek(args, "--model", RunOptions.model)
+    partition = peek(args, "--partition", RunOptions.partition)
+    titles = {
+        "data": "Images", "partition": f"Partition {partition}", "training": "Training",
+        "uplink": "Uploads", "run": "Computation", "method_options": f"Options of {method}",
+        "model_options": f"Options of {model}",
+    }  # fmt: skip
+    made_for = defaults(method)
+    found = sections(method, model, partition).items()
+    return {titles[s]: from_dataclass(t, made_for) for s, t in found}
+
+
+@click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
+@click.option("--method", default="pfpl", show_default=True, help="See: vision list methods.")
+@click.option("--out", type=PATH, required=True, help="Folder for the run.")
+@click.option("--label", help="Name in tables and figures. By default the method's.")
+@click.pass_obj
+def run_command(
+    obj: dict[str, bool], method: str, out: Path, label: str | None, **settings: Any
+) -> None:
+    """Divide images among clients, train a method, judge it and save it all.
+
+    The last options depend on --method, --model and --partition: `stforecast vision run --method
+    NAME --help` lists those of another one.
+    """
+    from experiments.images.report import summary
+    from experiments.progress import rounds_bar
+    from vision.results import run
+
+    with rounds_bar(settings["rounds"], progress=obj["progress"]) as after_round:
+        finished = run(method, out, settings, label=label, after_round=after_round)
+    click.echo(summary(finished))
+
+
+def _plots() -> Mapping[str, Callable[..., Any]]:
+    from vision.plots import PLOTS
+
+    return PLOTS
+
+
+def _plot(name: str, draw: Callable[..., Any]) -> click.Command:
+    from vision.results import find_image_runs
+
+    return plot_command(name, draw, find_image_runs)
+
+
+plot = Registry(
+    "plot",
+    kind="figure",
+    known=_plots,
+    make=_plot,
+    help="Draw a figure of finished image runs.",
+    context_settings=HELP,
+)
+
+
+@click.command("list", context_settings=HELP)
+@click.argument("what", type=click.Choice(["methods", "data", "partitions", "models"]))
+def list_command(what: str) -> None:
+    """List what there is to choose from."""
+    from experiments.images.report import LISTS
+
+    click.echo(LISTS[what]())
+
+
+@click.group(context_settings=HELP)
+def vision() -> None:
+    """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
+
+
+for command in (run_command, plot, list_command):
+    vision.add_command(command)
+
+COMMANDS = (vision,)

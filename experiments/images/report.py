@@ -1,0 +1,193 @@
+"""Tables of image runs for people, and lists of what vision offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tabulate import tabulate
+
+from experiments.options import title
+from experiments.published import Published
+from vision.config import NO_DIFFERENCE, image_methods
+from vision.datasets import DATASETS
+from vision.evaluation import MASKS
+from vision.models import MODELS
+from vision.partition import PARTITIONS
+from vision.results import ImageRun
+
+SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"}
+"""Selections in a table, and their headings."""
+
+TEXT_WIDTH = 74
+"""Columns of the longest text in a list, so that a line fits in 100."""
+
+
+def summary(run: ImageRun) -> str:
+    """A finished run in a few lines."""
+    rows = [
+        {
+            "model": view,
+            "choosing from": mask,
+            **{h: f"{100 * run.accuracy(s, view, mask):.2f} %" for s, h in SELECTIONS.items()},
+        }
+        for view in run.views
+        for mask in MASKS
+    ]
+    sent, received = (_floats(run, way) for way in ("up", "down"))
+    lines = [
+        tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True),
+        f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}",
+        "mean over clients of the accuracy on their test images; the best round is chosen by the "
+        "test itself",
+        f"run in {run.folder}",
+    ]
+    return "\n".join(lines)
+
+
+def _floats(run: ImageRun, way: str) -> float:
+    """Floats that one client sends (up) or receives (down) in a full round."""
+    rounds = run.rounds()
+    return float((rounds[f"bytes_{way}"] / rounds["participants"] / 4).max())
+
+
+def results_table(
+    runs: Sequence[ImageRun], failures: Mapping[str, str], published: Published | None = None
+) -> str:
+    """Markdown: a table for each data set and scenario, in it a row for each method and model.
+
+    Runs of one label make a row: mean ± standard deviation over seeds, in percent.
+
+    Args:
+        runs: finished runs.
+        failures: name of each failed run to its error.
+        published: numbers of a paper, for columns of their own.
+    """
+    sections: dict[tuple[str, str], list[ImageRun]] = {}
+    for run in runs:
+        key = (run.about["data"], run.about.get("scenario", ""))
+        sections.setdefault(key, []).append(run)
+    parts = [_section(members, *key, published) for key, members in sections.items()]
+    if failures:
+        parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
+    return "\n\n".join(parts)
+
+
+def _section(
+    runs: Sequence[ImageRun], data: str, scenario: str, published: Published | None
+) -> str:
+    """Heading and table of runs on the same data."""
+    variants: dict[str, list[ImageRun]] = {}
+    for run in runs:
+        variants.setdefault(run.label, []).append(run)
+    rows = [(label, view, rs) for label, rs in variants.items() for view in rs[0].views]
+    labels = [label if view == rs[0].views[0] else "" for label, view, rs in rows]
+    printed = published.columns(scenario, labels) if published else {}
+    table = [
+        {
+            "method": label if view == rs[0].views[0] else f"{label} ({view})",
+            "runs": str(len(rs)),
+            **_measured(rs, view),
+            **{heading: numbers[i] for heading, numbers in printed.items()},
+        }
+        for i, (label, view, rs) in enumerate(rows)
+    ]
+    about = runs[0].about
+    name = f"{data}, {scenario}" if scenario else data
+    lines = [
+        f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
+        f"{about['settings']['model']}; mean over clients of the test accuracy in %",
+        *([f"Rows differ in: {', '.join(d)}."] if (d := _differing(runs)) else []),
+        tabulate(table, headers="keys", tablefmt="github", disable_numparse=True),
+        "own classes: a prediction chooses from the classes of the client's training images; best: "
+        "chosen by the test itself, as papers do; by domain: all clients' test images together, "
+        "last round",
+        *([published.footnote] if published and printed else []),
+    ]
+    return "\n\n".join(lines)
+
+
+def _measured(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
+    accuracies = {
+        heading: _spread([100 * r.accuracy(s, view) for r in runs])
+        for s, heading in SELECTIONS.items()
+    }
+    own = _spread([100 * r.accuracy("last", view, MASKS[1]) for r in runs])
+    traffic = " / ".join(f"{_floats(runs[0], way):,.0f}" for way in ("up", "down"))
+    return {
+        **accuracies,
+        "own classes, last": own,
+        **_by_domain(runs, view),
+        "floats up / down": traffic,
+        "seconds": f"{np.mean([r.about['seconds'] for r in runs]):.0f}",
+    }
+
+
+def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
+    """A column for each domain, where there are several."""
+    domains = runs[0].about["domains"]
+    if len(domains) == 1:
+        return {}
+    columns: dict[str, str] = {}
+    tables = [r.metrics() for r in runs]
+    for domain in domains:
+        found = []
+        for t in tables:
+            own = t[(t["view"] == view) & (t["mask"] == MASKS[0]) & (t["domain"] == domain)]
+            found += [100 * float(a) for a in own["accuracy"]]
+        columns[domain] = _spread(found) if found else "-"
+    return columns
+
+
+def _differing(runs: Sequence[ImageRun]) -> list[str]:
+    """Settings that several of the runs have and that are not the same for all of those."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for name, value in run.about["settings"].items():
+            values.setdefault(name, set()).add(str(value))
+    return [n for n, v in values.items() if len(v) > 1 and n not in NO_DIFFERENCE | {"method"}]
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Mean, and standard deviation where there are several values.
+
+    >>> _spread([91.234]), _spread([90.0, 92.0])
+    ('91.23', '91.00 ± 1.41')
+    """
+    text = f"{np.mean(values):.2f}"
+    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.2f}"
+
+
+def methods_list() -> str:
+    """Every method that images can be learned with."""
+    rows = [[name, f"{m.summary} ({m.paper})"] for name, m in image_methods().items()]
+    return _list(["method", "what it does"], rows)
+
+
+def data_list() -> str:
+    """Every image set that can be read."""
+    return _list(["data set", "what it is"], [[n, title(d.__doc__)] for n, d in DATASETS.items()])
+
+
+def partitions_list() -> str:
+    """Every way to divide images among clients."""
+    rows = [[name, title(p.__doc__)] for name, p in PARTITIONS.items()]
+    return _list(["partition", "what it is"], rows)
+
+
+def models_list() -> str:
+    """Every image model."""
+    return _list(["model", "what it is"], [[name, m.summary] for name, m in MODELS.items()])
+
+
+def _list(headers: list[str], rows: list[list[str]]) -> str:
+    return tabulate(rows, headers=headers, tablefmt="simple", maxcolwidths=[None, TEXT_WIDTH])
+
+
+LISTS: dict[str, Callable[[], str]] = {
+    "methods": methods_list,
+    "data": data_list,
+    "partitions": partitions_list,
+    "models": models_list,
+}
+"""What `stforecast vision list` shows."""

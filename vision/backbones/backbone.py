@@ -1,0 +1,181 @@
+"""A frozen network that all clients share: queried once for an image, run again under prompts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from vision.backbones.cache import DIGEST, FeatureCache, digests_of
+from vision.backbones.vit import ViT
+from vision.models.pixels import Pixels
+
+Pool = Literal["cls", "mean"]
+Read = Literal["feature", "prompts"]
+
+TOKENS = -1
+"""Among the inputs of a run: prompt tokens, which enter before block 0."""
+
+CHUNK_ON_CPU, CHUNK_ON_GPU = 32, 256
+"""Images that run through the network at once without gradients.
+
+Every chunk has just so many, the last one repeated where they are fewer: with one shape of products
+a feature does not depend, not even in its last bit, on the images that it was computed beside.
+"""
+
+PROMPTED = 65536
+"""Features under prompts that are kept: 100 MB at a width of 384."""
+
+
+class Backbone:
+    """A frozen Vision Transformer. It belongs to no client: its weights are never sent nor trained.
+
+    Images may be bytes or floats of 0 to 1, grey or RGB and of any size; they are brought to
+    `input_size` on their way in, so that they travel and rest small.
+
+    Args:
+        vit: the network.
+        input_size: height and width that it sees, a multiple of its patches.
+        pool: the feature: the class token (`cls`) or the mean of the patch tokens (`mean`).
+        mean: of each colour over the images it was trained on, on a scale of 0 to 1.
+        std: likewise.
+        cache: folder in which features are kept from run to run, None for memory only.
+
+    Attributes:
+        width: of a feature and of a token.
+        depth: blocks.
+
+    Raises:
+        InputError: if the size is no multiple of the patch.
+    """
+
+    def __init__(
+        self,
+        vit: ViT,
+        *,
+        input_size: int,
+        pool: Pool = "cls",
+        mean: Sequence[float] = (0.5,),
+        std: Sequence[float] = (0.5,),
+        cache: Path | None = None,
+    ) -> None:
+        patch = vit.geometry.patch
+        if input_size < patch or input_size % patch:
+            raise InputError(
+                f"input_size is {input_size}; with patches of {patch} pixels it must be a multiple "
+                f"of {patch}"
+            )
+        self._vit = vit.eval().requires_grad_(False)
+        self._pixels = Pixels(mean, std)
+        self._size, self._pool = input_size, pool
+        self.width, self.depth = vit.geometry.width, vit.geometry.depth
+        folder = cache / self.fingerprint() if cache else None
+        self._queries = FeatureCache(self.width, folder)
+        self._prompted = FeatureCache(self.width, limit=PROMPTED)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backbone:
+        """Itself: a copy of a method (for another thread) shares what is frozen."""
+        return self
+
+    def fingerprint(self) -> str:
+        """Digest of all that decides a feature: weights, input size, pooling, normalisation."""
+        digest = hashlib.blake2b(digest_size=DIGEST)
+        pixels = [self._pixels.mean.tolist(), self._pixels.std.tolist()]
+        digest.update(repr((self._size, self._pool, pixels)).encode())
+        for name, t in sorted(self._vit.state_dict().items()):
+            digest.update(name.encode() + t.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def query(self, images: Tensor) -> Tensor:
+        """Features of images, computed once for each content and then looked up.
+
+        Args:
+            images: `(…, channels, height, width)`.
+
+        Returns:
+            `(…, width)`, without gradient.
+        """
+        with torch.no_grad():
+            features = self._remembered(self._queries, _flat(images, 3), {}, "feature")
+        return features.view(*images.shape[:-3], self.width)
+
+    def prompted(
+        self,
+        images: Tensor,
+        prompts: Tensor | None = None,
+        prefixes: Mapping[int, Tensor] | None = None,
+        read: Read = "feature",
+    ) -> Tensor:
+        """Features of images under prompts; gradients flow to the prompts.
+
+        Without gradients (`torch.no_grad`) they are remembered, as long as there is room.
+
+        Args:
+            images: `(…, channels, height, width)`.
+            prompts: `(…, length, width)`, tokens beside those of the patches.
+            prefixes: block (from 0) to further keys and values of its attention,
+                `(…, 2, length, width)`.
+            read: the pooled `feature`, or the mean of the `prompts`' own outputs.
+
+        Returns:
+            `(…, width)`.
+        """
+        inputs = {block: _flat(t, 3) for block, t in (prefixes or {}).items()}
+        if prompts is not None:
+            inputs[TOKENS] = _flat(prompts, 2)
+        run = self._run if torch.is_grad_enabled() else partial(self._remembered, self._prompted)
+        return run(_flat(images, 3), inputs, read).view(*images.shape[:-3], self.width)
+
+    def _remembered(
+        self, cache: FeatureCache, images: Tensor, inputs: Mapping[int, Tensor], read: Read
+    ) -> Tensor:
+        digests = digests_of(images, *inputs.values(), salt=read)
+        rows = dict(zip(digests, cache.get(digests), strict=True))
+        if missing := [d for d, row in rows.items() if row is None]:
+            first = {d: i for i, d in reversed(list(enumerate(digests)))}
+            where = torch.tensor([first[d] for d in missing], device=images.device)
+            features = self._in_chunks(
+                images[where], {i: t[where] for i, t in inputs.items()}, read
+            )
+            cache.add(missing, features)
+            rows.update(zip(missing, features, strict=True))
+        return torch.stack([rows[d].to(images.device) for d in digests])
+
+    def _in_chunks(self, images: Tensor, inputs: Mapping[int, Tensor], read: Read) -> Tensor:
+        chunk = CHUNK_ON_CPU if images.device.type == "cpu" else CHUNK_ON_GPU
+        parts = []
+        for start in range(0, len(images), chunk):
+            rows = torch.arange(start, start + chunk, device=images.device)
+            rows = rows.clamp(max=len(images) - 1)
+            parts.append(self._run(images[rows], {i: t[rows] for i, t in inputs.items()}, read))
+        return torch.cat(parts)[: len(images)]
+
+    def _run(self, images: Tensor, inputs: Mapping[int, Tensor], read: Read) -> Tensor:
+        prompts, first = inputs.get(TOKENS), self._vit.geometry.prefix
+        prefixes = {i: (t[:, 0], t[:, 1]) for i, t in inputs.items() if i != TOKENS}
+        pixels = self._prepared(images)
+        tokens = self._vit.to(images.device)(pixels, prompts, prefixes)
+        patches = first if prompts is None else first + prompts.shape[1]
+        if read == "prompts":
+            return tokens[:, first:patches].mean(1)
+        return tokens[:, 0] if self._pool == "cls" else tokens[:, patches:].mean(1)
+
+    def _prepared(self, images: Tensor) -> Tensor:
+        """RGB pixels of the size and scale that the network knows."""
+        images = images.float() / 255 if images.dtype == torch.uint8 else images
+        size = (self._size, self._size)
+        if images.shape[2:] != size:
+            images = F.interpolate(images, size, mode="bilinear", antialias=True)
+        return self._pixels(images).expand(-1, 3, -1, -1)
+
+
+def _flat(t: Tensor, inner: int) -> Tensor:
+    """One leading axis before the last `inner` ones."""
+    return t.reshape(-1, *t.shape[-inner:])
