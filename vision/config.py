@@ -14,7 +14,8 @@ from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
 from stforecast.federated.uplink import Uplink
 from vision.models import MODELS
-from vision.partition import Partitioner, find_partition
+from vision.partition import PARTITIONS, Partitioner
+from vision.streams import STREAMS, Streamer
 
 TRAINING: dict[str, Any] = {
     "rounds": 100,
@@ -41,15 +42,21 @@ class DataOptions:
         data: name of a data set, or several joined by + as domains: mnist+usps+syn-generated.
         images: folder in which the data sets' files lie; digits8x8 needs none.
         size: height and width to which all images are brought; 0 leaves them as they are.
+        imbalance: how many times more training images the first class has than the last, with
+            exponential decay in between; 1 leaves the set as it is. Test images stay as they are.
+        surrogate: training images a class that the server has instead of the clients; some methods
+            need them.
     """
 
     data: str = "digits8x8"
     images: str | None = None
     size: int = 32
+    imbalance: float = 1.0
+    surrogate: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, not_negative=("size",))
+        check_options(self, positive=("imbalance",), not_negative=("size", "surrogate"))
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,8 @@ class RunOptions:
     """How it is computed.
 
     Attributes:
-        partition: how images are divided among clients, see: stforecast vision list partitions.
+        partition: how images are divided among clients, or among clients and stages, see:
+            stforecast vision list partitions.
         model: name of the model, see: stforecast vision list models.
         seed: seed of everything random, 0 or more; the same seed gives the same numbers.
         device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
@@ -86,7 +94,7 @@ class Config:
     Attributes:
         method: name of the method.
         data: which images.
-        partition: how they are divided among clients.
+        partition: how they are divided among clients, or among clients and stages.
         training: rounds, batches and the like.
         uplink: what is done to uploads on their way.
         run: model, seed, device.
@@ -96,7 +104,7 @@ class Config:
 
     method: str
     data: DataOptions
-    partition: Partitioner
+    partition: Partitioner | Streamer
     training: Training
     uplink: Uplink
     run: RunOptions
@@ -114,6 +122,18 @@ def image_methods() -> dict[str, Any]:
     return dict(methods("stforecast.federated", "vision"))
 
 
+def find_division(name: str) -> type[Partitioner] | type[Streamer]:
+    """The partition or task stream of that name.
+
+    Raises:
+        InputError: listing the names if there is none.
+    """
+    known: dict[str, type[Partitioner] | type[Streamer]] = {**PARTITIONS, **STREAMS}
+    if name not in known:
+        raise choose("partition", name, known)
+    return known[name]
+
+
 def sections(method: str, model: str, partition: str) -> dict[str, type]:
     """Name of each section of `Config` and its dataclass.
 
@@ -127,7 +147,7 @@ def sections(method: str, model: str, partition: str) -> dict[str, type]:
         raise choose("model", model, MODELS)
     return {
         "data": DataOptions,
-        "partition": find_partition(partition),
+        "partition": find_division(partition),
         "training": Training,
         "uplink": Uplink,
         "run": RunOptions,

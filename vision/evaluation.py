@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,9 @@ from stforecast.federated.state import State
 
 MASKS = ("all classes", "own classes")
 """Classes that a prediction chooses from: all, or those of the client's training samples."""
+
+TRAINED = "trained"
+"""View of a method that has no personal models: each client's model as it last trained it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,10 @@ class Counts:
     views: tuple[str, ...]
     right: Tensor
     total: Tensor
+
+    def __add__(self, other: Counts) -> Counts:
+        """Both together, e.g. over the test images of several stages."""
+        return replace(self, right=self.right + other.right, total=self.total + other.total)
 
     def accuracy(self, view: str, mask: str) -> float:
         """Mean over clients of a client's accuracy; clients without test samples do not count."""
@@ -71,26 +80,30 @@ def evaluate(
     own: Tensor,
     n_domains: int,
     cohort_size: int = 1,
+    views: Sequence[str] | None = None,
 ) -> Counts:
     """Count what each client's models predict right on its own test samples.
 
     Args:
-        method: the method; all its views are judged.
+        method: the method.
         state: the state that predicts (`Federation.ready()`).
         test: `x`, `y` and `domain` of each client, on the state's device.
         own: `(clients, classes)` whether a client has training samples of a class.
         n_domains: domains, over all clients.
         cohort_size: most clients that predict together.
+        views: models to judge, of the method's or `TRAINED`; by default all of the method's.
     """
+    views = method.views if views is None else tuple(views)
     shape = (len(own), n_domains, own.shape[1])
     n_cells = math.prod(shape)
     client = torch.arange(len(own))[:, None].expand_as(test.tensors["y"])
     data = ClientData({**test.tensors, "client": client.to(test.tensors["y"].device)}, test.sizes)
-    right = torch.zeros(len(method.views), len(MASKS), n_cells, dtype=torch.long)
+    right = torch.zeros(len(views), len(MASKS), n_cells, dtype=torch.long)
     total = torch.zeros(n_cells, dtype=torch.long)
-    for v, view in enumerate(method.views):
+    for v, view in enumerate(views):
         total.zero_()
-        for batch, logits in predictions(method, state, data, view=view, cohort_size=cohort_size):
+        model, name = (_as_trained(method), None) if view == TRAINED else (method, view)
+        for batch, logits in predictions(model, state, data, view=name, cohort_size=cohort_size):
             y, valid = batch["y"], batch["valid"]
             cell = (batch["client"] * n_domains + batch["domain"]) * own.shape[1] + y
             cell = cell[valid].cpu()
@@ -99,15 +112,14 @@ def evaluate(
                 hits = (scores.argmax(-1) == y)[valid].cpu()
                 right[v, m] += cell[hits].bincount(minlength=n_cells)
             total += cell.bincount(minlength=n_cells)
-    return Counts(method.views, right.view(-1, len(MASKS), *shape), total.view(shape))
+    return Counts(views, right.view(-1, len(MASKS), *shape), total.view(shape))
 
 
-def own_classes(train: ClientData, n_classes: int) -> Tensor:
-    """`(clients, classes)` whether a client has training samples of a class."""
-    own = torch.zeros(len(train), n_classes, dtype=torch.bool)
-    for i, size in enumerate(train.sizes.tolist()):
-        own[i, train.tensors["y"][i, :size]] = True
-    return own
+def _as_trained(method: Method) -> Method:
+    """The method without messages from the server: clients predict with what they have."""
+    alone = copy.copy(method)
+    vars(alone)["broadcast"] = lambda server, to: {}
+    return alone
 
 
 def last_best_mean(accuracies: list[float]) -> dict[str, float]:

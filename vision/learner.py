@@ -21,15 +21,19 @@ from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method, find_method
 from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation, RoundReport, predictions
+from stforecast.federated.rounds import RoundReport, predictions
 from stforecast.federated.saving import from_arrays, to_arrays
 from stforecast.federated.state import State
+from stforecast.federated.stream import Stream
 from vision.clients import client_data
 from vision.config import Config, resolve
 from vision.datasets import ImageSet, load
-from vision.evaluation import MASKS, Counts, evaluate, own_classes
+from vision.datasets.long_tail import hold_out, long_tailed
+from vision.evaluation import MASKS
+from vision.judge import ImageFederation, Judge
 from vision.models import MODELS
 from vision.partition import Partition
+from vision.streams import TaskStream
 from vision.task import Classification
 
 FORMAT = 1
@@ -45,9 +49,10 @@ class Learner:
 
     Attributes:
         config: all settings, resolved.
-        images: the set, once fitted.
-        partition: who has which images, once fitted.
+        images: the set that clients have, once fitted.
+        partition: who has which images (and in which stage), once fitted.
         rounds_: one row a round: losses, bytes, seconds, and accuracy by model and mask.
+        stages_: of a task stream, right predictions by stage and client; None without stages.
         counts_: right predictions of the last round, by client, domain and class.
         shape: channels, height and width of an image; like the next, there once fitted or loaded.
         class_names: names of the classes.
@@ -64,6 +69,7 @@ class Learner:
     def __init__(self, method: str = "pfpl", **settings: Any) -> None:
         self.config: Config = resolve(method, **settings)
         self.rounds_ = pd.DataFrame()
+        self.stages_: pd.DataFrame | None = None
         self._state: State | None = None
         self._method: Method | None = None
 
@@ -85,21 +91,23 @@ class Learner:
             InputError: if files are missing or damaged or the partition is impossible.
         """
         run = self.config.run
-        self.images = load_images(self.config) if images is None else images
-        self.partition: Partition = self.config.partition.split(self.images, run.seed)
+        images = load_images(self.config) if images is None else images
+        self.images, surrogate = prepared(images, self.config)
+        self.partition: Partition | TaskStream = self.config.partition.split(self.images, run.seed)
         self._describe(self.images)
-        self._method = build_method(self.config, self.shape, len(self.class_names))
-        federation = Federation(
+        self._method = build_method(self.config, self.shape, len(self.class_names), surrogate)
+        stream = TaskStream.of(self.partition)
+        federation = ImageFederation(
             self._method,
-            client_data(self.images, self.partition.train),
+            Stream([client_data(self.images, ids) for ids in stream.train], stream.order),
             seed=run.seed,
             device=pick_device(run.device),
             cohort_size=run.cohort or None,
             uplink=self.config.uplink,
             workers=run.workers or torch.get_num_threads(),
         )
-        test = client_data(self.images, self.partition.test).to(federation.device)
-        judge = Judge(federation, test, len(self.images.domain_names), run.test_every)
+        by_stage = stream is self.partition
+        judge = Judge(federation, stream, self.images, run.test_every, by_stage=by_stage)
 
         def each_round(report: RoundReport) -> None:
             judge(report)
@@ -108,7 +116,7 @@ class Learner:
 
         federation.run(each_round)
         self._state = federation.ready()
-        self.rounds_, self.counts_ = judge.table(), judge.counts
+        self.rounds_, self.stages_, self.counts_ = judge.table(), judge.stages(), judge.counts
         return self
 
     def _describe(self, images: ImageSet) -> None:
@@ -122,7 +130,7 @@ class Learner:
             view: one of the method's models; by default its first.
             mask: `all classes` or `own classes`, from which a prediction may choose.
         """
-        return self.counts_.accuracy(view or self._fitted()[0].views[0], mask)
+        return self.counts_.accuracy(view or self.fitted()[0].views[0], mask)
 
     def predict(self, images: Tensor, client: int, view: str | None = None) -> np.ndarray:
         """Classes that a client's model predicts.
@@ -138,7 +146,7 @@ class Learner:
         Raises:
             InputError: if the images have another shape or there is no such client.
         """
-        method, state = self._fitted()
+        method, state = self.fitted()
         n = len(state.clients)
         if images.shape[1:] != self.shape or images.dtype != torch.uint8:
             raise InputError(
@@ -157,7 +165,12 @@ class Learner:
         ]
         return np.asarray(self.class_names)[torch.cat(parts).numpy()]
 
-    def _fitted(self) -> tuple[Method, State]:
+    def fitted(self) -> tuple[Method, State]:
+        """The method, and the state that predicts.
+
+        Raises:
+            InputError: if it is neither fitted nor loaded.
+        """
         if self._method is None or self._state is None:
             raise InputError("this learner is not fitted; call fit or Learner.load first")
         return self._method, self._state
@@ -171,7 +184,7 @@ class Learner:
         Returns:
             The folder.
         """
-        method, state = self._fitted()
+        method, state = self.fitted()
         folder = Path(folder)
         about = {
             "format": FORMAT,
@@ -215,67 +228,46 @@ class Learner:
         return self
 
 
-class Judge:
-    """Judges every round, or some, on the clients' test images.
-
-    Args:
-        federation: whose state is judged.
-        test: test images of each client.
-        n_domains: domains, over all clients.
-        every: rounds from one judgement to the next; the last round is always judged.
-
-    Attributes:
-        counts: of the last round that was judged.
-    """
-
-    counts: Counts
-
-    def __init__(
-        self, federation: Federation, test: ClientData, n_domains: int, every: int
-    ) -> None:
-        self._federation, self._test, self._every = federation, test, every
-        self._own = own_classes(federation.train, federation.method.task.n_keys)
-        self._n_domains = n_domains
-        self._rows: list[dict[str, float]] = []
-
-    def __call__(self, report: RoundReport) -> None:
-        """Judge the round that this report is of."""
-        f = self._federation
-        last = report.round == f.method.training.rounds * len(f.stream)
-        if last or report.round % self._every == 0:
-            self.counts = evaluate(
-                f.method, f.ready(), self._test, self._own, self._n_domains, f.cohort_size
-            )
-            views = self.counts.views
-            row = {column(v, m): self.counts.accuracy(v, m) for v in views for m in MASKS}
-            self._rows.append({"round": report.round, **row})
-
-    def table(self) -> pd.DataFrame:
-        """The rounds' reports beside their accuracies, NaN where a round was not judged."""
-        reports = pd.DataFrame(self._federation.history()).drop(columns="validation_loss")
-        return reports.merge(pd.DataFrame(self._rows), on="round", how="left")
-
-
-def column(view: str, mask: str) -> str:
-    """Name of a model's accuracy in the table of rounds.
-
-    >>> column("personal", "own classes")
-    'accuracy (personal, own classes)'
-    """
-    return f"accuracy ({view}, {mask})"
-
-
 def load_images(config: Config) -> ImageSet:
     """The images that the settings name, at their size."""
     data = config.data
     return load(data.data, data.images, size=data.size or None)
 
 
-def build_method(config: Config, shape: tuple[int, int, int], n_classes: int) -> Method:
-    """The configured method with a new model for images of this shape."""
+def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | None]:
+    """The images that clients share, with a long tail where asked for, and the server's own.
+
+    Args:
+        images: the whole set.
+        config: settings of the run.
+    """
+    data, seed = config.data, config.run.seed
+    surrogate = None
+    if data.surrogate:
+        images, surrogate = hold_out(images, data.surrogate, seed)
+    return long_tailed(images, data.imbalance, seed), surrogate
+
+
+def build_method(
+    config: Config,
+    shape: tuple[int, int, int],
+    n_classes: int,
+    surrogate: ImageSet | None = None,
+) -> Method:
+    """The configured method with a new model for images of this shape.
+
+    Args:
+        config: settings of the run.
+        shape: channels, height and width of an image.
+        n_classes: classes, over all clients.
+        surrogate: images that the server has.
+    """
     model = MODELS[config.run.model]
     population = Population(lambda: model(shape, n_classes, config.model_options), config.run.seed)
-    task = Classification(n_classes)
+    batch = None
+    if surrogate is not None:
+        batch = {"x": surrogate.images[None], "y": surrogate.labels[None]}
+    task = Classification(n_classes, batch)
     return find_method(config.method)(population, task, config.training, config.method_options)
 
 

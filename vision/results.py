@@ -5,7 +5,8 @@ A run folder holds
 - `run.json`: settings, data, versions, seconds; written last, so its presence says "complete";
 - `metrics.csv`: one row an accuracy, long form, columns `METRIC_COLUMNS`;
 - `rounds.csv`: one row a round: losses, bytes, seconds, accuracy by model and mask;
-- `partition.csv`: images by client, part, domain and class;
+- `partition.csv`: images by client, part, (stage,) domain and class;
+- `stages.csv`: of a task stream, right predictions by round, stage, model, mask and client;
 - `model/`: what `Learner.load` reads.
 """
 
@@ -20,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.errors import choose
+from data_prep.errors import InputError, choose
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.run_folder import (
     check_new,
@@ -30,7 +31,8 @@ from stforecast.federated.run_folder import (
     write_csv,
 )
 from vision.evaluation import MASKS, last_best_mean
-from vision.learner import Learner, column
+from vision.judge import column, last_stage
+from vision.learner import Learner
 
 COMMAND = "stforecast vision run"
 
@@ -77,10 +79,20 @@ class ImageRun:
         """`partition.csv`."""
         return pd.read_csv(self.folder / "partition.csv", dtype={"class": str})
 
+    def stages(self) -> pd.DataFrame:
+        """`stages.csv`, for `vision.streams.measures`.
+
+        Raises:
+            InputError: if the run had no task stream.
+        """
+        if "stages" not in self.about:
+            raise InputError(f"{self.folder}: has no stages; run it with a task stream")
+        return pd.read_csv(self.folder / "stages.csv")
+
     def accuracy(
         self, selection: str = "last", view: str | None = None, mask: str = MASKS[0]
     ) -> float:
-        """Mean over clients of the test accuracy.
+        """Mean over clients of the test accuracy; of a task stream, after its last stage.
 
         Args:
             selection: `last` round, `best` round (by the test itself) or mean of the `last ten`.
@@ -90,7 +102,7 @@ class ImageRun:
         Raises:
             InputError: for an unknown selection.
         """
-        accuracies = self.rounds()[column(view or self.views[0], mask)].dropna()
+        accuracies = last_stage(self.rounds())[column(view or self.views[0], mask)].dropna()
         found = last_best_mean(accuracies.tolist())
         if selection not in found:
             raise choose("selection", selection, found)
@@ -128,18 +140,22 @@ def run(
     write_csv(_metrics(learner), out / "metrics.csv")
     write_csv(learner.rounds_, out / "rounds.csv")
     write_csv(learner.partition.table(images), out / "partition.csv")
+    facts = dict(facts or {})
+    if learner.stages_ is not None:
+        write_csv(learner.stages_, out / "stages.csv")
+        facts |= {"stages": int(learner.stages_["stage"].max()) + 1}
     about = {
         "task": "images",
         "settings": learner.config.flat(),
         "label": label or method,
-        **(facts or {}),
+        **facts,
         "views": learner.counts_.views,
         "data": images.name,
         "source": images.source,
         "images": len(images),
         "classes": images.class_names,
         "domains": images.domain_names,
-        "clients": len(learner.partition.train),
+        "clients": len(learner.counts_.total),
         "seconds": round(time.perf_counter() - start, 3),
     }
     write_about(out, about)
@@ -155,7 +171,7 @@ def _metrics(learner: Learner) -> pd.DataFrame:
         "class": counts.total.sum((0, 1)),
     }
     names = {
-        "client": range(len(learner.partition.train)),
+        "client": range(len(counts.total)),
         "domain": images.domain_names,
         "class": images.class_names,
     }
@@ -163,7 +179,8 @@ def _metrics(learner: Learner) -> pd.DataFrame:
     for view in counts.views:
         for mask in MASKS:
             base = {"view": view, "mask": mask, "client": "all", "domain": "all", "class": "all"}
-            selections = last_best_mean(learner.rounds_[column(view, mask)].dropna().tolist())
+            judged = last_stage(learner.rounds_)[column(view, mask)].dropna()
+            selections = last_best_mean(judged.tolist())
             everything = int(counts.total.sum())
             rows += [
                 {**base, "selection": s, "accuracy": a, "samples": everything}

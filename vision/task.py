@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,9 +16,12 @@ class Classification:
 
     Attributes:
         n_keys: classes, over all clients.
+        surrogate: images `x` `(1, samples, …)` that the server has, with their classes `y`, or
+            None; as many of each class.
     """
 
     n_keys: int
+    surrogate: Batch | None = field(default=None, repr=False, compare=False)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """Mean cross-entropy of each client over its batch."""

@@ -81,12 +81,35 @@ def list_command(what: str) -> None:
     click.echo(LISTS[what]())
 
 
+@click.command(context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option("--images", type=PATH, help="Folder of the images' files, if it has moved.")
+def diagnose(run: Path, images: Path | None) -> None:
+    """Check PFPL's convergence conditions on a finished run.
+
+    One more round of local training estimates the constants of the paper's Corollary 1; a client
+    whose weight or learning rate lies above the printed limit violates its conditions.
+    """
+    from tabulate import tabulate
+
+    from vision.convergence import diagnose_run
+
+    table = diagnose_run(run, images)
+    click.echo(tabulate(table, headers="keys", showindex=False, floatfmt=".3g"))
+    for what, most in (("lam", "most_lam"), ("lr", "most_lr")):
+        holds = (table[what] < table[most]).sum()
+        click.echo(f"{what} below {most}: {holds} of {len(table)} clients")
+    click.echo(
+        "L2 is measured on one round, so the limits are upper bounds; see vision.convergence"
+    )
+
+
 @click.group(context_settings=HELP)
 def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
 
 
-for command in (run_command, plot, list_command):
+for command in (run_command, plot, diagnose, list_command):
     vision.add_command(command)
 
 COMMANDS = (vision,)

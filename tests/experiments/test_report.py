@@ -63,10 +63,12 @@ def test_errors_on_other_test_parts_stand_in_tables_of_their_own(make_run, other
 
 
 def test_pooled_methods_are_marked_and_methods_without_rounds_send_nothing(make_run):
-    runs = [make_run(m, federated=m == "solo") for m in ("solo", "ridge", "boosting")]
+    names = ("solo", "central", "ridge", "boosting")
+    runs = [make_run(m, federated=m in names[:2]) for m in names]
     text = results_table(runs, {})
     assert [(row[0], row[6]) for row in cells(text)[1:]] == [
         ("solo", "100 / 200"),
+        ("central †", "-"),
         ("ridge", "-"),
         ("boosting †", "-"),
     ]
@@ -155,4 +157,6 @@ def test_the_methods_table_is_markdown_of_every_method():
     rows = cells(methods_table())
     assert [row[0] for row in rows[1:]] == [f"`{m}`" for m in [*methods("stforecast"), *BASELINES]]
     pooled = {row[0] for row in rows if row[2] == "yes"}
-    assert pooled == {f"`{name}`" for name, b in BASELINES.items() if b.pooled}
+    known = {**methods("stforecast"), **BASELINES}
+    assert pooled == {f"`{name}`" for name, method in known.items() if method.pooled}
+    assert {"`central`", "`boosting`"} <= pooled

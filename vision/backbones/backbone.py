@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from data_prep.errors import InputError
 from vision.backbones.cache import DIGEST, FeatureCache, digests_of
 from vision.backbones.vit import ViT
-from vision.models.pixels import Pixels
 
 Pool = Literal["cls", "mean"]
+Precision = Literal["float32", "bfloat16"]
 Read = Literal["feature", "prompts"]
 
 TOKENS = -1
@@ -46,6 +46,8 @@ class Backbone:
         pool: the feature: the class token (`cls`) or the mean of the patch tokens (`mean`).
         mean: of each colour over the images it was trained on, on a scale of 0 to 1.
         std: likewise.
+        precision: of the arithmetic inside: `float32`, or `bfloat16`, twice as fast where the
+            processor has it, at an error of about 1 % of a feature.
         cache: folder in which features are kept from run to run, None for memory only.
 
     Attributes:
@@ -64,6 +66,7 @@ class Backbone:
         pool: Pool = "cls",
         mean: Sequence[float] = (0.5,),
         std: Sequence[float] = (0.5,),
+        precision: Precision = "float32",
         cache: Path | None = None,
     ) -> None:
         patch = vit.geometry.patch
@@ -73,9 +76,9 @@ class Backbone:
                 f"of {patch}"
             )
         self._vit = vit.eval().requires_grad_(False)
-        self._pixels = Pixels(mean, std)
-        self._size, self._pool = input_size, pool
-        self.width, self.depth = vit.geometry.width, vit.geometry.depth
+        self._mean, self._std = (torch.tensor(v).view(-1, 1, 1) for v in (mean, std))
+        self._size, self._pool, self._precision = input_size, pool, precision
+        self.width, self.depth = vit.geometry.width, len(vit.blocks)
         folder = cache / self.fingerprint() if cache else None
         self._queries = FeatureCache(self.width, folder)
         self._prompted = FeatureCache(self.width, limit=PROMPTED)
@@ -87,8 +90,8 @@ class Backbone:
     def fingerprint(self) -> str:
         """Digest of all that decides a feature: weights, input size, pooling, normalisation."""
         digest = hashlib.blake2b(digest_size=DIGEST)
-        pixels = [self._pixels.mean.tolist(), self._pixels.std.tolist()]
-        digest.update(repr((self._size, self._pool, pixels)).encode())
+        pixels = (self._mean.tolist(), self._std.tolist())
+        digest.update(repr((self._size, self._pool, self._precision, *pixels)).encode())
         for name, t in sorted(self._vit.state_dict().items()):
             digest.update(name.encode() + t.cpu().numpy().tobytes())
         return digest.hexdigest()
@@ -137,8 +140,9 @@ class Backbone:
         self, cache: FeatureCache, images: Tensor, inputs: Mapping[int, Tensor], read: Read
     ) -> Tensor:
         digests = digests_of(images, *inputs.values(), salt=read)
-        rows = dict(zip(digests, cache.get(digests), strict=True))
-        if missing := [d for d, row in rows.items() if row is None]:
+        found = zip(digests, cache.get(digests), strict=True)
+        rows = {d: row for d, row in found if row is not None}
+        if missing := list(dict.fromkeys(d for d in digests if d not in rows)):
             first = {d: i for i, d in reversed(list(enumerate(digests)))}
             where = torch.tensor([first[d] for d in missing], device=images.device)
             features = self._in_chunks(
@@ -161,7 +165,9 @@ class Backbone:
         prompts, first = inputs.get(TOKENS), self._vit.geometry.prefix
         prefixes = {i: (t[:, 0], t[:, 1]) for i, t in inputs.items() if i != TOKENS}
         pixels = self._prepared(images)
-        tokens = self._vit.to(images.device)(pixels, prompts, prefixes)
+        narrow = self._precision == "bfloat16"
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=narrow):
+            tokens = self._vit.to(images.device)(pixels, prompts, prefixes).to(pixels.dtype)
         patches = first if prompts is None else first + prompts.shape[1]
         if read == "prompts":
             return tokens[:, first:patches].mean(1)
@@ -169,11 +175,13 @@ class Backbone:
 
     def _prepared(self, images: Tensor) -> Tensor:
         """RGB pixels of the size and scale that the network knows."""
-        images = images.float() / 255 if images.dtype == torch.uint8 else images
+        scale = 255 if images.dtype == torch.uint8 else 1
+        images = images.to(self._vit.cls_token.dtype) / scale
         size = (self._size, self._size)
         if images.shape[2:] != size:
             images = F.interpolate(images, size, mode="bilinear", antialias=True)
-        return self._pixels(images).expand(-1, 3, -1, -1)
+        images = (images - self._mean.to(images.device)) / self._std.to(images.device)
+        return images.expand(-1, 3, -1, -1)
 
 
 def _flat(t: Tensor, inner: int) -> Tensor:

@@ -21,8 +21,9 @@ DIGEST = 16
 class FeatureCache:
     """Vectors under digests; safe to use from several threads.
 
-    On disk each addition is a `.npy` file of its own, of records `(digest, feature)`, named by its
-    digests: nothing is rewritten, and runs may share a folder at the same time.
+    On disk, in single precision, each addition is a `.npy` file of its own, of records
+    `(digest, feature)`, named by its digests: nothing is rewritten, and runs may share a folder at
+    the same time.
 
     Args:
         width: length of a vector.
@@ -51,7 +52,7 @@ class FeatureCache:
 
     def add(self, digests: Sequence[bytes], features: Tensor) -> None:
         """Keep vectors `(n, width)`."""
-        rows = features.detach().float().cpu().clone()
+        rows = features.detach().cpu().clone()
         with self._lock:
             self._rows.update(zip(digests, rows, strict=True))
             surplus = len(self._rows) - self._limit if self._limit else 0

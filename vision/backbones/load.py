@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from data_prep.errors import InputError
-from vision.backbones.backbone import Backbone, Pool
+from vision.backbones.backbone import Backbone, Pool, Precision
 from vision.backbones.vit import Geometry, ViT, geometry_of
 from vision.torchvision_ops import torchvision_models
 
@@ -40,6 +40,7 @@ def load_backbone(
     pool: Pool = "cls",
     blocks: int = 0,
     normalisation: Normalisation | None = None,
+    precision: Precision = "float32",
     cache: str | Path | None = None,
 ) -> Backbone:
     """A frozen backbone.
@@ -53,6 +54,7 @@ def load_backbone(
         pool: class token or mean of the patch tokens.
         blocks: use only so many blocks; 0 uses all.
         normalisation: of pixels; by default timm's own, or `imagenet` for a weight file.
+        precision: of the arithmetic inside.
         cache: folder in which features are kept from run to run.
 
     Raises:
@@ -74,6 +76,7 @@ def load_backbone(
         pool=pool,
         mean=mean,
         std=std,
+        precision=precision,
         cache=Path(cache) if cache else None,
     )
 
@@ -145,6 +148,6 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
         ) from e
     if not isinstance(model, timm.models.VisionTransformer):
         raise InputError(f"{name} is a {type(model).__name__}; take a plain Vision Transformer")
-    config = model.pretrained_cfg
-    heads = model.blocks[0].attn.num_heads
+    timm_model: Any = model
+    config, heads = timm_model.pretrained_cfg, timm_model.blocks[0].attn.num_heads
     return dict(model.state_dict()), heads, tuple(config["mean"]), tuple(config["std"])

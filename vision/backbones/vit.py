@@ -84,7 +84,7 @@ class ViT(nn.Module):
         patches = self.patch_embed["proj"](images)
         height, width = patches.shape[2:]
         tokens = patches.flatten(2).mT
-        first = [self.cls_token] if self.reg_token is None else [self.cls_token, self.reg_token]
+        first = (self.cls_token,) if self.reg_token is None else (self.cls_token, self.reg_token)
         head = torch.cat(first, dim=1).expand(len(images), -1, -1)
         own, grid = self.positions(height, width)
         return torch.cat([head + own, tokens + grid], dim=1)

@@ -95,8 +95,9 @@ class PFPL(Method):
         """
         if "prototypes" not in server:
             return {}
-        mixed = mixtures(server["prototypes"], server["known"], self.options)
-        return {"mixtures": mixed[to.ids], "held": server["known"][to.ids]}
+        prototypes, known = server["prototypes"], server["known"]
+        ids = to.ids.to(known.device)
+        return {"mixtures": mixtures(prototypes, known, ids, self.options), "held": known[ids]}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train, averaging the features of the last epoch on the way."""
@@ -140,35 +141,34 @@ class PFPL(Method):
         return self.population.decode(state, features)
 
 
-def mixtures(prototypes: Tensor, known: Tensor, options: PFPLOptions) -> Tensor:
-    """Personalised prototypes (Eq. 4).
+def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions) -> Tensor:
+    """Personalised prototypes of some clients (Eq. 4).
 
     Args:
-        prototypes: `(clients, keys, d)`.
+        prototypes: `(clients, keys, d)` local prototypes of all clients.
         known: `(clients, keys)` whether a client holds the class.
+        of: `(n,)` ids of the clients that mix.
         options: α and the weights.
 
     Returns:
-        `(clients, keys, d)`, zeros for classes that a client does not hold.
+        `(n, keys, d)`, zeros for classes that a client does not hold.
     """
-    p = prototypes.transpose(0, 1)  # A class at a time: (keys, clients, d).
-    distance = torch.cdist(p, p).square()
-    held = known.T
-    itself = torch.eye(len(known), dtype=torch.bool, device=p.device)
-    others = held[:, None, :] & held[:, :, None] & ~itself
-    weight = {
-        "inverse": lambda: 1 / (distance + EPS),
-        "softmax": lambda: torch.softmax(
-            (-distance / options.temperature).masked_fill(~others, -torch.inf), -1
-        ).nan_to_num(),
-        "as_printed": lambda: distance,
-    }[options.weights]()
-    weight = torch.where(others, weight, 0.0)
+    p, held = prototypes.transpose(0, 1), known.T  # A class at a time: (keys, clients, d).
+    own = p[:, of]
+    distance = torch.cdist(own, p, compute_mode="donot_use_mm_for_euclid_dist").square()
+    itself = of[:, None] == torch.arange(len(known), device=of.device)
+    others = held[:, None, :] & held[:, of, None] & ~itself
+    if options.weights == "softmax":
+        logits = (-distance / options.temperature).masked_fill(~others, -torch.inf)
+        weight = logits.softmax(-1).nan_to_num()  # NaN where there is no other client.
+    else:
+        weight = 1 / (distance + EPS) if options.weights == "inverse" else distance
+        weight = torch.where(others, weight, 0.0)
     total = weight.sum(-1, keepdim=True)
     mean = weight / total.clamp(min=torch.finfo(weight.dtype).tiny) @ p
-    mean = torch.where(total > 0, mean, p)
-    mixed = options.alpha * p + (1 - options.alpha) * mean
-    return torch.where(held[..., None], mixed, 0.0).transpose(0, 1)
+    mean = torch.where(total > 0, mean, own)
+    mixed = options.alpha * own + (1 - options.alpha) * mean
+    return torch.where(held[:, of, None], mixed, 0.0).transpose(0, 1)
 
 
 def batch_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:

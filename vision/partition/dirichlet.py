@@ -26,21 +26,21 @@ class Dirichlet(Partitioner):
     1909.06335, in the form of Yurochkin et al., ICML 2019, arXiv 1905.12022.
 
     Attributes:
-        alpha: how alike clients are, above 0. At 100 every client has nearly the mix of the whole;
-            at 1 all divisions of a class are equally likely; at 0.1 most of a class lies with one
-            or two clients, and most clients know one to three classes of ten.
+        concentration: α, how alike clients are, above 0. At 100 every client has nearly the mix of
+            the whole; at 1 all divisions of a class are equally likely; at 0.1 most of a class lies
+            with one or two clients, and most clients know one to three classes of ten.
         min_samples: fewest training images of a client. All proportions of a pool are drawn again
             until each client has so many, at most 200 times.
     """
 
     name: ClassVar[str] = "dirichlet"
 
-    alpha: float = 0.5
+    concentration: float = 0.5
     min_samples: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(self, positive=("alpha", "min_samples"))
+        check_options(self, positive=("concentration", "min_samples"))
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
         """Draw proportions until all clients have enough, then cut each class by them."""
@@ -55,7 +55,7 @@ class Dirichlet(Partitioner):
         numbers = np.random.default_rng(rng.initial_seed())
         fewest = 0
         for _ in range(DRAWS):
-            shares = numbers.dirichlet(np.full(n, self.alpha), len(members))
+            shares = numbers.dirichlet(np.full(n, self.concentration), len(members))
             cuts = np.rint(shares.cumsum(1) * sizes[:, None]).astype(np.int64)[:, :-1]
             counts = np.diff(cuts, axis=1, prepend=0, append=sizes[:, None])
             fewest = max(fewest, int(counts.sum(0).min()))
@@ -63,10 +63,10 @@ class Dirichlet(Partitioner):
                 break
         else:
             raise InputError(
-                f"dirichlet with alpha {self.alpha:g}: in {DRAWS} draws for {n} clients and "
-                f"{len(pool.train)} training images of {pool.domain}, the poorest client never had "
-                f"more than {fewest}; ask for a larger alpha, fewer clients or min_samples below "
-                f"{self.min_samples}"
+                f"dirichlet with concentration {self.concentration:g}: in {DRAWS} draws for {n} "
+                f"clients and {len(pool.train)} training images of {pool.domain}, the poorest "
+                f"client never had more than {fewest}; ask for a larger concentration, fewer "
+                f"clients or min_samples below {self.min_samples}"
             )
         pieces = [ids.tensor_split(cut.tolist()) for ids, cut in zip(members, cuts, strict=True)]
         return [torch.cat([piece[i] for piece in pieces]) for i in range(n)]

@@ -1,4 +1,4 @@
-"""Figures of finished image runs, for `stforecast vision plot`: every function in `PLOTS` makes one."""
+"""Figures of finished image runs: every function in `PLOTS` makes one for `vision plot`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
+from vision.plots.comparisons import bars, sweep
+from vision.plots.curves import communication, rounds
 from vision.plots.partition import partition
+from vision.plots.prototypes import prototypes
 
-__all__ = ["PLOTS", "partition"]
+__all__ = ["PLOTS", "bars", "communication", "partition", "prototypes", "rounds", "sweep"]
 
-PLOTS: Mapping[str, Callable[..., Figure]] = {}
+PLOTS: Mapping[str, Callable[..., Figure]] = {
+    plot.__name__: plot for plot in (partition, rounds, bars, sweep, communication, prototypes)
+}
 """Every figure by name; each takes runs and options of its own."""

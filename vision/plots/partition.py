@@ -10,20 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from vision.datasets.image_set import ImageSet
-from vision.partition.base import Partition
-
-TWO_COLUMNS = 7.16
-"""Width in inches of both columns of a two-column paper (IEEE)."""
-
-TEXT, SMALL = 8, 7
-"""Font sizes in points."""
+from vision.plots.style import COLORS, SMALL, TEXT, TWO_COLUMNS
+from vision.results import ImageRun
 
 SIDE_BY_SIDE = 20
 """Most classes for which the two panels stand side by side."""
-
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
-"""Told apart by all kinds of colour vision (Okabe and Ito, jfly.uni-koeln.de/color)."""
 
 MARKERS = ("s", "o", "D", "^")
 """More domains than colours differ in their markers."""
@@ -34,7 +25,7 @@ FULL = 0.92
 PARTS = {"train": "training", "test": "test"}
 
 
-def partition(parts: Partition, images: ImageSet, *, width: float = TWO_COLUMNS) -> Figure:
+def partition(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Who has what: clients × classes, training and test.
 
     A marker's area is the number of images, its colour the domain. Where clients have images of
@@ -43,28 +34,45 @@ def partition(parts: Partition, images: ImageSet, *, width: float = TWO_COLUMNS)
     for each client.
 
     Args:
-        parts: the partition.
-        images: the set that was split.
+        runs: finished runs; the first is drawn.
         width: width of the figure in inches.
     """
-    table = parts.table(images)
-    n_clients, n_classes = len(parts.train), len(images.class_names)
-    n_columns = 2 if n_classes <= SIDE_BY_SIDE else 1
+    run, about = runs[0], runs[0].about
+    return division(run.partition(), about["classes"], about["domains"], about["clients"], width)
+
+
+def division(
+    table: pd.DataFrame,
+    classes: Sequence[str],
+    domains: Sequence[str],
+    n_clients: int,
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """The figure of a partition's table, before any training.
+
+    Args:
+        table: what `Partition.table` gives.
+        classes: names of the classes.
+        domains: names of the domains.
+        n_clients: number of clients.
+        width: width of the figure in inches.
+    """
+    n_columns = 2 if len(classes) <= SIDE_BY_SIDE else 1
     n_rows = 2 // n_columns
-    height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + _name_height(images.class_names) + 0.35
+    height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + _name_height(classes) + 0.35
     fig = Figure(figsize=(width, height), layout="constrained")
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
         rows = table[table["part"] == part]
-        _name_axes(ax, images.class_names, _client_names(table, n_clients))
+        _name_axes(ax, classes, _client_names(table, n_clients))
         ax.label_outer()
         total, most = rows["samples"].sum(), rows["samples"].max()
         ax.set_title(f"{title}: {total:,} samples, largest marker {most:,}", fontsize=TEXT)
-    _add_legend(fig, images.domain_names)
+    _add_legend(fig, domains)
     # Sizes of markers are in points, so the layout must stand before they are drawn.
     fig.draw_without_rendering()
     for ax, part in zip(axes, PARTS, strict=True):
-        _draw(ax, table[table["part"] == part], images)
+        _draw(ax, table[table["part"] == part], classes, domains)
     return fig
 
 
@@ -95,12 +103,11 @@ def _name_axes(ax: Axes, classes: Sequence[str], clients: Sequence[str]) -> None
     ax.set_axisbelow(True)
 
 
-def _draw(ax: Axes, rows: pd.DataFrame, images: ImageSet) -> None:
+def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequence[str]) -> None:
     """Put a marker into each cell, or into a part of it for each domain."""
     several = rows.groupby("client")["domain"].nunique().gt(1).any()
-    domains = images.domain_names
     box, points = ax.get_window_extent(), 72 / ax.figure.dpi
-    width = box.width * points / len(images.class_names)
+    width = box.width * points / len(classes)
     height = box.height * points / len(ax.get_yticks())
     side, n_columns = _places(width, height, len(domains) if several else 1)
     n_rows = math.ceil(len(domains) / n_columns) if several else 1
@@ -108,7 +115,7 @@ def _draw(ax: Axes, rows: pd.DataFrame, images: ImageSet) -> None:
     for d, domain in enumerate(domains):
         own = rows[rows["domain"] == domain]
         row, column = divmod(d, n_columns) if several else (0, 0)
-        x = own["class"].map(images.class_names.index) + (column + 0.5) / n_columns - 0.5
+        x = own["class"].map(list(classes).index) + (column + 0.5) / n_columns - 0.5
         y = own["client"] + (row + 0.5) / n_rows - 0.5
         color, marker = _look(d)
         sizes = ((FULL * side) ** 2 * own["samples"] / most).clip(lower=1)

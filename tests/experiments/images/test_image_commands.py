@@ -1,0 +1,74 @@
+"""The commands for images as a stranger types them."""
+
+import pytest
+
+from experiments.cli import main
+
+TINY = [
+    "--clients", "3", "--rounds", "1", "--size", "8", "--channels", "4", "--share", "0.3",
+    "--batch-size", "64", "--workers", "1",
+]  # fmt: skip
+
+
+def call(capsys, *args):
+    with pytest.raises(SystemExit) as e:
+        main([str(a) for a in args])
+    out, err = capsys.readouterr()
+    return e.value.code or 0, out, err
+
+
+def test_run_plot_diagnose(capsys, tmp_path):
+    run, figure = tmp_path / "run", tmp_path / "rounds.png"
+    code, out, _ = call(capsys, "vision", "run", "--out", run, *TINY)
+    assert code == 0
+    assert "personal" in out
+    assert "nearest" in out
+    assert "a client sends" in out
+    assert call(capsys, "vision", "plot", "rounds", run, "--out", figure)[0] == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    code, out, _ = call(capsys, "vision", "diagnose", run)
+    assert code == 0
+    assert "of 3 clients" in out
+
+
+def test_help_describes_every_option(capsys):
+    code, out, _ = call(capsys, "vision", "run", "--help", "--partition", "dirichlet")
+    assert code == 0
+    assert "Number of clients." in out
+    assert "--min-samples" in out
+    assert "--ways" not in out
+
+
+@pytest.mark.parametrize("what", ["methods", "data", "partitions", "models"])
+def test_lists(capsys, what):
+    code, out, _ = call(capsys, "vision", "list", what)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 100
+    known = {"methods": "pfpl", "data": "usps", "partitions": "n-way", "models": "resnet18"}
+    assert known[what] in out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--method", "fuels"], "unknown method 'fuels'"),
+        (["--model", "vgg"], "unknown model 'vgg'"),
+        (["--partition", "fair"], "unknown partition 'fair'"),
+        (["--data", "mnst"], "unknown image data set 'mnst'"),
+        (["--data", "mnist"], "mnist"),
+        (["--alpha", "2"], "alpha is 2.0; it must be in [0, 1]"),
+        (["--ways", "30"], "ways is 30"),
+    ],
+)
+def test_mistakes_give_one_line(capsys, tmp_path, args, message):
+    code, _, err = call(capsys, "vision", "run", "--out", tmp_path / "r", *TINY, *args)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "r" / "run.json").exists()
+
+
+def test_bench_knows_both_kinds(capsys, write_grid, tmp_path):
+    code, _, err = call(capsys, "bench", write_grid(), "--out", tmp_path, "--service", "sms")
+    assert code == 2
+    assert "is a benchmark of images, which has no --service" in err

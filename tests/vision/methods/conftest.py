@@ -1,0 +1,159 @@
+"""A small federated classification task of images, and clients trained one by one to compare."""
+
+import pytest
+import torch
+from torch import nn
+
+from stforecast.federated.data import ClientData
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.population import PerClient, Population, SplitModel
+from stforecast.federated.rounds import Federation
+from stforecast.federated.training import Training
+from vision.backbones import TINY
+from vision.models.vit import FrozenViT, ViTOptions
+from vision.task import Classification
+
+IMAGE = (1, 2, 3)
+"""Channels, height and width."""
+
+N_INPUTS, WIDTH = 6, 5
+
+
+def random_images(sizes, n_classes, seed=0):
+    """Noisy images of each client's own version of the classes, the same for all seeds.
+
+    The first client lacks the last class, where there are more than two. Padding is NaN.
+    """
+    g = torch.Generator().manual_seed(seed)
+    n, longest = len(sizes), max(sizes)
+    y = torch.randint(n_classes, (n, longest), generator=g)
+    y[0] %= max(2, n_classes - 1)
+    fixed = torch.Generator().manual_seed(100)
+    common = 2 * torch.randn(n_classes, *IMAGE, generator=fixed)
+    own = common + 0.5 * torch.randn(n, n_classes, *IMAGE, generator=fixed)
+    x = own[torch.arange(n)[:, None], y] + torch.randn(n, longest, *IMAGE, generator=g)
+    real = torch.arange(longest) < torch.tensor(sizes)[:, None]
+    x = torch.where(real[..., None, None, None], x, torch.nan)
+    return ClientData({"x": x, "y": torch.where(real, y, 0)}, torch.tensor(sizes))
+
+
+def stacked_model(n_classes):
+    encoder = nn.Sequential(nn.Flatten(2), ClientLinear(N_INPUTS, WIDTH), nn.Tanh())
+    return SplitModel(encoder, ClientLinear(WIDTH, n_classes))
+
+
+def module_model(n_classes):
+    # A bias before batch normalisation has a gradient of rounding errors, which Adam blows up.
+    conv = nn.Conv2d(1, 2, (1, 2), bias=False)
+    encoder = nn.Sequential(conv, nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten())
+    return SplitModel(PerClient(encoder), ClientLinear(8, n_classes))
+
+
+def frozen_model(n_classes):
+    return FrozenViT(IMAGE, n_classes, ViTOptions(backbone=TINY, input_size=8))
+
+
+BUILDS = {"stacked": stacked_model, "module": module_model, "frozen": frozen_model}
+
+
+def default_build(method):
+    return "frozen" if method.defaults.get("model") == "vit" else "stacked"
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def n_classes():
+    return 4
+
+
+@pytest.fixture
+def make_data(n_classes):
+    return lambda sizes, seed=0: random_images(sizes, n_classes, seed)
+
+
+@pytest.fixture
+def federate(n_classes):
+    """Makes a federation: `federate(FedRoD, sizes=[8, 8], build="module", lr=0.1)`."""
+
+    def make(
+        method,
+        sizes=(8, 8, 8),
+        *,
+        build=None,
+        seed=1,
+        cohort_size=None,
+        device=None,
+        **settings,
+    ):
+        settings = {"rounds": 3, "epochs": 2, "batch_size": 4, "lr": 0.02, **settings}
+        population = Population(lambda: BUILDS[build or default_build(method)](n_classes), seed)
+        return Federation(
+            method(population, Classification(n_classes), Training(**settings)),
+            random_images(sizes, n_classes),
+            random_images(sizes, n_classes, seed=1),
+            seed=seed,
+            device=device or "cpu",
+            cohort_size=cohort_size,
+        )
+
+    return make
+
+
+class Alone:
+    """One client of a federation, with the model `stacked`, in plain tensors without a client axis.
+
+    Attributes:
+        params: leaf tensors under the population's names; each test brings its own optimiser.
+    """
+
+    def __init__(self, federation, client):
+        initial = federation.method.population.initial()
+        self.params = {name: t[0].clone().requires_grad_() for name, t in initial.items()}
+        self.size = int(federation.train.sizes[client])
+        self.data = {n: t[client, : self.size] for n, t in federation.train.tensors.items()}
+        self.batch_size = federation.method.training.batch_size
+
+    def batches(self, epochs):
+        for _ in range(epochs):
+            for start in range(0, self.size - self.batch_size + 1, self.batch_size):
+                yield {n: t[start : start + self.batch_size] for n, t in self.data.items()}
+
+    def encode(self, x, params=None):
+        p = params or self.params
+        return torch.tanh(x.flatten(1) @ p["encoder.1.weight"] + p["encoder.1.bias"])
+
+    def decode(self, features, params=None):
+        p = params or self.params
+        return features @ p["head.weight"] + p["head.bias"]
+
+    def receive(self, values):
+        with torch.no_grad():
+            for name, t in values.items():
+                self.params[name].copy_(t)
+
+    def values(self):
+        return {name: p.detach().clone() for name, p in self.params.items()}
+
+
+@pytest.fixture
+def alone():
+    """Makes the clients of a federation anew: `alone(federation)[1].params`."""
+    return lambda federation: [Alone(federation, i) for i in range(len(federation.train))]
+
+
+@pytest.fixture
+def mean_by_size():
+    """Weighted mean of models by the clients' samples."""
+
+    def mean(models, sizes):
+        total = sum(sizes)
+        return {
+            name: sum(n / total * m[name] for n, m in zip(sizes, models, strict=True))
+            for name in models[0]
+        }
+
+    return mean

@@ -1,0 +1,76 @@
+"""The contract of all federated methods, for those of images on a classification task."""
+
+import dataclasses
+import importlib.util
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import vision.methods  # noqa: F401  makes them known
+from stforecast.federated.method import methods
+
+METHODS = methods("vision")
+QUICK = {"fedgen": {"hidden": 16, "server_steps": 5}}
+"""Settings for which the contract needs less time."""
+VIEWS = {"personal", "global", "nearest", "fused"}
+
+
+def shared_tests():
+    """The tests of `tests/federated/test_contract.py`, whose fixtures this folder defines anew."""
+    path = Path(__file__).parents[2] / "federated" / "test_contract.py"
+    spec = importlib.util.spec_from_file_location("federated_contract", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: f for name, f in vars(module).items() if name.startswith("test_")}
+
+
+SHARED = shared_tests()
+del SHARED["test_it_describes_itself"]
+globals().update(SHARED)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    """Normalising a batch of four magnifies rounding beyond the contract's tolerance."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(params=METHODS)
+def method(request, monkeypatch):
+    found = METHODS[request.param]
+    quick = partial(found.Options, **QUICK.get(found.name, {}))
+    monkeypatch.setattr(found, "Options", quick)
+    return found
+
+
+@pytest.fixture(params=["stacked", "module"])
+def build(request, method):
+    if method.defaults.get("model") != "vit":
+        return request.param
+    if request.param == "module":
+        pytest.skip(f"{method.name} has a frozen backbone and is tested with that")
+    return "frozen"
+
+
+@pytest.fixture
+def n_classes():
+    return 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_describes_itself(name):
+    method = METHODS[name]
+    assert method.summary
+    assert method.paper
+    assert set(method.views) <= VIEWS
+    assert dataclasses.is_dataclass(method.Options)
+    assert method.Options.__dataclass_params__.frozen
+    assert method.Options() == method.Options()
+
+
+def test_the_shared_contract_is_used():
+    assert len(SHARED) > 10

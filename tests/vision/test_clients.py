@@ -1,0 +1,31 @@
+"""What the federated core gets of an image set."""
+
+import pytest
+import torch
+
+from data_prep.errors import InputError
+from vision.clients import client_data
+
+
+def test_clients_are_padded_at_the_end(grid):
+    images = grid()
+    data = client_data(
+        images, [torch.tensor([3, 83]), torch.tensor([50]), torch.tensor([1, 2, 20])]
+    )
+    assert data.sizes.tolist() == [2, 1, 3]
+    assert data.tensors["x"].shape == (3, 3, 1, 2, 2)
+    assert data.tensors["x"].dtype == torch.uint8
+    assert data.tensors["x"][:, :, 0, 1, 1].tolist() == [[3, 83, 0], [50, 0, 0], [1, 2, 20]]
+    assert data.tensors["y"].tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 1]]
+    assert data.tensors["domain"].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+
+
+def test_a_client_may_have_no_images(grid):
+    data = client_data(grid(), [torch.tensor([5]), torch.tensor([], dtype=torch.int64)])
+    assert data.sizes.tolist() == [1, 0]
+    assert data.tensors["x"][1].sum() == 0
+
+
+def test_there_must_be_a_client(grid):
+    with pytest.raises(InputError, match="no clients"):
+        client_data(grid(), [])

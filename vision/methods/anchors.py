@@ -1,0 +1,103 @@
+"""FedTA's anchors and prototypes as plain functions: mixing, contrast, selection.
+
+Yu et al., CVPR 2025, arXiv 2412.18355, Eq. 5, 9 and 10; see `vision.methods.fedta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from vision.methods.prompts import cosines
+
+UNKNOWN = -1e9
+"""Logit of a class without prototype: its share is 0, and gradients stay finite if all are such."""
+
+
+def mix(features: Tensor, anchors: Tensor, params: Mapping[str, Tensor], how: str) -> Tensor:
+    """F_TA of features and their anchors.
+
+    Args:
+        features: `(clients, batch, d)`.
+        anchors: likewise.
+        params: holds `anchor.order` `(clients, 2d)`, the order of the random mix.
+        how: `interleave` (f₀, a₀, f₁, a₁, …), `random` or `add`.
+
+    Returns:
+        `(clients, batch, 2d)`; `(clients, batch, d)` of the sum.
+
+    Example:
+        >>> f, a = torch.tensor([[[1, 2]]]), torch.tensor([[[3, 4]]])
+        >>> mix(f, a, {}, "interleave")
+        tensor([[[1, 3, 2, 4]]])
+    """
+    if how == "add":
+        return features + anchors
+    if how == "interleave":
+        return torch.stack([features, anchors], dim=-1).flatten(-2)
+    joined = torch.cat([features, anchors], dim=-1)
+    order = params["anchor.order"][:, None].expand(-1, joined.shape[1], -1)
+    return joined.gather(-1, order)
+
+
+def consistency_loss(
+    features: Tensor, classes: Tensor, prototypes: Tensor, known: Tensor, temperature: float
+) -> Tensor:
+    """Contrast of features with the global prototypes, on the unit sphere (Eq. 5).
+
+    Args:
+        features: F_TA, `(clients, batch, width)`.
+        classes: `(clients, batch)`.
+        prototypes: `(clients, n_classes, width)`.
+        known: `(clients, n_classes)` whether there is one; a sample of another class counts as 0.
+        temperature: τ.
+
+    Returns:
+        `(clients,)`, mean over the batch.
+    """
+    logits = cosines(features, prototypes) / temperature
+    shares = logits.masked_fill(~known[:, None], UNKNOWN).log_softmax(-1)
+    own = shares.gather(-1, classes[..., None])[..., 0]
+    return -torch.where(known.gather(1, classes), own, 0.0).mean(1)
+
+
+def prototype_scores(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Cosines with the prototypes `(clients, batch, n_classes)`, -inf for classes without one."""
+    return cosines(features, prototypes).masked_fill(~known[:, None], -torch.inf)
+
+
+def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tuple[Tensor, Tensor]:
+    """For each class the local prototype that is least like all local prototypes (Eq. 9 and 10).
+
+    Args:
+        local: `(clients, n_classes, width)`.
+        holders: `(clients, n_classes)` whether a client has the class.
+        same_class: similarity of two prototypes of one class, itself included: `one`, or
+            `exclude`d from the average.
+
+    Returns:
+        `(n_classes, width)`, and the average similarity of each `(n_classes,)`, infinite for a
+        class without holder.
+    """
+    label = holders.nonzero()[:, 1]
+    rows = local[holders]
+    similarity = cosines(rows[None], rows[None])[0]
+    same = label[:, None] == label
+    if same_class == "one":
+        average = similarity.masked_fill(same, 1.0).mean(1)
+    else:
+        others = (~same).sum(1).clamp(min=1)
+        average = similarity.masked_fill(same, 0.0).sum(1) / others
+    averages = torch.full(holders.shape, torch.inf, dtype=local.dtype, device=local.device)
+    averages[holders] = average
+    lowest, who = averages.min(0)
+    return local[who, torch.arange(len(who), device=local.device)], lowest
+
+
+def mean_prototypes(local: Tensor, holders: Tensor) -> Tensor:
+    """Plain mean of the holders' prototypes `(n_classes, width)`, zeros without holder."""
+    weight = holders.to(local.dtype)
+    total = torch.einsum("nc,ncd->cd", weight, local)
+    return total / weight.sum(0).clamp(min=1)[:, None]

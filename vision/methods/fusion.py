@@ -1,0 +1,66 @@
+"""FedTA's selective input knowledge fusion: pools of prompts distilled into one on the server.
+
+Yu et al., CVPR 2025, arXiv 2412.18355, Eq. 8; see `vision.methods.fedta`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stforecast.federated.training import Optimizer, Training, zero_moments
+from vision.backbones import Backbone
+from vision.methods.prompts import chosen_prompts, prompt_tokens
+
+
+def fused_pool(
+    backbone: Backbone,
+    pools: tuple[Tensor, Tensor],
+    images: Tensor,
+    *,
+    top_n: int,
+    training: Training,
+    epochs: int,
+    rng: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """One client's pool, trained to give the features that the others' give on average (Eq. 8).
+
+    Args:
+        backbone: the frozen network.
+        pools: prompts `(clients, pool, length, d)` and keys `(clients, pool, d)`, of at least two.
+        images: surrogate images `(m, channels, height, width)`; without any, nothing is trained.
+        top_n: prompts of an image.
+        training: batch size and optimiser; its moments start at zero.
+        epochs: over the images.
+        rng: draws the target and the batches.
+
+    Returns:
+        Prompts `(pool, length, d)` and keys `(pool, d)` of the target; keys are not trained.
+    """
+    prompts, keys = pools
+    target = int(torch.randint(len(prompts), (), generator=rng))
+    query = backbone.query(images)[None].expand(len(keys), -1, -1)
+    chosen = chosen_prompts(query, keys, top_n)
+    others = [i for i in range(len(prompts)) if i != target]
+    taught = [_features(backbone, prompts[i : i + 1], chosen[i : i + 1], images) for i in others]
+    mean = torch.stack(taught).mean(0) if len(images) else images.new_zeros(0)
+    pool = prompts[target : target + 1].clone().requires_grad_()
+    training = dataclasses.replace(training, schedule="constant")
+    optimizer = Optimizer({"pool": pool}, zero_moments({"pool": pool}, training), training)
+    with torch.enable_grad():
+        for _ in range(epochs):
+            order = torch.randperm(len(images), generator=rng).to(images.device)
+            for rows in order.split(training.batch_size) if len(images) else ():
+                tokens = prompt_tokens(pool, chosen[target : target + 1, rows])
+                features = backbone.prompted(images[None, rows], tokens)
+                optimizer.step(F.mse_loss(features[0], mean[rows])[None])
+    return pool.detach()[0], keys[target]
+
+
+def _features(backbone: Backbone, prompts: Tensor, chosen: Tensor, images: Tensor) -> Tensor:
+    """Features `(m, d)` of images under one client's prompts."""
+    with torch.no_grad():
+        return backbone.prompted(images[None], prompt_tokens(prompts, chosen))[0]

@@ -1,0 +1,245 @@
+"""GLDP: shared body, own heads, and prototypes that remember stages and help rare classes.
+
+Guo, Wang, Lin, Yang, Geng: STHFL: Spatio-Temporal Heterogeneous Federated Learning; Eq. 1 to 13 and
+Algorithm 1.
+
+In each stage a client trains its body for t epochs (Eq. 3), then its head for s (Eq. 4), both on
+
+    L = L_CE + λ L_LP + (1-λ) L_GP                                                        (Eq. 12)
+
+where L_LP keeps features like the client's own prototypes of former stages (Eq. 7, 8) and L_GP
+draws them to the global prototypes (Eq. 10). The server averages bodies evenly (Eq. 5). Both sides
+keep moving averages of prototypes (Eq. 9, 11). A round of the core is one stage of one of
+Algorithm 1's global rounds; the stages are the task stream's.
+
+Where the paper contradicts itself or is silent:
+
+- Eq. 7 is the divergence of two prototypes, Eq. 8 that of a prototype and a prediction, of unequal
+  widths. With `form="feature"`, each sample's features are compared with the prototype of its
+  class, both after a softmax over the features; with `head`, what the head makes of them, where the
+  prototype's side counts as a constant. Samples of classes without a prototype count as 0.
+- Eq. 10 weighs classes by their share of the client's samples. That is the mean over a batch of
+  each sample's error (`align="instance"`, as in the authors' later code), or of its class means'
+  errors by their share of the batch (`batch`).
+- Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once a stage. We do it
+  once, after the local epochs, with means over the last one: by default the head's, in which the
+  body rests, so they are those of the trained body (Eq. 6), as batch normalisation sees batches.
+- What is sent is C of Eq. 6, without the moving average; the later code sends the average and has
+  none on the server (`server_beta=0`).
+- "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
+  (`fedrep_order`, `body_epochs=25`).
+- Eq. 13 predicts the class of the nearest prototype: the client's (view `local`, GLDP-LP), among
+  the classes that it has had, or the global one (view `global`, GLDP-GP). Features are those of
+  the latest averaged body. A client without prototypes of its own predicts by the global ones.
+- Optimiser state stays with each parameter. Running statistics belong to the body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.federated.algebra import plain_mean
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Participants, Task
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Population
+from stforecast.federated.prototypes import (
+    PrototypeMeans,
+    by_key,
+    instance_distance,
+    nearest_prototype,
+)
+from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.training import Training
+from vision.methods.conditional import feature_width
+
+BODY, HEAD = "encoder.", "head."
+
+
+@dataclass(frozen=True)
+class GLDPOptions:
+    """Settings of GLDP.
+
+    Attributes:
+        lam: λ, share of the local relation L_LP against the global one L_GP, in [0, 1] (paper:
+            0.5). 0 leaves the global relation alone, 1 the local one.
+        relations: whether there are relations at all; without, only L_CE is learned.
+        beta: β, share of the old prototype in a client's moving average, in [0, 1] (paper: 0.5).
+        server_beta: the same on the server; by default `beta`.
+        body_epochs: t; the other local epochs, s, are the head's. By default a sixth of them, at
+            least one (paper: t + s = 30, t < s).
+        fedrep_order: train the head before the body.
+        form: what L_LP compares: `feature` or `head`.
+        align: what L_GP draws to the prototypes: every `instance` or the `batch` mean of each class.
+    """
+
+    lam: float = 0.5
+    relations: bool = True
+    beta: float = 0.5
+    server_beta: float | None = None
+    body_epochs: int | None = None
+    fedrep_order: bool = False
+    form: Literal["feature", "head"] = "feature"
+    align: Literal["instance", "batch"] = "instance"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        epochs = () if self.body_epochs is None else ("body_epochs",)
+        betas = ("beta",) if self.server_beta is None else ("beta", "server_beta")
+        check_options(self, positive=epochs, share=("lam", *betas))
+
+
+class GLDP(FedAvg):
+    """GLDP. A client's prototypes are its memory, the server's lie beside the body."""
+
+    name = "gldp"
+    summary = (
+        "shared body, own heads; local and global prototypes against forgetting and long tails"
+    )
+    paper = "Guo et al., 2025"
+    views: ClassVar[tuple[str, ...]] = ("local", "global", "personal")
+    Options = GLDPOptions
+    options: GLDPOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        body = self.options.body_epochs or max(1, round(training.epochs / 6))
+        if body > training.epochs:
+            raise InputError(f"body_epochs is {body}; there are {training.epochs} local epochs")
+        phases = [(BODY, body), (HEAD, training.epochs - body)]
+        self.phases = [(part, epochs) for part, epochs in phases if epochs]
+        if self.options.fedrep_order:
+            self.phases.reverse()
+
+    def shares(self, name: str) -> bool:
+        """The body is shared."""
+        return name.startswith(BODY)
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Nobody has prototypes at first."""
+        server = super().init(clients, sizes, seed)
+        width = feature_width(self.population)
+        device = next(iter(clients.params.values())).device
+        n, n_keys = len(clients), self.task.n_keys
+        clients.memory["prototypes"] = torch.zeros(n, n_keys, width, device=device)
+        clients.memory["known"] = torch.zeros(n, n_keys, dtype=torch.bool, device=device)
+        return server
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Algorithm 1, lines 9 to 18: train the two parts in turn, then update the prototypes."""
+        self.receive(cohort, payload)
+        means = PrototypeMeans(self.task.n_keys)
+        last_part, _ = self.phases[-1]
+        for part, epochs in self.phases:
+            with cohort.training_only(part):
+                for batch in cohort.batches(epochs):
+                    features = self.population.encode(cohort.state, batch["x"])
+                    if part == last_part and cohort.epoch == epochs - 1:
+                        means.add(features, self.task.keys(batch))
+                    cohort.step(self.loss(cohort, features, batch, payload))
+        prototypes, held = means.means(), means.counts > 0
+        self.remember(cohort, prototypes, held)
+        return {**self.upload(cohort), "prototypes": prototypes, "known": held}
+
+    def loss(self, cohort: Cohort, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
+        """Eq. 12."""
+        o, keys = self.options, self.task.keys(batch)
+        loss = self.task_loss(cohort, features, batch)
+        if not o.relations:
+            return loss
+        if o.lam > 0:
+            loss = loss + o.lam * self.local_relation(cohort, features, keys)
+        if o.lam < 1 and "prototypes" in payload:
+            align = {"instance": instance_distance, "batch": batch_distance}[o.align]
+            relation = align(features, keys, payload["prototypes"], payload["known"])
+            loss = loss + (1 - o.lam) * relation
+        return loss
+
+    def local_relation(self, cohort: Cohort, features: Tensor, keys: Tensor) -> Tensor:
+        """L_LP: divergence from the client's former prototypes (Eq. 7 or 8), `(clients,)`."""
+        old, known = cohort.memory["prototypes"], cohort.memory["known"]
+        if self.options.form == "head":
+            old = self.population.decode(cohort.state, old).detach()
+            features = self.population.decode(cohort.state, features)
+        target = by_key(old, keys).log_softmax(-1)
+        kl = F.kl_div(features.log_softmax(-1), target, reduction="none", log_target=True).sum(-1)
+        return torch.where(known.gather(1, keys), kl, 0.0).mean(1)
+
+    def remember(self, cohort: Cohort, prototypes: Tensor, held: Tensor) -> None:
+        """The client's moving averages (Eq. 9)."""
+        old, known = cohort.memory["prototypes"], cohort.memory["known"]
+        old.copy_(moving_average(old, known, prototypes, held, self.options.beta))
+        known |= held
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Even means of the bodies (Eq. 5) and moving averages of the prototypes (Eq. 11)."""
+        o, body = self.options, {name: plain_mean(uploads[name]) for name in self.shared}
+        holders = uploads["known"].sum(0)
+        mean = uploads["prototypes"].sum(0) / holders.clamp(min=1)[:, None]
+        held = holders > 0
+        if "prototypes" not in server:
+            return {**body, "prototypes": mean, "known": held}
+        beta = o.beta if o.server_beta is None else o.server_beta
+        moved = moving_average(server["prototypes"], server["known"], mean, held, beta)
+        return {**body, "prototypes": moved, "known": server["known"] | held}
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By the nearest local or global prototype (Eq. 13), or by the client's head."""
+        params = {**state, **payload}
+        features = self.population.encode(params, x)
+        if view == "personal":
+            return self.population.decode(params, features)
+        prototypes, known = payload["prototypes"], payload["known"]
+        if view == "local":
+            own = state["known"].any(1)[:, None]
+            prototypes = torch.where(own[..., None], state["prototypes"], prototypes)
+            known = torch.where(own, state["known"], known)
+        return nearest_prototype(features, prototypes, known)
+
+
+def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: float) -> Tensor:
+    """Old prototypes moved to the new ones, `(…, keys, d)`.
+
+    Args:
+        old: `(…, keys, d)`.
+        known: `(…, keys)` whether there is an old one; if not, the new one is taken as it is.
+        new: `(…, keys, d)`.
+        held: `(…, keys)` whether there is a new one; if not, the old one stays.
+        beta: share of the old one.
+
+    Example:
+        >>> old, new = torch.tensor([[2.0], [0.0], [5.0]]), torch.tensor([[4.0], [3.0], [0.0]])
+        >>> known, held = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+        >>> moving_average(old, known, new, held, 0.25).flatten()
+        tensor([3.5000, 3.0000, 5.0000])
+    """
+    share = torch.where(known, beta, 0.0).where(held, 1.0)[..., None].to(old.dtype)
+    return share * old + (1 - share) * new
+
+
+def batch_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Mean squared error of a batch's class means to the prototypes (Eq. 10), `(clients,)`.
+
+    Args:
+        features: `(clients, batch, d)`.
+        keys: `(clients, batch)`; a class weighs as much as its share of the batch.
+        prototypes: `(clients, keys, d)`.
+        known: `(clients, keys)` whether there is a prototype; other classes count as 0.
+    """
+    member = F.one_hot(keys, known.shape[1]).to(features.dtype)
+    count = member.sum(1)
+    means = member.mT @ features / count.clamp(min=1)[..., None]
+    error = (means - prototypes).square().mean(-1)
+    return (torch.where(known, error, 0.0) * count).sum(1) / keys.shape[1]

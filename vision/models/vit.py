@@ -1,0 +1,111 @@
+"""A frozen Vision Transformer and a linear head: the model of FedTA and of prompt methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from data_prep.errors import InputError
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.options import check_options
+from stforecast.federated.population import Population, SplitModel
+from vision.backbones import Backbone, load_backbone
+from vision.models.pixels import Shape
+
+
+@dataclass(frozen=True)
+class ViTOptions:
+    """Settings of the frozen transformer.
+
+    Attributes:
+        backbone: timm's name of a plain ViT, whose pre-trained weights timm fetches, or
+            `tiny-random` for trials; a mere name where a weight file is given.
+        backbone_weights: a .safetensors file under timm's parameter names, for work offline.
+        input_size: height and width that it sees, a multiple of its patches.
+        pool: the feature: the class token (cls) or the mean of the patch tokens (mean).
+        blocks: use only so many blocks of it; 0 uses all.
+        normalisation: of pixels: imagenet, half (Google's ViTs), or auto: timm's own, imagenet for
+            a weight file.
+        precision: of the arithmetic inside: float32, or bfloat16, twice as fast where the processor
+            has it.
+        feature_cache: folder in which features of images are kept from run to run.
+    """
+
+    backbone: str = "vit_base_patch16_224"
+    backbone_weights: str | None = None
+    input_size: int = 224
+    pool: Literal["cls", "mean"] = "cls"
+    blocks: int = 0
+    normalisation: Literal["auto", "imagenet", "half"] = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    feature_cache: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("input_size",), not_negative=("blocks",))
+
+
+class FrozenEncoder(nn.Module):
+    """The backbone's feature of each image. It has no parameters: the backbone is no client's.
+
+    Shapes:
+        x: `(clients, batch, channels, height, width)` to `(clients, batch, width)`.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Look the features up, or compute them once."""
+        return self.backbone.query(x)
+
+
+class FrozenViT(SplitModel):
+    """A frozen transformer, of whose features only a linear head is trained.
+
+    Args:
+        shape: of an image; any, since images are brought to the backbone's size.
+        n_classes: width of the prediction.
+        options: which backbone.
+
+    Shapes:
+        encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, width)`.
+        head: features to `(clients, batch, n_classes)` logits.
+    """
+
+    name = "vit"
+    summary = "frozen pre-trained Vision Transformer with a linear head"
+    Options = ViTOptions
+
+    def __init__(self, shape: Shape, n_classes: int, options: ViTOptions | None = None) -> None:
+        o = options or ViTOptions()
+        backbone = load_backbone(
+            o.backbone,
+            o.backbone_weights,
+            input_size=o.input_size,
+            pool=o.pool,
+            blocks=o.blocks,
+            normalisation=None if o.normalisation == "auto" else o.normalisation,
+            precision=o.precision,
+            cache=o.feature_cache,
+        )
+        super().__init__(FrozenEncoder(backbone), ClientLinear(backbone.width, n_classes))
+
+
+def backbone_of(population: Population, method: str) -> Backbone:
+    """The frozen backbone of a model.
+
+    Args:
+        population: the model.
+        method: who needs it, for the message.
+
+    Raises:
+        InputError: if the model has none.
+    """
+    encoder = population.model.encoder
+    if not isinstance(encoder, FrozenEncoder):
+        raise InputError(f"{method} needs a model with a frozen backbone: --model vit")
+    return encoder.backbone

@@ -1,0 +1,59 @@
+"""Runs that belong together: one entry of a legend each, averaged over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError, choose
+from vision.evaluation import MASKS
+from vision.judge import column
+from vision.results import ImageRun
+
+Group = dict[str, list[ImageRun]]
+"""Label to the runs that have it."""
+
+
+def by_label(runs: Sequence[ImageRun]) -> Group:
+    """Runs by label, in order of appearance; those of one label differ in their seeds.
+
+    Raises:
+        InputError: if runs of different data or divisions would be drawn together.
+    """
+    groups: Group = {}
+    divided = {(run.about["data"], run.about.get("scenario", "")) for run in runs}
+    if len(divided) > 1:
+        raise InputError(
+            "these runs are of different images or scenarios; draw those of one at a time"
+        )
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return groups
+
+
+def curve(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
+    """Accuracy in % by round `(rounds × runs)`, rounds that were judged only."""
+    return 100 * pd.concat(
+        [run.rounds().set_index("round")[column(view or run.views[0], mask)] for run in runs],
+        axis=1,
+    ).dropna(how="all")
+
+
+def score(runs: Sequence[ImageRun], selection: str, view: str, mask: str) -> np.ndarray:
+    """Accuracy in % of each run."""
+    return np.array([100 * run.accuracy(selection, view or None, mask) for run in runs])
+
+
+def check_view(runs: Sequence[ImageRun], view: str) -> None:
+    """Refuse a model that some run does not have."""
+    for run in runs:
+        if view and view not in run.views:
+            raise choose(f"model of {run.label}", view, run.views)
+
+
+def check_mask(mask: str) -> None:
+    """Refuse an unknown mask."""
+    if mask not in MASKS:
+        raise choose("mask", mask, MASKS)

@@ -1,0 +1,50 @@
+"""Sizes, colours and panels that the figures share."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
+"""Widths in inches of one column and of both in a two-column paper (IEEE)."""
+
+TEXT, SMALL = 8, 7
+"""Font sizes in points: of axis labels, and of ticks, titles and the legend."""
+
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
+"""Told apart by all kinds of colour vision (Okabe and Ito, jfly.uni-koeln.de/color)."""
+
+STYLES = ("-", "--", ":", "-.")
+"""More lines than colours differ in their dashes."""
+
+
+def panels(
+    width: float, height: float, n: int = 1, *, n_columns: int = 1, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `n` plain panels.
+
+    Args:
+        width: width of the figure in inches.
+        height: height of a row of panels in inches.
+        n: number of panels.
+        n_columns: panels in a row.
+        sharey: whether all have one y axis.
+    """
+    n_rows = math.ceil(n / n_columns)
+    fig = Figure(figsize=(width, height * n_rows), layout="constrained")
+    axes = list(fig.subplots(n_rows, n_columns, squeeze=False, sharey=sharey).flat)
+    for ax in axes[n:]:
+        ax.remove()
+    for ax in axes[:n]:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=SMALL)
+        ax.grid(color="0.92", linewidth=0.6)
+        ax.set_axisbelow(True)
+    return fig, axes[:n]
+
+
+def line_look(place: int) -> tuple[str, str]:
+    """Colour and dashes of the line at a place in the legend."""
+    return COLORS[place % len(COLORS)], STYLES[place // len(COLORS) % len(STYLES)]

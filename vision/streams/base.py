@@ -1,0 +1,143 @@
+"""What all task streams share: stages of clients' images, in an order, kept or thrown away."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from stforecast.federated.options import check_options
+from stforecast.federated.stream import Order
+from vision.datasets.image_set import ImageSet
+from vision.partition.base import Partition
+
+Ids = tuple[tuple[Tensor, ...], ...]
+"""Stage to client to ids `(n,)` of images, increasing; a client may have none in a stage."""
+
+
+@dataclass(frozen=True, eq=False)
+class TaskStream:
+    """Who has which images in which stage.
+
+    Attributes:
+        train: training images.
+        test: test images of the same stages.
+        order: whether all stages pass inside each global round, or each for all its rounds.
+    """
+
+    train: Ids
+    test: Ids
+    order: Order = "inside"
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @classmethod
+    def of(cls, division: Partition | TaskStream) -> TaskStream:
+        """A stream as it is; a partition as one of a single stage."""
+        if isinstance(division, TaskStream):
+            return division
+        return cls((division.train,), (division.test,))
+
+    def accumulated(self) -> TaskStream:
+        """The stream in which training images of former stages stay with their clients."""
+        so_far = [self.train[: m + 1] for m in range(len(self))]
+        train = tuple(
+            tuple(torch.cat(ids).unique() for ids in zip(*stages, strict=True)) for stages in so_far
+        )
+        return replace(self, train=train)
+
+    def own_classes(self, images: ImageSet) -> list[Tensor]:
+        """After each stage, `(clients, classes)`: whether a client had training images of a class.
+
+        Args:
+            images: the set that was split.
+        """
+        had = torch.zeros(len(self.train[0]), len(images.class_names), dtype=torch.bool)
+        after = []
+        for stage in self.train:
+            had = had.clone()
+            for client, ids in enumerate(stage):
+                had[client, images.labels[ids]] = True
+            after.append(had)
+        return after
+
+    def table(self, images: ImageSet) -> pd.DataFrame:
+        """How many images of which class and domain each client has in each stage.
+
+        Args:
+            images: the set that was split.
+
+        Returns:
+            Columns `client` (from 0), `part` ("train" or "test"), `stage` (from 0), `domain`,
+            `class` (names) and `samples`, one row for each combination that occurs.
+        """
+        tables = [
+            Partition(train, test).table(images).assign(stage=m)
+            for m, (train, test) in enumerate(zip(self.train, self.test, strict=True))
+        ]
+        columns = ["client", "part", "stage", "domain", "class", "samples"]
+        return pd.concat(tables)[columns].sort_values("stage", kind="stable", ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Streamer(ABC):
+    """Divides a set among clients and stages.
+
+    A kind of stream is a subclass in a file of its own that has a `name` and says in `deal` who has
+    what when.
+
+    Attributes:
+        clients: number of clients, N.
+        stages: number of stages, M.
+        order: `inside`: all stages pass within each global round (GLDP, Algorithm 1); `sequential`:
+            each stage has all its rounds before the next begins.
+        accumulate: whether training images of former stages stay with their clients.
+    """
+
+    name: ClassVar[str] = ""
+
+    clients: int = 20
+    stages: int = 5
+    order: Order = "inside"
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        check_options(self, positive=("clients", "stages"))
+
+    @abstractmethod
+    def deal(self, images: ImageSet, seed: int) -> tuple[Sequence[Sequence[Tensor]], ...]:
+        """Divide training and test images.
+
+        Args:
+            images: with a training and a test part.
+            seed: the same seed gives the same stream.
+
+        Returns:
+            Training and test ids, each stage by client.
+
+        Raises:
+            InputError: with the numbers that make it impossible.
+        """
+
+    def split(self, images: ImageSet, seed: int = 0) -> TaskStream:
+        """Divide a set.
+
+        Args:
+            images: with a training and a test part.
+            seed: the same seed gives the same stream.
+
+        Raises:
+            InputError: with the numbers that make it impossible.
+        """
+        train, test = (
+            tuple(tuple(ids.sort().values for ids in stage) for stage in part)
+            for part in self.deal(images, seed)
+        )
+        stream = TaskStream(train, test, self.order)
+        return stream.accumulated() if self.accumulate else stream

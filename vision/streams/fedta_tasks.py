@@ -1,0 +1,167 @@
+"""FedTA's streams: tasks of new classes, some a client's own, some shared among all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.options import check_options
+from stforecast.federated.state import generator
+from stforecast.federated.stream import Order
+from vision.datasets.image_set import ImageSet
+from vision.streams.base import Streamer
+
+CLASSES, IMAGES = (7, 0, 0), (7, 1, 0)
+"""Keys of generators; rounds use keys of two numbers."""
+
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class FedTATasks(Streamer):
+    """Each client has private and public classes, in random order cut into tasks of equal size.
+
+    The setting of FedTA (Yu et al., CVPR 2025, arXiv 2412.18355, section 5.1): 5 clients with 5
+    tasks of 8 classes; on CIFAR-100 15 of a client's 40 classes are private and 25 are everybody's,
+    on ImageNet-R all 40 are private. The training images of a public class are divided among the
+    clients in proportions from a Dirichlet distribution; a class may come in another task to each.
+    No image belongs to two clients or tasks. In the authors' sibling code (FedMGP), proportions are
+    drawn again until each is at least 0.1, and clients are tested on 30 % of what they get; the
+    paper speaks of local test sets and tells no more.
+
+    Attributes:
+        task_classes: classes of a task; a client has `stages` times as many.
+        private_classes: of a client's classes, those that no other client has.
+        concentration: of the Dirichlet distribution, above 0 (sibling code: 1).
+        min_share: smallest share of a public class that a client gets, less than 1 / clients.
+        tested_on: the `official` test images of the task's classes, which clients may share, or a
+            `local` part of the training images, which is then not trained on.
+        local_test: share of the training images of each class in that part.
+        train_shots: training images of a class that are used at all, over all its clients; None
+            uses all.
+        test_shots: official test images of a class that are used; None uses all.
+    """
+
+    name: ClassVar[str] = "fedta-tasks"
+
+    clients: int = 5
+    order: Order = "sequential"
+    task_classes: int = 8
+    private_classes: int = 15
+    concentration: float = 1.0
+    min_share: float = 0.1
+    tested_on: Literal["official", "local"] = "official"
+    local_test: float = 0.3
+    train_shots: int | None = None
+    test_shots: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [n for n in ("train_shots", "test_shots") if getattr(self, n) is not None]
+        check_options(
+            self,
+            positive=("task_classes", "concentration", "local_test", *given),
+            not_negative=("private_classes", "min_share"),
+            share=("local_test",),
+        )
+        if self.private_classes > self._n_own:
+            raise InputError(
+                f"private_classes is {self.private_classes}; a client has {self._n_own} classes, "
+                f"{self.stages} tasks of {self.task_classes}"
+            )
+        if self.min_share * self.clients >= 1:
+            raise InputError(
+                f"min_share is {self.min_share}; {self.clients} clients can each have at least a "
+                f"share below {1 / self.clients:g}"
+            )
+
+    @property
+    def _n_own(self) -> int:
+        return self.stages * self.task_classes
+
+    def deal(self, images: ImageSet, seed: int) -> tuple[list[list[Tensor]], ...]:
+        """Draw each client's classes and divide the images of each class."""
+        tasks = self._tasks(images, generator(seed, *CLASSES))
+        rng = generator(seed, *IMAGES)
+        train = _empty(self.stages, self.clients)
+        test = _empty(self.stages, self.clients)
+        for label, places in _places(tasks).items():
+            own, official = (
+                _some((images.labels == label) & (images.is_test == part), shots, rng)
+                for part, shots in ((False, self.train_shots), (True, self.test_shots))
+            )
+            pieces = self._divided(images, label, own, len(places), rng)
+            for (stage, client), ids in zip(places, pieces, strict=True):
+                n_test = round(self.local_test * len(ids)) if self.tested_on == "local" else 0
+                train[stage][client].append(ids[n_test:])
+                test[stage][client].append(ids[:n_test] if n_test else official)
+        return _joined(train), _joined(test)
+
+    def _tasks(self, images: ImageSet, rng: torch.Generator) -> list[list[list[int]]]:
+        """Classes of each client and task."""
+        known = images.labels[~images.is_test].unique()
+        private, n_public = self.private_classes, self._n_own - self.private_classes
+        needed = self.clients * private + n_public
+        if needed > len(known):
+            raise InputError(
+                f"{images.name} has {len(known)} classes with training images; {self.clients} "
+                f"clients with {private} private classes each and {n_public} public ones need "
+                f"{needed}; ask for fewer clients, stages, task_classes or private_classes"
+            )
+        drawn = known[torch.randperm(len(known), generator=rng)]
+        public = drawn[self.clients * private : needed]
+        tasks = []
+        for client in range(self.clients):
+            own = torch.cat([drawn[client * private : (client + 1) * private], public])
+            own = own[torch.randperm(len(own), generator=rng)]
+            tasks.append([task.tolist() for task in own.split(self.task_classes)])
+        return tasks
+
+    def _divided(
+        self, images: ImageSet, label: int, ids: Tensor, n: int, rng: torch.Generator
+    ) -> list[Tensor]:
+        """A class's images, which are in random order, cut among its n clients."""
+        if n == 1:
+            return [ids]
+        numbers = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
+        for _ in range(DRAWS):
+            shares = numbers.dirichlet(np.full(n, self.concentration))
+            cuts = np.rint(shares.cumsum() * len(ids)).astype(np.int64)[:-1]
+            pieces = ids.tensor_split(cuts.tolist())
+            if shares.min() >= self.min_share and all(len(p) > 0 for p in pieces):
+                return list(pieces)
+        raise InputError(
+            f"{images.name} has {len(ids)} training images of {images.class_names[label]}; in "
+            f"{DRAWS} draws with concentration {self.concentration:g}, never did each of {n} "
+            f"clients get a share of at least {self.min_share:g} and an image; ask for a larger "
+            "concentration, a smaller min_share or fewer clients"
+        )
+
+
+def _some(members: Tensor, shots: int | None, rng: torch.Generator) -> Tensor:
+    """Ids of members in random order, at most so many."""
+    ids = members.nonzero()[:, 0]
+    return ids[torch.randperm(len(ids), generator=rng)][:shots]
+
+
+def _places(tasks: list[list[list[int]]]) -> dict[int, list[tuple[int, int]]]:
+    """Where each class is: `(stage, client)`, in order of clients."""
+    places: dict[int, list[tuple[int, int]]] = {}
+    for client, stages in enumerate(tasks):
+        for stage, classes in enumerate(stages):
+            for label in classes:
+                places.setdefault(label, []).append((stage, client))
+    return dict(sorted(places.items()))
+
+
+def _empty(stages: int, clients: int) -> list[list[list[Tensor]]]:
+    return [[[] for _ in range(clients)] for _ in range(stages)]
+
+
+def _joined(parts: list[list[list[Tensor]]]) -> list[list[Tensor]]:
+    return [[torch.cat(pieces) for pieces in stage] for stage in parts]
