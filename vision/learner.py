@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,8 @@ class Learner:
             view: one of the method's models; by default its first.
             mask: `all classes` or `own classes`, from which a prediction may choose.
         """
-        return self.counts_.accuracy(view or self.fitted()[0].views[0], mask)
+        view = view or self.fitted()[0].views[0]
+        return self.counts_.accuracy(view, mask)
 
     def predict(self, images: Tensor, client: int, view: str | None = None) -> np.ndarray:
         """Classes that a client's model predicts.
@@ -229,9 +231,12 @@ class Learner:
 
 
 def load_images(config: Config) -> ImageSet:
-    """The images that the settings name, at their size."""
+    """The images that the settings name, at their size; read once for runs that follow."""
     data = config.data
-    return load(data.data, data.images, size=data.size or None)
+    return _load(data.data, data.images, data.size or None)
+
+
+_load = lru_cache(maxsize=2)(lambda name, root, size: load(name, root, size=size))
 
 
 def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | None]:

@@ -95,7 +95,7 @@ def diagnose(run: Path, images: Path | None) -> None:
     from vision.convergence import diagnose_run
 
     table = diagnose_run(run, images)
-    click.echo(tabulate(table, headers="keys", showindex=False, floatfmt=".3g"))
+    click.echo(tabulate(table.to_dict("list"), headers="keys", floatfmt=".3g"))
     for what, most in (("lam", "most_lam"), ("lr", "most_lr")):
         holds = (table[what] < table[most]).sum()
         click.echo(f"{what} below {most}: {holds} of {len(table)} clients")

@@ -113,7 +113,7 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
     )
 
 
-@pytest.mark.parametrize("kind", [k for k in PLOTS if k not in ("predictions", "sweep")])
+@pytest.mark.parametrize("kind", [k for k in PLOTS if k not in ("predictions", "sweep", "intervals")])
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
     path = tmp_path / f"{kind}.svg"
     assert stforecast("plot", kind, run_folder, "--out", path) == (0, f"{path}\n", "")

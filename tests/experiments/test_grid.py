@@ -4,8 +4,9 @@ import pytest
 
 import experiments
 from data_prep.errors import InputError
-from experiments.config_file import Entry
+from experiments.config_file import Entry, is_image_file
 from experiments.grid import City, load_grid
+from experiments.images.grid import load_image_grid
 
 
 def test_a_file_is_read_into_a_grid(write, town):
@@ -105,14 +106,25 @@ def test_labels_that_would_share_a_folder_are_refused(write, methods):
         write(methods)
 
 
-CONFIGS = sorted(Path(experiments.__file__).parent.glob("configs/*.toml"))
+EVERY_CONFIG = sorted(Path(experiments.__file__).parent.glob("configs/*.toml"))
+CONFIGS = [path for path in EVERY_CONFIG if not is_image_file(path)]
+IMAGE_CONFIGS = [path for path in EVERY_CONFIG if is_image_file(path)]
+
+
+@pytest.mark.parametrize("path", EVERY_CONFIG, ids=lambda path: path.stem)
+def test_the_shipped_benchmarks_say_what_they_are(path):
+    assert path.read_text().startswith("# "), "say what it is, what differs and how long it takes"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_shipped_benchmarks_can_be_read(path):
-    grid = load_grid(path)
-    assert grid.entries
-    assert path.read_text().startswith("# "), "say what it is, what differs and how long it takes"
+    assert load_grid(path).entries
+
+
+@pytest.mark.parametrize("path", IMAGE_CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_the_shipped_benchmarks_of_images_can_be_read(path, preset):
+    assert load_image_grid(path, preset).entries
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

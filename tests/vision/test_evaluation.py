@@ -1,0 +1,87 @@
+"""Accuracy by hand: two clients whose logits are known."""
+
+import pytest
+import torch
+from torch import nn
+
+from stforecast.federated.data import ClientData
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.methods.solo import Solo
+from stforecast.federated.population import Population, SplitModel
+from stforecast.federated.state import Clients, State
+from stforecast.federated.training import Training
+from vision.evaluation import MASKS, evaluate, last_best_mean
+from vision.task import Classification, cross_entropy
+
+ALL, OWN = MASKS
+
+
+class AsIs(SplitModel):
+    """The image's three values are the logits."""
+
+    def __init__(self):
+        head = ClientLinear(3, 3)
+        head.weight.data, head.bias.data = torch.eye(3)[None], torch.zeros(1, 3)
+        super().__init__(nn.Flatten(2), head)
+
+
+@pytest.fixture
+def counts():
+    """Client 0 holds classes 0 and 1 and three test images; client 1 holds class 2 and has one."""
+    logits = torch.tensor(
+        [
+            [[9.0, 1, 0], [0, 1, 9], [5, 1, 0]],  # y: 0 right; 1, wrong unless 2 is out; 1, wrong.
+            [[0, 9, 1], [7, 7, 7], [7, 7, 7]],  # y: 2, wrong unless it is the only class; padding.
+        ]
+    )
+    y = torch.tensor([[0, 1, 1], [2, 0, 0]])
+    domain = torch.tensor([[0, 0, 1], [1, 0, 0]])
+    test = ClientData(
+        {"x": logits[:, :, None, None], "y": y, "domain": domain}, torch.tensor([3, 1])
+    )
+    own = torch.tensor([[True, True, False], [False, False, True]])
+    population = Population(AsIs)
+    method = Solo(population, Classification(3), Training())
+    clients = Clients(population.parameters(2), {}, {}, torch.tensor([5, 5]))
+    return evaluate(method, State(clients, {}, 1, 0), test, own, n_domains=2)
+
+
+def test_mean_over_clients(counts):
+    assert counts.accuracy("personal", ALL) == pytest.approx((1 / 3 + 0) / 2)
+    assert counts.accuracy("personal", OWN) == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_domains_and_classes_pool_all_samples(counts):
+    assert counts.of_domains("personal", ALL).tolist() == pytest.approx([1 / 2, 0])
+    assert counts.of_domains("personal", OWN).tolist() == pytest.approx([1, 1 / 2])
+    assert counts.of_classes("personal", ALL).tolist() == pytest.approx([1, 0, 0])
+    assert counts.of_classes("personal", OWN).tolist() == pytest.approx([1, 1 / 2, 1])
+
+
+def test_the_table_has_what_there_is(counts):
+    table = counts.table()
+    assert len(table) == 2 * 4  # Masks × (client, domain, class) that occur.
+    assert table["total"].sum() == 2 * 4
+    row = table[(table["mask"] == OWN) & (table["client"] == 1)].iloc[0]
+    assert row[["domain", "class", "right", "total"]].tolist() == [1, 2, 1, 1]
+
+
+def test_selections():
+    rounds = [0.1 * i for i in range(12)] + [0.3]
+    found = last_best_mean(rounds)
+    assert found["last"] == pytest.approx(0.3)
+    assert found["best"] == pytest.approx(1.1)
+    assert found["last ten"] == pytest.approx((sum(rounds[3:12]) + 0.3) / 10)
+
+
+def test_cross_entropy_equals_torch_for_each_client():
+    g = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(3, 5, 4, generator=g), torch.randint(4, (3, 5), generator=g)
+    task, batch = Classification(4), {"y": y}
+    expected = [nn.functional.cross_entropy(a, b) for a, b in zip(logits, y, strict=True)]
+    torch.testing.assert_close(task.loss(logits, batch), torch.stack(expected))
+    total, count = task.score(logits, batch)
+    torch.testing.assert_close(total.mean(1), torch.stack(expected))
+    assert count.shape == (3, 5)
+    assert (cross_entropy(logits, y) > 0).all()
+    assert torch.equal(task.keys(batch), y)

@@ -1,0 +1,114 @@
+"""Learner and run folder on scikit-learn's digits."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from data_prep.errors import InputError
+from vision.config import resolve
+from vision.learner import Learner
+from vision.results import find_image_runs, open_image_run, run
+
+TINY = {
+    "clients": 3, "rounds": 2, "size": 8, "channels": 4, "feature_size": 8, "share": 0.3,
+    "batch_size": 16, "workers": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return Learner("pfpl", **TINY).fit()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run("fedavg", tmp_path_factory.mktemp("runs") / "run", {**TINY, "seed": 4})
+
+
+def test_a_saved_learner_predicts_the_same(learner, tmp_path):
+    loaded = Learner.load(learner.save(tmp_path / "model"))
+    images = learner.images.images[:40]
+    for client in range(3):
+        for view in ("personal", "nearest"):
+            expected = learner.predict(images, client, view)
+            assert (loaded.predict(images, client, view) == expected).all()
+
+
+def test_predictions_are_the_accuracy(learner):
+    images = learner.images
+    accuracies = []
+    for client, ids in enumerate(learner.partition.test):
+        names = np.asarray(images.class_names)[images.labels[ids].numpy()]
+        accuracies.append((learner.predict(images.images[ids], client) == names).mean())
+    assert learner.accuracy() == pytest.approx(np.mean(accuracies))
+
+
+def test_two_runs_are_equal_whatever_the_workers(learner):
+    again = Learner("pfpl", **{**TINY, "workers": 2}).fit()
+    a, b = (x.fitted()[1].flat() for x in (learner, again))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    other = Learner("pfpl", **{**TINY, "seed": 2}).fit()
+    assert not torch.equal(learner.partition.train[0], other.partition.train[0])
+
+
+def test_rounds_are_judged_when_asked_for():
+    table = Learner("solo", **{**TINY, "rounds": 3, "test_every": 2}).fit().rounds_
+    judged = table["accuracy (personal, all classes)"].notna()
+    assert judged.tolist() == [False, True, True]
+
+
+def test_a_run_folder(finished):
+    about = json.loads((finished.folder / "run.json").read_text())
+    assert about["settings"]["method"] == "fedavg"
+    assert about["source"].startswith("scikit-learn")
+    rounds, metrics, parts = finished.rounds(), finished.metrics(), finished.partition()
+    assert rounds["round"].tolist() == [1, 2]
+    name = "accuracy (global, all classes)"
+    assert finished.accuracy() == pytest.approx(rounds[name].iloc[-1])
+    assert finished.accuracy("best") == pytest.approx(rounds[name].max())
+    assert finished.accuracy("last ten") == pytest.approx(rounds[name].mean())
+    mine = metrics[(metrics["mask"] == "all classes") & (metrics["view"] == "global")]
+    clients = mine[mine["client"] != "all"]
+    assert clients["accuracy"].mean() == pytest.approx(finished.accuracy())
+    by_class = mine[mine["class"] != "all"]
+    right = (by_class["accuracy"] * by_class["samples"]).sum()
+    assert right == pytest.approx((clients["accuracy"] * clients["samples"]).sum())
+    assert by_class["samples"].sum() == clients["samples"].sum()
+    assert set(parts["part"]) == {"train", "test"}
+    assert isinstance(find_image_runs([finished.folder.parent])[0].metrics(), pd.DataFrame)
+
+
+def test_a_finished_run_is_not_overwritten(finished):
+    with pytest.raises(InputError, match="already holds a finished run"):
+        run("fedavg", finished.folder, TINY)
+
+
+def test_mistakes(learner, tmp_path):
+    with pytest.raises(InputError, match="is not fitted"):
+        Learner("solo").accuracy()
+    with pytest.raises(InputError, match="there are clients 0 to 2"):
+        learner.predict(learner.images.images[:1], 3)
+    with pytest.raises(InputError, match="the model learned uint8"):
+        learner.predict(learner.images.images[:1].float(), 0)
+    with pytest.raises(InputError, match="cannot be read"):
+        Learner.load(tmp_path)
+    with pytest.raises(InputError, match="not a finished run"):
+        open_image_run(tmp_path)
+    folder = learner.save(tmp_path / "cut")
+    state = folder / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"state\.safetensors"):
+        Learner.load(folder)
+
+
+def test_settings():
+    config = resolve("fedrep", head_epochs=2, ways=4, norm="group")
+    assert resolve(**config.flat()) == config
+    assert (config.training.optimizer, config.training.drop_last) == ("sgd", False)
+    with pytest.raises(InputError, match="did you mean ways"):
+        resolve("solo", way=3)
+    with pytest.raises(InputError, match="unknown method 'fuels'"):
+        resolve("fuels")

@@ -1,0 +1,64 @@
+"""Image models: shapes, sizes of the published networks, bytes to floats."""
+
+import pytest
+import torch
+
+from data_prep.errors import InputError
+from stforecast.federated.population import Population
+from vision.models import MODELS
+from vision.models.convnet import ConvNet, ConvNetOptions
+from vision.models.pixels import Pixels
+from vision.models.resnet import ResNet, ResNet18, ResNet18Options, ResNetOptions
+
+
+@pytest.mark.parametrize("name", ["convnet", "resnet", "resnet18"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_features_and_logits(name, channels):
+    population = Population(lambda: MODELS[name]((channels, 32, 32), 7))
+    state = population.initial()
+    x = torch.randint(0, 256, (1, 2, channels, 32, 32), dtype=torch.uint8)
+    population.train()
+    features = population.encode(state, x)
+    assert features.shape[:2] == (1, 2)
+    assert population.decode(state, features).shape == (1, 2, 7)
+
+
+def n_parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_the_published_sizes():
+    # He et al., Table 6: ResNet-20 has 0.27 M parameters, with 10 classes and RGB.
+    assert n_parameters(ResNet((3, 32, 32), 10, ResNetOptions(depth=20))) == 272_474
+    # torchvision's ResNet-18 with 1,000 classes has 11,689,512.
+    imagenet = ResNet18((3, 224, 224), 1000, ResNet18Options(stem="imagenet"))
+    assert n_parameters(imagenet) == 11_689_512
+
+
+def test_a_small_stem_keeps_the_resolution():
+    small, large = (
+        ResNet18((3, 32, 32), 10, ResNet18Options(stem=s)) for s in ("cifar", "imagenet")
+    )
+    x = torch.zeros(1, 3, 32, 32)
+    for model, side in ((small, 32), (large, 8)):
+        body = model.encoder.module[1]
+        assert body.maxpool(body.relu(body.bn1(body.conv1(x)))).shape[-1] == side
+
+
+def test_bytes_become_floats_around_0():
+    x = torch.tensor([[[[0, 51]], [[102, 255]]]], dtype=torch.uint8)
+    found = Pixels(mean=[0.2, 0.4], std=[0.5, 0.25])(x)
+    torch.testing.assert_close(found, torch.tensor([[[[-0.4, 0.0]], [[0.0, 2.4]]]]))
+    torch.testing.assert_close(Pixels()(x.float() / 255), Pixels()(x))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+def test_normalisation_of_the_convnet(norm):
+    names = [name for name, _ in ConvNet((1, 8, 8), 3, ConvNetOptions(norm=norm)).named_buffers()]
+    assert any("running_mean" in name for name in names) == (norm == "batch")
+
+
+@pytest.mark.parametrize("depth", [7, 9, 18, 2])
+def test_other_depths_are_refused(depth):
+    with pytest.raises(InputError, match=f"depth is {depth}"):
+        ResNetOptions(depth=depth)
