@@ -1,9 +1,9 @@
-# make demo | test | test-slow | lint | bench-prepare: each sets up what it needs on a fresh machine.
+# make demo | test | bench | test-slow | lint: each sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
 
-.PHONY: setup demo test test-slow lint clean
+.PHONY: setup demo test bench test-slow lint clean
 
 setup: .venv/.installed
 
@@ -20,6 +20,9 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+bench: setup
+	$(BIN)/python -m experiments.benchmarks.rounds --out benchmark
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

@@ -21,11 +21,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError, choose, no_file
+from data_prep.errors import InputError, choose, no_file, reading
+from data_prep.hdf5 import open_hdf5
+from data_prep.limits import check_size
+from data_prep.tabular.times import zone_name
 
 CLOCKS = ("utc", "local")
 
@@ -125,8 +129,24 @@ def check_cube(ds: xr.Dataset, origin: str) -> xr.Dataset:
             )
         if ds.sizes[dim] == 0:
             raise InputError(f"{origin}: dimension {dim!r} is empty; {remedy}")
-    if not any(set(v.dims) == {"time", "cell"} for v in ds.data_vars.values()):
-        raise InputError(f"{origin}: no variable with dimensions (time, cell); {remedy}")
+    _check_times(ds, origin, remedy)
+    _check_variables(ds, origin, remedy)
+    cells = ds.indexes["cell"]
+    if cells.has_duplicates:
+        raise InputError(f"{origin}: cell {cells[cells.duplicated()][0]} occurs more than once")
+    if cells.hasnans:
+        raise InputError(f"{origin}: coordinate 'cell' has empty entries; {remedy}")
+    if str(ds.attrs.get("clock", "utc")) not in CLOCKS:
+        raise choose(f"clock in {origin}", str(ds.attrs["clock"]), CLOCKS)
+    if zone_name(str(ds.attrs.get("time_zone", "UTC"))) is None:
+        raise InputError(
+            f"{origin}: unknown time zone {ds.attrs['time_zone']!r}, expected an IANA name such as "
+            f"Europe/Rome; {remedy}"
+        )
+    return ds
+
+
+def _check_times(ds: xr.Dataset, origin: str, remedy: str) -> None:
     times = ds.indexes["time"]
     if not isinstance(times, pd.DatetimeIndex):
         raise InputError(f"{origin}: coordinate 'time' holds {times.dtype}, not dates; {remedy}")
@@ -142,12 +162,20 @@ def check_cube(ds: xr.Dataset, origin: str) -> xr.Dataset:
         )
     if len(gaps) and gaps[0] <= np.timedelta64(0):
         raise InputError(f"{origin}: time does not increase at {times[1]}; sort and deduplicate it")
-    cells = ds.indexes["cell"]
-    if cells.has_duplicates:
-        raise InputError(f"{origin}: cell {cells[cells.duplicated()][0]} occurs more than once")
-    if ds.attrs.get("clock", "utc") not in CLOCKS:
-        raise choose(f"clock in {origin}", ds.attrs["clock"], CLOCKS)
-    return ds
+
+
+def _check_variables(ds: xr.Dataset, origin: str, remedy: str) -> None:
+    variables = {name: v for name, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}}
+    if not variables:
+        raise InputError(f"{origin}: no variable with dimensions (time, cell); {remedy}")
+    for name, v in variables.items():
+        if v.dtype.kind not in "iuf":
+            raise InputError(f"{origin}: {name} holds {v.dtype}, expected numbers; {remedy}")
+        if str(v.attrs.get("zero_is_missing", 0)) not in ("0", "1"):
+            raise InputError(
+                f"{origin}: {name} has zero_is_missing {v.attrs['zero_is_missing']!r}, expected 0 "
+                f"or 1; {remedy}"
+            )
 
 
 def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -159,13 +187,14 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     path = Path(path)
     if not path.is_file():
         raise no_file(path, "cube", "write one with `stforecast prepare`")
-    try:
+    remedy = "write a cube with `stforecast prepare`"
+    with open_hdf5(path, "as netCDF4", remedy) as file:
+        for name, item in file.items():
+            if isinstance(item, h5py.Dataset) and item.ndim == 1:  # read as soon as it is opened
+                check_size(item.size * item.dtype.itemsize, f"{path}: {name}")
+    with reading(path, "as netCDF4", remedy):
         ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False, phony_dims="access")
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InputError(
-            f"{path}: cannot be read as netCDF4 ({e}); write a cube with `stforecast prepare`"
-        ) from e
-    return check_cube(ds, str(path))
+        return check_cube(ds, str(path))
 
 
 def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:

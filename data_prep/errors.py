@@ -1,7 +1,11 @@
 """The one error that bad input raises."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+LONGEST_REASON = 200
+"""Characters of a library's own words that are passed on."""
 
 
 class InputError(ValueError):
@@ -31,3 +35,34 @@ def no_file(path: Path, what: str, remedy: str) -> InputError:
     """
     found = "a folder" if path.is_dir() else "nothing"
     return InputError(f"{path}: no {what} here (found {found}); {remedy}")
+
+
+@contextmanager
+def reading(origin: object, how: str, remedy: str) -> Iterator[None]:
+    """Within the context any failure is the file's fault, and is told in one line.
+
+    Readers of foreign formats raise whatever they stumble over: HDF5 `RuntimeError`, zip archives
+    `EOFError`, deep JSON `RecursionError`, absurd sizes `MemoryError`. Keep the context narrow.
+
+    Args:
+        origin: the file.
+        how: such as `"as JSON"`.
+        remedy: what to do.
+
+    Raises:
+        InputError: for any exception; one that is raised within passes as it is.
+
+    >>> with reading("a.json", "as JSON", "save it again"):
+    ...     {}["x"]
+    Traceback (most recent call last):
+    data_prep.errors.InputError: a.json: cannot be read as JSON ('x'); save it again
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as e:
+        reason = " ".join(str(getattr(e, "strerror", None) or e).split()) or type(e).__name__
+        raise InputError(
+            f"{origin}: cannot be read {how} ({reason[:LONGEST_REASON]}); {remedy}"
+        ) from e

@@ -28,6 +28,8 @@ import xarray as xr
 from data_prep.checksum import checksum
 from data_prep.cube import atomic_path, check_cube, make_cube, observed, step_of, write_cube
 from data_prep.errors import InputError, no_file
+from data_prep.hdf5 import open_hdf5, read_array
+from data_prep.limits import check_size
 from data_prep.tabular.times import check_time_zone, regular_steps
 
 SOURCES: tuple = ()
@@ -67,22 +69,17 @@ def prepare(
     check_time_zone(time_zone)
     if not raw.is_file():
         raise no_file(raw, "file in FedDA's layout", "give one such as trento.h5")
-    try:
-        with h5py.File(raw) as file:
-            cells = _read_cells(file, raw.name)
-            times = _read_times(file, raw.name)
-            lng, lat = _read_positions(file, cells, raw.name)
-            origin = {key: str(file.attrs.get(key, text)) for key, text in ORIGIN.items()}
-            values = {
-                service: _read_activity(file[service], len(times), cells, raw.name)
-                for service in SERVICES
-                if service in file
-            }
-    except (OSError, KeyError, TypeError) as e:
-        raise InputError(
-            f"{raw.name}: cannot be read in FedDA's layout ({e}), expected HDF5 with idx, cell, "
-            "lng, lat and sms, call, net; save it again"
-        ) from e
+    remedy = "give HDF5 with idx, cell, lng, lat and sms, call, net, or save it again"
+    with open_hdf5(raw, "in FedDA's layout", remedy) as file:
+        cells = _read_cells(file, raw.name)
+        times = _read_times(file, raw.name)
+        lng, lat = _read_positions(file, cells, raw.name)
+        origin = {key: str(file.attrs.get(key, text)) for key, text in ORIGIN.items()}
+        values = {
+            service: _read_activity(file[service], len(times), cells, raw.name)
+            for service in SERVICES
+            if service in file
+        }
     if not values:
         raise InputError(f"{raw.name}: none of {', '.join(SERVICES)} in the file; add one")
     ds = make_cube(
@@ -119,6 +116,11 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
         InputError: if the layout cannot hold the cube.
     """
     check_cube(ds, "the cube")
+    if fill_missing is not None and not 0 <= fill_missing < np.inf:
+        raise InputError(
+            f"fill_missing is {fill_missing}; give a number from 0 up, or leave it out to refuse "
+            "missing values"
+        )
     columns = _columns_of(ds)
     services = {name: data for name in SERVICES if (data := _service(ds, name)) is not None}
     if not services:
@@ -146,7 +148,7 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
 
 def _read_numbers(file: h5py.File, key: str, name: str) -> np.ndarray:
     """A data set of one number per row, which some tools save as a column `(rows, 1)`."""
-    values = file[key][()].ravel()
+    values = read_array(file[key], name).ravel()
     if values.dtype.kind not in "iuf" or not values.size or not np.isfinite(values).all():
         raise InputError(
             f"{name}: {key} is {values.dtype} of shape {values.shape}, expected finite numbers; "
@@ -157,7 +159,7 @@ def _read_numbers(file: h5py.File, key: str, name: str) -> np.ndarray:
 
 def _read_cells(file: h5py.File, name: str) -> np.ndarray:
     cells = _read_numbers(file, "cell", name)
-    odd = cells[(cells != np.rint(cells)) | (cells < 1)]
+    odd = cells[(cells != np.rint(cells)) | (cells < 1) | (cells >= 2**53)]
     if odd.size:
         raise InputError(
             f"{name}: cell holds {odd[0]}, expected whole numbers from 1 up, since a cell's column "
@@ -173,12 +175,13 @@ def _read_cells(file: h5py.File, name: str) -> np.ndarray:
 
 def _read_times(file: h5py.File, name: str) -> pd.DatetimeIndex:
     idx = _read_numbers(file, "idx", name)
-    unit = next((unit for unit, first in UNITS.items() if idx.max() >= first), "step numbers")
-    if unit != "seconds":
-        raise InputError(
-            f"{name}: idx begins with {idx[0]}, which looks like {unit}, expected Unix seconds "
-            "such as 1383260400; convert it"
-        )
+    for what, odd in {"begins with": idx[0], "goes up to": idx.max(), "has": idx.min()}.items():
+        unit = next((unit for unit, first in UNITS.items() if odd >= first), "step numbers")
+        if unit != "seconds":
+            raise InputError(
+                f"{name}: idx {what} {odd}, which looks like {unit}, expected Unix seconds such as "
+                "1383260400; convert it"
+            )
     times = pd.to_datetime(np.rint(idx).astype(np.int64), unit="s").as_unit("ns")
     axis, _ = regular_steps(times, name)
     if not times.equals(axis):
@@ -203,6 +206,9 @@ def _read_positions(
 
 def _read_activity(data: h5py.Dataset, n_steps: int, cells: np.ndarray, name: str) -> np.ndarray:
     """One service as `(time, cell)`."""
+    if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "iuf":
+        found = data.dtype if isinstance(data, h5py.Dataset) else "a group"
+        raise InputError(f"{name}: {data.name} holds {found}, expected numbers; save it again")
     width = data.shape[1] if data.ndim == 2 else 0
     by_id = cells.max() <= width
     if data.shape[:1] != (n_steps,) or not (by_id or width == len(cells)):
@@ -210,7 +216,7 @@ def _read_activity(data: h5py.Dataset, n_steps: int, cells: np.ndarray, name: st
             f"{name}: {data.name} has shape {data.shape}, expected ({n_steps}, {len(cells)}) for "
             f"idx and cell, or {cells.max()} columns to hold each cell at its id - 1; save it again"
         )
-    values = data[()][:, cells - 1] if by_id else data[()]
+    values = read_array(data, name)[:, cells - 1] if by_id else read_array(data, name)
     wrong = np.argwhere(np.isinf(values) | (values < 0))
     if wrong.size:
         step, cell = wrong[0]
@@ -251,6 +257,7 @@ def _write_activity(
     file: h5py.File, name: str, data: xr.DataArray, columns: np.ndarray, fill: float | None
 ) -> None:
     n_steps, width = data.sizes["time"], int(columns.max()) + 1
+    check_size(8 * SLAB * width, f"{name}: a day of columns up to cell {width}")
     chunks = min(SLAB, n_steps), min(SLAB, width)
     written = file.create_dataset(
         name, (n_steps, width), "f8", chunks=chunks, compression="gzip", compression_opts=1

@@ -15,10 +15,12 @@ from typing import Literal
 from tqdm import tqdm
 
 from data_prep.city.activity import simulated_days
-from data_prep.city.marker import Simulation
+from data_prep.city.marker import MAX_DAYS, Simulation
 from data_prep.city.places import CITIES, block, write_grid, zones
 from data_prep.city.raw_day import write_day
 from data_prep.errors import InputError, choose
+
+YEARS = (1900, 2199)
 
 
 def simulate(
@@ -78,14 +80,16 @@ def _check(out: Path, city: str, cells: int, days: int, seed: int, start: str) -
     place = CITIES[city]
     if not 1 <= cells <= place.n_cells:
         raise InputError(f"cells is {cells}; give 1 to {place.n_cells}, the cells of {city}")
-    if days < 1:
-        raise InputError(f"days is {days}; give at least 1")
+    if not 1 <= days <= MAX_DAYS:
+        raise InputError(f"days is {days}; give at least 1 and at most {MAX_DAYS}")
     if seed < 0:
         raise InputError(f"seed is {seed}; give 0 or more")
     try:
         first = date.fromisoformat(start)
     except ValueError as e:
         raise InputError(f"start is {start!r}; give a day as YYYY-MM-DD") from e
+    if not YEARS[0] <= first.year <= YEARS[1]:
+        raise InputError(f"start is {start}; give a day of the years {YEARS[0]} to {YEARS[1]}")
     there = sorted(out.glob("sms-call-internet-*")) + [p for p in [out] if p.is_file()]
     if there:
         raise InputError(f"{there[0]}: already there; simulate into an empty folder")

@@ -23,7 +23,8 @@ from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.report import results_table
 from stforecast.config import resolve
-from stforecast.results import Run, open_run, run, write_csv
+from stforecast.federated.run_folder import write_csv
+from stforecast.results import Run, open_run, run
 from stforecast.variants import NO_DIFFERENCE
 
 

@@ -18,13 +18,17 @@ from PIL import Image
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError, no_file
+from experiments.images.report import methods_table as image_methods_table
 from experiments.report import methods_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "docs" / "results.md"
 
-PARTS: dict[str, Callable[[], str]] = {"methods": methods_table}
+PARTS: dict[str, Callable[[], str]] = {
+    "methods": methods_table,
+    "image methods": image_methods_table,
+}
 """Name of each generated part of the README and what makes it."""
 
 MOST_BYTES = 200_000

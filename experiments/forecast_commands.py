@@ -1,4 +1,4 @@
-"""The commands that train, draw and forecast: run, plot, predict, list."""
+"""The commands that train, draw and forecast: run, plot, predict, leaks, list."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from data_prep.errors import InputError
 from experiments.options import (
     HELP,
     PATH,
@@ -30,7 +31,7 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     titles = {
         "data": "Data", "window": "Windows", "training": f"Training{unused}",
         "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "interval": "Intervals",
-        "run": "Computation",
+        "rolling": "Rolling evaluation", "run": "Computation",
         "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
     }  # fmt: skip
     return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
@@ -86,23 +87,57 @@ plot = Registry(
 @click.command(context_settings=HELP)
 @click.argument("run", type=PATH)
 @click.option("--history", type=PATH, required=True, help="Cube whose end is forecast from.")
-@click.option("--out", type=PATH, required=True, help="CSV to write: time, cell, value.")
+@click.option(
+    "--out", type=PATH, required=True, help="CSV to write: time, cell, value, and bounds."
+)
 @click.option("--steps", type=int, help="Steps to forecast. By default the model's horizon.")
 def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
-    """Forecast what follows a history, in the data's own units."""
-    from stforecast.forecaster import Forecaster
-    from stforecast.results import write_csv
+    """Forecast what follows a history, in the data's own units.
 
-    table = Forecaster.load(run).predict(history, steps)
+    Of a run with --intervals or a quantile loss, with a lower and an upper bound as far as the
+    model's own horizon reaches.
+    """
+    from stforecast.federated.run_folder import write_csv
+    from stforecast.forecaster import Forecaster
+
+    forecaster = Forecaster.load(run)
+    table, interval = (
+        forecaster.predict(history, steps),
+        forecaster.predict_interval(history, steps),
+    )
     service, units, clock = (table.attrs[name] for name in ("service", "units", "clock"))
     if clock == "utc":
         table = table.tz_localize("UTC")
-    write_csv(table.reset_index().melt("time", value_name=service), out)
+    long = table.reset_index().melt("time", value_name=service)
+    if interval is not None:
+        for name, bound in interval._asdict().items():
+            long[name] = bound.reset_index().melt("time")["value"]
+    write_csv(long, out)
     click.echo(
         f"{out}: {len(table)} step(s) × {table.shape[1]} cells from {table.index[0]} "
         f"({'UTC' if clock == 'utc' else 'local time'}), {service}"
         + ("" if units == "1" else f" in {units}")
+        + (
+            ""
+            if interval is None
+            else f", bounds of {interval.lower.attrs['coverage']:.0%} intervals"
+        )
     )
+
+
+@click.command(context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option("--history", type=PATH, required=True, help="Cube whose last quarter is tried.")
+def leaks(run: Path, history: Path) -> None:
+    """Check that forecasts do not depend on what comes after them.
+
+    Values from a window's first target on are replaced at random: inputs and forecast must stay.
+    """
+    from stforecast.forecaster import Forecaster
+
+    if found := Forecaster.load(run).find_leaks(history):
+        raise InputError(f"{run} leaks: {'; '.join(map(str, found))}; do not trust its errors")
+    click.echo(f"{run}: no leak found in the last quarter of {history}")
 
 
 @click.command("list", context_settings=HELP)
@@ -114,4 +149,4 @@ def list_command(what: str) -> None:
     click.echo(LISTS[what]())
 
 
-COMMANDS = (run_command, plot, predict, list_command)
+COMMANDS = (run_command, plot, predict, leaks, list_command)

@@ -93,7 +93,11 @@ class Grid:
         seeds: Sequence[int] = (),
         rounds: int | None = None,
     ) -> Grid:
-        """The grid with other data, services, seeds or rounds, where any are given."""
+        """The grid with other data, services, seeds or rounds, where any are given.
+
+        Raises:
+            InputError: if a seed or the number of rounds is out of range.
+        """
         settings = self.settings | ({} if rounds is None else {"rounds": rounds})
         given = {
             "--data": [shown(path) for path in data],
@@ -102,6 +106,9 @@ class Grid:
             "--rounds": [] if rounds is None else [rounds],
         }
         more = (word for flag, values in given.items() for v in values for word in (flag, str(v)))
+        for entry in self.entries:
+            for seed in seeds or self.seeds:
+                _check_settings(entry.method, **{**settings, **entry.settings, "seed": seed})
         return dataclasses.replace(
             self,
             data=tuple(map(str, data)) or self.data,

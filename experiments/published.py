@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,8 +15,14 @@ METRICS = {"mse": "MSE", "mae": "MAE", "accuracy": "accuracy"}
 
 MARK = "*"
 
+NOT_OURS = "their data and split are not ours, so compare the order of rows, not the numbers"
+"""What is said of a paper's numbers unless its table says another thing."""
+
 Numbers = Mapping[str, Mapping[str, float]]
 """Number of each label, by service."""
+
+ByHorizon = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Numbers of each label by minutes ahead, or "mean", by service."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +32,15 @@ class Published:
     Attributes:
         source: where it is printed, such as "FUELS, Table 1".
         numbers: what it prints, by metric.
+        horizons: MAE in data units that it prints, by service, label (of any method, here or not)
+            and minutes ahead, "mean" for the mean of the steps.
+        note: how far its numbers can be compared with ours.
     """
 
     source: str
     numbers: Mapping[str, Numbers]
+    horizons: ByHorizon = field(default_factory=dict)
+    note: str = NOT_OURS
 
     def columns(self, service: str, labels: Sequence[str]) -> dict[str, list[str]]:
         """A column for each metric that the paper prints of this service.
@@ -50,10 +61,7 @@ class Published:
     @property
     def footnote(self) -> str:
         """What a reader of the columns must know."""
-        return (
-            f"\\{MARK} printed in {self.source}: their data and split are not ours, so "
-            "compare the order of rows, not the numbers"
-        )
+        return f"\\{MARK} printed in {self.source}: {self.note}"
 
 
 def _column(numbers: Mapping[str, float], labels: Sequence[str]) -> list[str]:
@@ -67,7 +75,9 @@ def parse_published(
     """The section `[published]` of a benchmark.
 
     Args:
-        table: `source`, and for each metric a table of services, in it numbers by label.
+        table: `source`, a `note` if the usual one does not hold, and for each metric a table of
+            services, in it numbers by label; in `horizons`, by label tables of `minutes = number`,
+            also of methods that are not in the benchmark.
         labels: labels of the benchmark's rows.
         services: services of the benchmark; with None among them any name may be one.
 
@@ -78,17 +88,27 @@ def parse_published(
     source = parts.pop("source", None)
     if not isinstance(source, str) or not parts:
         raise InputError('published needs source = "…" and numbers, as in mse.sms = { solo = 1.9 }')
+    note, horizons = str(parts.pop("note", NOT_OURS)), _horizons(parts.pop("horizons", {}))
     numbers = {name: _numbers(name, part) for name, part in parts.items()}
     labels, services = set(labels), set(services)
-    for metric, by_service in numbers.items():
+    for metric, by_service in {**numbers, "horizons": horizons}.items():
         for service, by_label in by_service.items():
             if None not in services and service not in services:
                 raise InputError(f"published.{metric}: {choose('service', service, services)}")
-            if unknown := by_label.keys() - labels:
+            if metric in METRICS and (unknown := by_label.keys() - labels):
                 raise InputError(
                     f"published.{metric}.{service}: {choose('label', min(unknown), labels)}"
                 )
-    return Published(source, numbers)
+    return Published(source, numbers, horizons, note)
+
+
+def _horizons(part: Any) -> ByHorizon:
+    try:
+        return TypeAdapter(dict[str, dict[str, dict[str, float]]]).validate_python(part)
+    except ValidationError as e:
+        raise InputError(
+            "published.horizons must hold, by service and label, numbers by minutes ahead or mean"
+        ) from e
 
 
 def _numbers(metric: str, part: Any) -> Numbers:

@@ -12,11 +12,15 @@ import pandas as pd
 from tabulate import tabulate
 
 from data_prep.registry import data_sets
+from experiments.horizons import horizon_table
+from experiments.interval_table import interval_table, nominal_coverage, refit_notes
+from experiments.numbers import spread
 from experiments.options import title
 from experiments.published import Published
 from experiments.ranks import rank_variants
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
+from stforecast.interval_metrics import INTERVAL_METRICS
 from stforecast.metrics import METRICS
 from stforecast.models import MODELS
 from stforecast.results import Run
@@ -57,6 +61,10 @@ def summary(run: Run) -> str:
             f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
             f"{guarantee['of']} over {guarantee['uploads']} uploads"
         )
+    if math.isfinite(held := run.score("coverage", run.about["settings"].get("select", "best"))):
+        asked = nominal_coverage(run)
+        lines.append(f"{asked:.0%} intervals hold {held:.1%} of the test part")
+    lines += refit_notes([(variant, "") for variant in as_variants([run])])
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
 
@@ -131,11 +139,15 @@ def _section(runs: Sequence[Run], published: Published | None) -> str:
         for i, (row, view) in enumerate(rows)
     ]
     lines.append(tabulate(table, headers="keys", tablefmt="github", disable_numparse=True))
+    names = [line["method"] for line in table]
+    further = horizon_table(rows, names, published), interval_table(rows, names)
+    lines += filter(None, further)
     notes = [str(ranking)] if ranking else []
-    notes += [published.footnote] if published and printed else []
+    if published and (printed or about["service"] in published.horizons):
+        notes.append(published.footnote)
     notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(map(_pooled, runs))
     notes += [note for row, view in rows if not view and (note := _privacy(row))]
-    return "\n\n".join(lines + notes)
+    return "\n\n".join(lines + notes + refit_notes(rows))
 
 
 def _privacy(variant: Variant) -> str:
@@ -176,10 +188,10 @@ def _measured(variant: Variant, view: str) -> dict[str, str]:
     rounds = runs[0].rounds()
     traffic = (f"{_floats(rounds, way):,.0f}" for way in ("up", "down"))
     return {
-        "MSE": _spread([r.score("mse", best) for r in runs]),
-        "MSE, last round": _spread([r.score("mse", last) for r in runs]),
-        "MAE": _spread([r.score("mae", best) for r in runs]),
-        "MAE, data units": _spread([r.score("raw_mae", best) for r in runs]),
+        "MSE": spread([r.score("mse", best) for r in runs]),
+        "MSE, last round": spread([r.score("mse", last) for r in runs]),
+        "MAE": spread([r.score("mae", best) for r in runs]),
+        "MAE, data units": spread([r.score("raw_mae", best) for r in runs]),
         "floats up / down": " / ".join(traffic) if len(rounds) and not _pooled(runs[0]) else "-",
         "seconds": f"{np.mean([r.about['seconds'] for r in runs]):.1f}",
     }
@@ -191,21 +203,8 @@ def _pooled(run: Run) -> bool:
     return bool(getattr(known.get(run.method), "pooled", False))
 
 
-def _spread(values: Sequence[float]) -> str:
-    """Mean to four digits, and standard deviation where there are several values.
-
-    >>> _spread([0.25]), _spread([100.0, 120.0])
-    ('0.2500', '110.0 ± 14.1')
-    """
-    mean = float(np.mean(values))
-    size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
-    decimals = max(0, 3 - size)
-    text = f"{mean:.{decimals}f}"
-    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{decimals}f}"
-
-
-def _yes_no(value: bool) -> str:
-    return "yes" if value else "no"
+def _yes_no(fact: bool) -> str:
+    return "yes" if fact else "no"
 
 
 def methods_table() -> str:
@@ -264,6 +263,7 @@ def models_list() -> str:
 def metrics_list() -> str:
     """Every metric."""
     rows = [[name, m.description] for name, m in METRICS.items()]
+    rows += [[name, text] for name, text in INTERVAL_METRICS.items()]
     table = _list(["metric", "what it is"], rows)
     return f"{table}\n\nErrors of z-scores bear these names; raw_… are in the data's units."
 

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import stforecast.methods  # noqa: F401  importing makes the forecasting methods known
-from data_prep.errors import choose
+from data_prep.errors import InputError, choose
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
 from stforecast.federated.options import check_options
 from stforecast.federated.settings import distribute, flatten
+from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.training import Training
 from stforecast.federated.uplink import Uplink
+from stforecast.intervals import IntervalOptions
+from stforecast.levels import pair_coverages, parse_levels
 from stforecast.models import MODELS
 from stforecast.task import LossOptions
 from stforecast.windows import WindowSpec
@@ -52,6 +55,10 @@ class RunOptions:
         select: whether the model of the best validation round or of the last one is kept.
         cohort: most clients trained together; 0 chooses.
         workers: cohorts that train at the same time on a CPU; 0 takes as many as there are cores.
+        memory: what a run may take, like 8GB; where it needs more, the clients' states are kept in
+            files. By default what the machine has left.
+        checkpoint_every: rounds from one checkpoint to the next; 0 takes one on a signal only. By
+            default as often as that costs no more than a 20th of the time.
     """
 
     model: str = "dual_gru"
@@ -60,10 +67,35 @@ class RunOptions:
     select: Literal["best", "last"] = "best"
     cohort: int = 0
     workers: int = 0
+    memory: str = ""
+    checkpoint_every: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, not_negative=("seed", "cohort", "workers"))
+        given = () if self.checkpoint_every is None else ("checkpoint_every",)
+        check_options(self, not_negative=("seed", "cohort", "workers", *given))
+        if self.memory:
+            parse_bytes(self.memory)
+
+
+@dataclass(frozen=True)
+class RollingOptions:
+    """Refitting while the test part goes by; see `stforecast.rolling`.
+
+    Attributes:
+        refit: before each day or week of the test part but the first, the chosen model is refitted
+            on what is known by then: never, daily or weekly.
+        refit_rounds: rounds of such a refit, of federated methods.
+        refit_lr: their learning rate; 0 takes a tenth of lr.
+    """
+
+    refit: Literal["never", "daily", "weekly"] = "never"
+    refit_rounds: int = 3
+    refit_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("refit_rounds",), not_negative=("refit_lr",))
 
 
 @dataclass(frozen=True)
@@ -77,6 +109,8 @@ class Config:
         training: rounds, batches and the like; like the next two, only for federated methods.
         loss: what training minimises.
         uplink: what is done to uploads on their way.
+        interval: how sure a forecast is.
+        rolling: refitting while the test part goes by.
         run: model, seed, device.
         method_options: an instance of the method's `Options`.
         model_options: an instance of the model's `Options`.
@@ -88,14 +122,39 @@ class Config:
     training: Training
     loss: LossOptions
     uplink: Uplink
+    interval: IntervalOptions
+    rolling: RollingOptions
     run: RunOptions
     method_options: Any
     model_options: Any
+
+    def __post_init__(self) -> None:
+        """Refuse settings that do not go together."""
+        if self.interval.intervals != "none" and not self.coverages:
+            raise InputError(
+                f"quantiles is {self.loss.quantiles!r}; intervals need a pair, like 0.05,0.5,0.95"
+            )
+
+    @property
+    def coverages(self) -> tuple[float, ...]:
+        """Shares of the targets that the pairs of `quantiles` should hold, narrow ones first."""
+        return tuple(pair_coverages(parse_levels(self.loss.quantiles)))
+
+    @property
+    def coverage(self) -> float:
+        """The widest of them: that of the interval that is reported; 0 without a pair."""
+        return max(self.coverages, default=0.0)
 
     @property
     def federated(self) -> bool:
         """Whether the method trains in rounds (not a reference forecaster)."""
         return self.method not in BASELINES
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether forecasts say how sure they are."""
+        learned = self.federated and len(self.loss.levels) > 1
+        return learned or self.interval.intervals != "none"
 
     def flat(self) -> dict[str, Any]:
         """The settings under their flat names, so that `resolve(**config.flat())` equals this."""
@@ -142,6 +201,8 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
         "training": Training,
         "loss": LossOptions,
         "uplink": Uplink,
+        "interval": IntervalOptions,
+        "rolling": RollingOptions,
         "run": RunOptions,
         "method_options": options_type(method),
         "model_options": MODELS[model].Options,

@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from safetensors.numpy import load_file, save_file
 
-from data_prep.checksum import checksum
-from data_prep.cube import atomic_path
 from data_prep.errors import InputError, reading
 from data_prep.limits import check_size
 from stforecast.baselines import BASELINES
 from stforecast.config import Config, resolve
+from stforecast.evaluation import Evaluation, Fitted
+from stforecast.federated.keeper import Keeper
 from stforecast.federated.rounds import RoundReport
 from stforecast.fitted import FittedMethod, train
-from stforecast.metrics import evaluate
+from stforecast.intervals import Bands, raw_bands, widened
+from stforecast.leaks import Leak, forecast_leaks
+from stforecast.model_files import AGAIN, read_about, read_state, write_model
+from stforecast.rolling import Rolling, roll
 from stforecast.scaling import Scaler, fit_scaler
 from stforecast.series import Data, Series, as_series, in_minutes
-from stforecast.splits import Split, make_split, period_warning
-from stforecast.windows import Calendar, target_windows
+from stforecast.splits import make_split, period_warning
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Version of the saved layout."""
 
-AGAIN = "fit and save it again"
+class Interval(NamedTuple):
+    """Bounds of a forecast, each a table like the forecast itself."""
 
-SCALED_METRICS = ("mse", "mae", "rmse")
-"""Metrics of z-scores; relative ones need a true zero and are given in raw units only."""
-
-
-class Fitted(Protocol):
-    """What a method or a reference forecaster is after fitting."""
-
-    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecasts `(cells, windows, horizon)` of z-scores, each from what lies before it."""
-        ...
+    lower: pd.DataFrame
+    upper: pd.DataFrame
 
 
 class Forecaster:
@@ -57,10 +48,12 @@ class Forecaster:
     Attributes:
         config: all settings, resolved.
         rounds_: one row a round: losses, bytes, seconds (empty for reference forecasters).
+        refits_: one row a refit of the test part: windows, bytes, seconds (empty without).
         cells: `(cells,)` ids; like the following, there once it is fitted or loaded.
         step: length of a time step.
         service: what is forecast.
         units: its unit.
+        split: windows of each part of the data that it was fitted on.
 
     Raises:
         InputError: for an unknown method, setting or value.
@@ -78,18 +71,23 @@ class Forecaster:
     def __init__(self, method: str = "fuels", **settings: Any) -> None:
         self.config: Config = resolve(method, **settings)
         self.rounds_ = pd.DataFrame()
+        self.refits_ = pd.DataFrame()
         self._fitted: dict[str, Any] = {}
-        self._series: Series | None = None
-        self._split: Split | None = None
+        self._evaluation: Evaluation | None = None
+        self._radius: np.ndarray | None = None
 
     def fit(
-        self, data: Data, after_round: Callable[[RoundReport], None] | None = None
+        self,
+        data: Data,
+        after_round: Callable[[RoundReport], None] | None = None,
+        keeper: Keeper | None = None,
     ) -> Forecaster:
         """Train on the training part of `data`, choosing by its validation part.
 
         Args:
             data: a cube, a wide table (time × cell) or the path of a cube.
             after_round: called with each round's report, e.g. to draw a progress bar.
+            keeper: takes checkpoints of the training, and goes on from the newest that it has.
 
         Returns:
             Itself.
@@ -107,17 +105,29 @@ class Forecaster:
         split = make_split(config.data.split, n_steps, calendar.step, config.window, local_times)
         _warn_of_constants(series, split.fit_steps)
         self.scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
+        self._evaluation, self._radius = Evaluation(config, series, split, self.scaler), None
         z = self.scaler.transform(series.values)
         if config.federated:
-            fitted, federation = train(config, z, split, calendar, series.locations, after_round)
+            fitted, federation = train(
+                config,
+                z,
+                split,
+                calendar,
+                series.locations,
+                after_round,
+                series.adjacency,
+                keeper,
+            )
             self._fitted = dict(fitted)
             self.rounds_ = pd.DataFrame(federation.history())
         else:
             baseline = BASELINES[config.method](config.method_options)
             baseline.fit(z, split.train, config.window, calendar)
             self._fitted = {"last": baseline, "best": baseline}
-        self._series, self._split = series, split
-        self.cells, self.step = series.cells, calendar.step
+        if config.rolling.refit != "never":
+            rolling, self.refits_ = roll(config, self._chosen(), series, z, split)
+            self._fitted[config.run.select] = rolling
+        self.cells, self.step, self.split = series.cells, calendar.step, split
         self.service, self.units = series.service, series.units
         return self
 
@@ -146,13 +156,55 @@ class Forecaster:
         while len(z) < n_steps + steps:
             y_hat = fitted.predict(z, np.array([len(z)]), series.calendar)
             z = np.concatenate([z, y_hat[:, 0].T])
-        values = self.scaler.inverse(z[n_steps : n_steps + steps], cell_axis=1)
-        times = series.times[-1] + self.step * np.arange(1, steps + 1)
+        return self._table(z[n_steps : n_steps + steps], series)
+
+    def predict_interval(self, history: Data, steps: int | None = None) -> Interval | None:
+        """Bounds of what `predict` gives; steps beyond the model's horizon have none (NaN).
+
+        Args:
+            history: as for `predict`.
+            steps: as for `predict`.
+
+        Returns:
+            Lower and upper bounds in the data's own units, `attrs` with the `coverage` that they
+            are made for; None if the settings ask for no intervals.
+
+        Raises:
+            InputError: as `predict` does.
+        """
+        fitted, radius = self._chosen(), self._interval_radius()
+        if radius is None:
+            return None
+        coverage, horizon = self.config.coverage, self.config.window.horizon
+        series = self._history(history)
+        z = self.scaler.transform(series.values)
+        bands = raw_bands(fitted, z, np.array([len(z)]), series.calendar, self.config.coverages)
+        asked = Bands(bands.centre, {coverage: bands.bounds[coverage]})
+        moved = widened(asked, {coverage: radius[:, None]}).bounds[coverage]
+        tables = []
+        for bound in moved:
+            values = np.full((steps or horizon, len(self.cells)), np.nan)
+            values[:horizon] = bound[:, 0].T[: len(values)]
+            tables.append(self._table(values, series))
+            tables[-1].attrs["coverage"] = coverage
+        return Interval(*tables)
+
+    def _table(self, z: np.ndarray, series: Series) -> pd.DataFrame:
+        """Z-scores `(steps, cells)` that follow a series, as a table in the data's units."""
+        times = series.times[-1] + self.step * np.arange(1, len(z) + 1)
         table = pd.DataFrame(
-            values, pd.DatetimeIndex(times, name="time"), pd.Index(self.cells, name="cell")
+            self.scaler.inverse(z, cell_axis=1),
+            pd.DatetimeIndex(times, name="time"),
+            pd.Index(self.cells, name="cell"),
         )
         table.attrs = {"service": self.service, "units": self.units, "clock": series.clock}
         return table
+
+    def _interval_radius(self) -> np.ndarray | None:
+        """How far the bounds are moved `(cells, horizon)`; None without intervals."""
+        if self._radius is None and self._evaluation and self.config.has_intervals:
+            self._radius = self._evaluation.radius(self._chosen())
+        return self._radius
 
     def _history(self, history: Data) -> Series:
         """The series of the fitted cells, if the model can read it."""
@@ -177,25 +229,15 @@ class Forecaster:
 
         Returns:
             One row for each client (and "all"), horizon step (and "all"), split, selection and
-            metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units. Selections are
-            "last" and "best", and "last (global)" and the like for a method's other models. A split
-            without windows has no rows.
+            metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units; on the test part
+            with intervals `coverage`, `width`, `pinball` and `crps` too. Selections are "last" and
+            "best", and "last (global)" and the like for a method's other models. A split without
+            windows has no rows.
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        _, parts = self._data()
-        splits = [name for name in ("validation", "test") if len(getattr(parts, name))]
-        tables = []
-        for split in splits:
-            for selection, fitted in self._fitted.items():
-                y_hat, y, mask = self._forecasts(split, fitted)
-                scaled = evaluate(y_hat, y, mask, self.cells, SCALED_METRICS)
-                raw = evaluate(self._raw(y_hat), self._raw(y), mask, self.cells)
-                raw["metric"] = "raw_" + raw["metric"]
-                table = pd.concat([scaled, raw], ignore_index=True)
-                tables.append(table.assign(split=split, selection=selection))
-        return pd.concat(tables, ignore_index=True)
+        return self._judge().table(self._fitted)
 
     def test_forecasts(self) -> xr.Dataset:
         """Forecasts of the test part by the chosen selection, beside what was observed.
@@ -203,52 +245,40 @@ class Forecaster:
         Returns:
             `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
             data's units; `time` is the first forecast step, `horizon` counts from 1. The attribute
-            `clock` says whether times are "utc" or "local".
+            `clock` says whether times are "utc" or "local". With intervals, `lower` and `upper`
+            besides, and the attribute `coverage`.
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        series, split = self._data()
-        y_hat, y, mask = self._forecasts("test", self._chosen())
-        observed = np.where(mask, self._raw(y), np.nan)
-        dims = ("cell", "time", "horizon")
-        return xr.Dataset(
-            {
-                "y_hat": (dims, self._raw(y_hat), {"units": self.units, "long_name": "forecast"}),
-                "y": (dims, observed, {"units": self.units, "long_name": "observed"}),
-            },
-            coords={
-                "cell": self.cells,
-                "time": series.times[split.test],
-                "horizon": np.arange(1, y.shape[2] + 1),
-            },
-            attrs={
-                "service": self.service,
-                "method": self.config.method,
-                "clock": series.clock,
-            },
-        )
+        return self._judge().test_forecasts(self._chosen())
 
-    def _forecasts(self, split: str, fitted: Fitted) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Forecasts, targets and mask of one part, `(cells, windows, horizon)`, z-scored."""
-        series, parts = self._data()
+    def find_leaks(self, history: Data) -> list[Leak]:
+        """Windows at the end of `history` whose inputs or forecasts depend on what comes after.
+
+        Args:
+            history: as for `predict`; its last quarter is tried.
+
+        Returns:
+            What was found, see `stforecast.leaks`; empty if nothing.
+
+        Raises:
+            InputError: as `predict` does.
+        """
+        series, window = self._history(history), self.config.window
         z = self.scaler.transform(series.values)
-        starts: np.ndarray = getattr(parts, split)
-        y, mask = target_windows(z, starts, self.config.window)
-        return fitted.predict(z, starts, series.calendar), y, mask
-
-    def _raw(self, values: np.ndarray) -> np.ndarray:
-        return self.scaler.inverse(values, cell_axis=0)
+        starts = np.arange(max(window.reach, len(z) - len(z) // 4), len(z))
+        return forecast_leaks(self._chosen(), z, starts, window, series.calendar)
 
     def _chosen(self) -> Fitted:
         if not self._fitted:
             raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
         return self._fitted[self.config.run.select]
 
-    def _data(self) -> tuple[Series, Split]:
-        if self._series is None or self._split is None:
+    def _judge(self) -> Evaluation:
+        if self._evaluation is None:
             raise InputError("evaluation needs the data: fit this forecaster, do not load it")
-        return self._series, self._split
+        return self._evaluation
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save what predicting needs: `forecaster.json` and `state.safetensors`.
@@ -260,11 +290,14 @@ class Forecaster:
             The folder.
         """
         chosen: Any = self._chosen()
+        if isinstance(chosen, Rolling):
+            chosen = chosen.models[-1]
         method = isinstance(chosen, FittedMethod)
         state = chosen.arrays() if method else chosen.state()
-        scaler = {f"scaler/{name}": a for name, a in self.scaler.state().items()}
+        extra = {f"scaler/{name}": a for name, a in self.scaler.state().items()}
+        if (radius := self._interval_radius()) is not None:
+            extra["interval/radius"] = radius
         about = {
-            "format": FORMAT,
             "settings": self.config.flat(),
             "service": self.service,
             "units": self.units,
@@ -272,13 +305,8 @@ class Forecaster:
             "cells": self.cells.tolist(),
             "round": chosen.state.round if method else 0,
         }
-        folder = Path(folder)
-        with atomic_path(folder / "state.safetensors") as part:
-            save_file({n: np.ascontiguousarray(a) for n, a in {**state, **scaler}.items()}, part)
-            about["state"] = checksum(part)
-        with atomic_path(folder / "forecaster.json") as part:
-            part.write_text(json.dumps(about, indent=2) + "\n")
-        return folder
+        write_model(Path(folder), about, {**state, **extra})
+        return Path(folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Forecaster:
@@ -293,8 +321,8 @@ class Forecaster:
         """
         folder = Path(folder)
         folder = folder / "model" if (folder / "model").is_dir() else folder
-        about = _read_about(folder / "forecaster.json")
-        arrays = _read_state(folder / "state.safetensors", about.get("state"))
+        about = read_about(folder / "forecaster.json")
+        arrays = read_state(folder / "state.safetensors", about.get("state"))
         try:
             with reading(folder, "as a saved model", AGAIN):
                 self = cls(**{**about["settings"], "device": device})
@@ -307,21 +335,42 @@ class Forecaster:
             raise e if str(folder) in str(e) else InputError(f"{folder}: {e}") from e
         return self
 
+    def _check_shapes(self, fitted: FittedMethod, arrays: dict[str, np.ndarray]) -> None:
+        """Refuse parameters that are not those of the model that the settings describe."""
+        n_clients = 1 if fitted.method.pooled else len(self.cells)
+        for name, like in fitted.method.population.initial().items():
+            for group in ("params", "buffers"):
+                key, expected = f"clients/{group}/{name}", (n_clients, *like.shape[1:])
+                if key in arrays and arrays[key].shape != expected:
+                    raise InputError(
+                        f"{key} has shape {arrays[key].shape}, the settings say {expected}; {AGAIN}"
+                    )
+
     def _rehearse(self) -> None:
         """Forecast once from zeros: arrays that do not fit the settings fail here."""
+        shape = len(self.cells), self.config.window.horizon
+        if self._radius is not None and self._radius.shape != shape:
+            raise InputError(
+                f"interval/radius has shape {self._radius.shape}, the settings say {shape}; {AGAIN}"
+            )
         n_steps = max(2, self.config.window.reach)
         check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
         times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
-        self.predict(pd.DataFrame(0.0, times, pd.Index(self.cells)))
+        with np.errstate(all="ignore"):
+            self.predict(pd.DataFrame(0.0, times, pd.Index(self.cells)))
 
     def _restore(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         scaler = {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
         self.scaler = Scaler.from_state(scaler)
+        self._radius = arrays.pop("interval/radius") if self.config.has_intervals else None
         self.service, self.units = str(about["service"]), str(about["units"])
         self.step, self.cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
         fitted: Fitted
         if self.config.federated:
-            fitted = FittedMethod.from_arrays(self.config, arrays, about["round"])
+            fitted = FittedMethod.from_arrays(
+                self.config, arrays, int(about["round"]), len(self.cells)
+            )
+            self._check_shapes(fitted, arrays)
         else:
             baseline = BASELINES[self.config.method]
             fitted = baseline.from_state(arrays, self.config.window, self.config.method_options)
@@ -335,28 +384,3 @@ def _warn_of_constants(series: Series, fit_steps: int) -> None:
             "%s: %d of %d cells never change in the training part of %s; errors of such cells say "
             "nothing", series.name, n, len(series.cells), series.service,
         )  # fmt: skip
-
-
-def _read_state(path: Path, expected: str | None) -> dict[str, np.ndarray]:
-    """The arrays of a saved model; those of before checksums were kept have none `expected`."""
-    with reading(path, "as arrays", AGAIN):
-        if expected is not None and checksum(path) != expected:
-            raise InputError(
-                f"{path}: cannot be trusted: it has {checksum(path)}, forecaster.json says "
-                f"{expected}; {AGAIN}"
-            )
-        return load_file(path)
-
-
-def _read_about(path: Path) -> dict[str, Any]:
-    remedy = "give the folder of a run or of Forecaster.save"
-    try:
-        about = json.loads(path.read_text())
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror}); {remedy}") from e
-    except (ValueError, RecursionError) as e:
-        raise InputError(f"{path}: is not JSON ({e}); {remedy}") from e
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found = about.get("format") if isinstance(about, dict) else type(about).__name__
-        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
-    return about

@@ -145,19 +145,37 @@ def evaluate(
     ids = [str(c) for c in (range(len(y)) if clients is None else clients)]
     if np.ndim(y) != 3 or len(ids) != len(y):
         raise InputError(f"{len(ids)} clients and targets {np.shape(y)}: expected (clients, …, …)")
-    steps = [str(k + 1) for k in range(np.shape(y)[2])]
-    index = pd.MultiIndex.from_product(
-        [[*ids, "all"], [*steps, "all"]], names=["client", "horizon"]
-    )
     tables = []
     for name in metrics:
         if name not in METRICS:
             raise choose("metric", name, METRICS)
         metric = METRICS[name]
-        total, weight = (_with_margins(sums) for sums in metric.update(y_hat, y, mask, 1))
-        values = metric.finalise(total, weight).ravel()
-        tables.append(pd.DataFrame({"metric": name, "value": values}, index=index).reset_index())
+        sums = metric.update(y_hat, y, mask, 1)
+        tables.append(tabulate(name, sums, metric.finalise, ids))
     return pd.concat(tables, ignore_index=True)
+
+
+def tabulate(
+    name: str,
+    sums: Sums,
+    finalise: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    clients: Sequence[object] | np.ndarray,
+) -> pd.DataFrame:
+    """One metric's rows, as `evaluate` returns them.
+
+    Args:
+        name: of the metric.
+        sums: `(total, weight)`, each `(clients, horizon)`.
+        finalise: turns them into values.
+        clients: `(clients,)` ids.
+    """
+    total, weight = (_with_margins(part) for part in sums)
+    ids, steps = map(str, clients), (str(k + 1) for k in range(total.shape[1] - 1))
+    index = pd.MultiIndex.from_product(
+        [[*ids, "all"], [*steps, "all"]], names=["client", "horizon"]
+    )
+    values = finalise(total, weight).ravel()
+    return pd.DataFrame({"metric": name, "value": values}, index=index).reset_index()
 
 
 def _with_margins(sums: np.ndarray) -> np.ndarray:

@@ -5,7 +5,9 @@ A run folder holds
 - `run.json`: settings, data, versions, seconds; written last, so its presence says "complete";
 - `metrics.csv`: one row an error, long form, columns `METRIC_COLUMNS`;
 - `rounds.csv`: one row a round (`stforecast.federated.rounds.RoundReport`);
-- `forecasts.nc`: forecasts of the test part beside what was observed, in the data's units;
+- `refits.csv`: with `--refit`, one row a refit: what it knew and what it cost;
+- `forecasts.nc`: forecasts of the test part, and bounds if there are any, beside what was observed,
+  in the data's units;
 - `model/`: what `Forecaster.load` reads.
 """
 
@@ -13,11 +15,9 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,19 @@ from data_prep.cube import atomic_path
 from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.limits import check_size
+from stforecast.config import resolve
+from stforecast.federated.keeper import Keeper
 from stforecast.federated.privacy import epsilon
 from stforecast.federated.rounds import RoundReport
+from stforecast.federated.run_folder import (
+    check_new,
+    finish,
+    is_finished,
+    read_begun,
+    write_about,
+    write_csv,
+    writing,
+)
 from stforecast.forecaster import Forecaster
 
 METRIC_COLUMNS = (
@@ -46,7 +57,11 @@ ABOUT: dict[str, type] = {"settings": dict, "data": str, "service": str}
 
 AGAIN = "delete the folder and run it again"
 
-PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
+REFIT_COLUMNS = ("windows", "rounds", "bytes_down", "bytes_up", "seconds")
+"""Numbers in `refits.csv`, beside `time`."""
+
+COMMAND = "stforecast run"
+"""That writes run folders."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,11 @@ class Run:
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`; empty for reference forecasters."""
         return _read_csv(self.folder / "rounds.csv", ROUND_COLUMNS, ROUND_COLUMNS)
+
+    def refits(self) -> pd.DataFrame:
+        """`refits.csv`; empty where nothing was refitted."""
+        path = self.folder / "refits.csv"
+        return _read_csv(path, REFIT_COLUMNS, REFIT_COLUMNS) if path.exists() else pd.DataFrame()
 
     def forecasts(self) -> xr.Dataset:
         """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""
@@ -133,42 +153,82 @@ def run(
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
     out = Path(out)
-    _check_new(out)
-    start = time.perf_counter()
-    forecaster = Forecaster(method, **settings).fit(data, after_round)
-    _write_results(forecaster, Path(data).stem, out)
+    check_new(out, COMMAND)
     about = {
-        "settings": forecaster.config.flat(),
-        "label": label or method,
+        "settings": resolve(method, **settings).flat(),
         "data": str(data),
-        "service": forecaster.service,
-        "clients": len(forecaster.cells),
-        "federated": forecaster.config.federated,
-        "seconds": round(time.perf_counter() - start, 3),
-        **_privacy(forecaster),
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+        "label": label or method,
     }
-    with atomic_path(out / "run.json") as part:
-        part.write_text(json.dumps(about, indent=2) + "\n")
-    return Run(out, about)
+    return _run(out, about, after_round)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    after_round: Callable[[RoundReport], None] | None = None,
+) -> Run:
+    """Go on with a run that was stopped, from its newest sound checkpoint.
+
+    Numbers are those of a run that is never stopped, bit for bit, on the same machine.
+
+    Args:
+        folder: the run's; that of a finished run is opened.
+        data: path of the cube, if it has moved.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if no run was begun there, or results cannot be written.
+        Stopped: on SIGINT or SIGTERM, after the round.
+    """
+    out = Path(folder)
+    if is_finished(out):
+        finish(out)
+        return open_run(out)
+    begun = read_begun(out, COMMAND)
+    return _run(out, begun if data is None else {**begun, "data": str(data)}, after_round)
+
+
+def _run(
+    out: Path, begun: dict[str, Any], after_round: Callable[[RoundReport], None] | None
+) -> Run:
+    """Do what was begun, or the rest of it."""
+    start = time.perf_counter()
+    forecaster, data = Forecaster(**begun["settings"]), begun["data"]
+    again = f"go on with: {COMMAND} --resume {out}"
+    with Keeper(out, begun, forecaster.config.run.checkpoint_every, again) as keeper:
+        forecaster.fit(data, after_round, keeper)
+        with writing(out, "free some space, then do the same again"):
+            _write_results(forecaster, Path(data).stem, out)
+            seconds = round(time.perf_counter() - start, 3)
+            write_about(out, {**_about(forecaster, begun), "seconds": seconds})
+    finish(out)
+    return open_run(out)
+
+
+def _about(forecaster: Forecaster, begun: dict[str, Any]) -> dict[str, Any]:
+    """What `run.json` says of a run."""
+    return {
+        "settings": forecaster.config.flat(),
+        "label": begun["label"],
+        "data": begun["data"],
+        "service": forecaster.service,
+        "units": forecaster.units,
+        "clients": len(forecaster.cells),
+        "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
+        "federated": forecaster.config.federated,
+        **_privacy(forecaster),
+    }
 
 
 def _privacy(forecaster: Forecaster) -> dict[str, Any]:
     """What the Gaussian mechanism on uploads guarantees, where it was used."""
-    uplink, uploads = forecaster.config.uplink, len(forecaster.rounds_)
+    uplink, refits = forecaster.config.uplink, forecaster.refits_
+    uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
     if not uplink.private or not uploads:
         return {}
     guarantee = {"epsilon": epsilon(uplink, uploads), "delta": uplink.privacy_delta}
     return {"privacy": {**guarantee, "of": "a client's whole training series", "uploads": uploads}}
-
-
-def _check_new(out: Path) -> None:
-    """Make sure before the work that its results can be written."""
-    if (out / "run.json").exists():
-        raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
-    nearest = next(path for path in (out, *out.parents) if path.exists())
-    if not nearest.is_dir():
-        raise InputError(f"{nearest} is a file; choose a folder for --out")
 
 
 def _write_results(forecaster: Forecaster, data: str, out: Path) -> None:
@@ -183,6 +243,8 @@ def _write_results(forecaster: Forecaster, data: str, out: Path) -> None:
     write_csv(metrics[list(METRIC_COLUMNS)], out / "metrics.csv")
     rounds = forecaster.rounds_
     write_csv(rounds if len(rounds) else _no_rounds(), out / "rounds.csv")
+    if len(forecaster.refits_):
+        write_csv(forecaster.refits_, out / "refits.csv")
     with atomic_path(out / "forecasts.nc") as part:
         forecaster.test_forecasts().to_netcdf(part, engine="h5netcdf")
 
@@ -202,8 +264,9 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
             "`stforecast run` wrote"
         ) from e
     for name, kind in ABOUT.items():
-        found = about.get(name) if isinstance(about, dict) else None
-        if not isinstance(found, kind) or (kind is dict and "method" not in found):
+        found: Any = about.get(name) if isinstance(about, dict) else None
+        fits = isinstance(found, kind)
+        if not fits or (kind is dict and "method" not in found):
             raise InputError(
                 f"{folder / 'run.json'}: no {name} in it; `stforecast run` writes them"
             )
@@ -235,12 +298,6 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
             raise InputError(f"{folder}: no finished run here; `stforecast run` writes one")
         runs += [open_run(path.parent) for path in found]
     return runs
-
-
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table whole or not at all."""
-    with atomic_path(path) as part:
-        table.to_csv(part, index=False)
 
 
 def _no_rounds() -> pd.DataFrame:

@@ -33,6 +33,7 @@ class Series:
         units: its unit.
         name: what to call the data in a message: the path or the title.
         locations: `(cells, 2)` longitude and latitude in degrees, or None if not known.
+        adjacency: `(cells, cells)` weights of the roads from row to column, or None if not known.
     """
 
     values: np.ndarray
@@ -43,6 +44,7 @@ class Series:
     units: str
     name: str
     locations: np.ndarray | None = None
+    adjacency: np.ndarray | None = None
 
     @property
     def clock(self) -> str:
@@ -67,6 +69,9 @@ class Series:
             values=self.values[:, position],
             cells=np.asarray(cells),
             locations=None if self.locations is None else self.locations[position],
+            adjacency=(
+                None if self.adjacency is None else self.adjacency[np.ix_(position, position)]
+            ),
         )
 
 
@@ -80,7 +85,7 @@ def as_series(data: Data, service: str | None = None) -> Series:
     Raises:
         InputError: if it is no cube, or listing the services if none or a wrong one is named.
     """
-    cube, name = _as_cube(data)
+    cube, name = as_cube(data)
     values = observed(cube, _choose_service(cube, service, name))
     return Series(
         values=_read_values(values, name),
@@ -91,6 +96,7 @@ def as_series(data: Data, service: str | None = None) -> Series:
         units=str(values.attrs.get("units", "1")),
         name=name,
         locations=_locations(cube),
+        adjacency=_adjacency(cube, name),
     )
 
 
@@ -118,8 +124,37 @@ def _locations(cube: xr.Dataset) -> np.ndarray | None:
     return np.stack([cube["lon"].to_numpy(), cube["lat"].to_numpy()], axis=1)
 
 
-def _as_cube(data: Data) -> tuple[xr.Dataset, str]:
-    """A cube and what to call it."""
+def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:
+    """`(cells, cells)` weights in the order of the cells; other ends of roads are left out.
+
+    Raises:
+        InputError: if a cell is no end of a road, or a weight is negative or not finite.
+    """
+    if "adjacency" not in cube or set(cube["adjacency"].dims) != {"cell", "cell_to"}:
+        return None
+    weights, cells = cube["adjacency"].transpose("cell", "cell_to"), cube.indexes["cell"]
+    position = pd.Index(cube["cell_to"].to_numpy()).get_indexer(cells)
+    if (position < 0).any():
+        raise InputError(
+            f"{name}: cell {cells[position < 0][0]} is not in 'cell_to' of the adjacency; prepare "
+            "the cube again"
+        )
+    with reading(name, "at adjacency", "prepare it again"):
+        array = weights.to_numpy()[:, position].astype(np.float64)
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise InputError(
+            f"{name}: the adjacency has weights that are negative or not finite, expected 0 or "
+            "more; prepare the cube again"
+        )
+    return array
+
+
+def as_cube(data: Data) -> tuple[xr.Dataset, str]:
+    """Data of any accepted kind as a cube, and what to call it in a message.
+
+    Raises:
+        InputError: if it is no cube.
+    """
     if isinstance(data, pd.DataFrame):
         return from_frame(data), "the table"
     if isinstance(data, xr.Dataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,30 +13,50 @@ from torch.nn import functional as F
 
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.options import check_options
+from stforecast.levels import parse_levels
 from stforecast.windows import Windows
 
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What training minimises; rounds are always judged by the squared error.
+    """What training minimises, and so what a forecast is: a mean, a median or some quantiles.
 
     Attributes:
-        loss: `mse`, squared error (FUELS, Eq. 14), or `huber`, which is squared up to huber_delta
-            and linear beyond, so that bursts of traffic weigh less.
+        loss: `mse`, squared error (FUELS, Eq. 14); `mae`, absolute error, as METR-LA's papers
+            train; `huber`, squared up to huber_delta and linear beyond, so that bursts of traffic
+            weigh less; or `quantile`, the pinball loss of several quantiles at once.
         huber_delta: in z-scores, positive.
+        quantiles: levels that the quantile loss learns, and at which --intervals gives bounds, in
+            pairs around 0.5, which is the forecast: 0.05,0.5,0.95 makes intervals for 90 %.
     """
 
-    loss: Literal["mse", "huber"] = "mse"
+    loss: Literal["mse", "mae", "huber", "quantile"] = "mse"
     huber_delta: float = 0.5
+    quantiles: str = "0.05,0.5,0.95"
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
         check_options(self, positive=("huber_delta",))
+        parse_levels(self.quantiles)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Levels of the quantiles that a model forecasts; none if it forecasts a single value."""
+        return parse_levels(self.quantiles) if self.loss == "quantile" else ()
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers that a model gives for each target."""
+        return len(self.levels) or 1
 
 
 @dataclass(frozen=True)
 class ForecastTask:
     """Predict `y` `(clients, batch, horizon)` where `mask` is True.
+
+    A prediction is `(clients, batch, horizon)`; of quantiles, `(clients, batch, horizon * levels)`
+    with the levels of a step side by side, so that any model whose head is as wide as its horizon
+    is a quantile model too.
 
     Attributes:
         n_keys: slots of the period.
@@ -47,13 +68,7 @@ class ForecastTask:
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """Mean loss of each client over its observed targets."""
-        if self.options.loss == "mse":
-            total, count = self.score(prediction, batch)
-        else:
-            error = F.huber_loss(
-                prediction, batch["y"], reduction="none", delta=self.options.huber_delta
-            )
-            total, count = torch.where(batch["mask"], error, 0.0).sum(-1), batch["mask"].sum(-1)
+        total, count = self._summed(self._error(prediction, batch), batch)
         return total.sum(1) / count.sum(1).clamp(min=1)
 
     def keys(self, batch: Batch) -> Tensor:
@@ -61,9 +76,49 @@ class ForecastTask:
         return batch["slot"]
 
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Squared error and number of observed targets of each sample."""
-        error = torch.where(batch["mask"], prediction - batch["y"], 0.0)
-        return error.square().sum(-1), batch["mask"].sum(-1)
+        """Squared error, of quantiles the pinball loss, and number of observed targets, a sample.
+
+        All losses of single values are judged alike, so that their rounds can be compared.
+        """
+        judged = self._error if self.options.levels else _squared_error
+        return self._summed(judged(prediction, batch), batch)
+
+    def _summed(self, error: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return torch.where(batch["mask"], error, 0.0).sum(-1), batch["mask"].sum(-1)
+
+    def _error(self, prediction: Tensor, batch: Batch) -> Tensor:
+        """What training minimises of each target, `(clients, batch, horizon)`."""
+        if self.options.levels:
+            quantiles = prediction.unflatten(-1, (-1, len(self.options.levels)))
+            return pinball(quantiles, batch["y"], self.options.levels)
+        if self.options.loss == "huber":
+            y, delta = batch["y"], self.options.huber_delta
+            return F.huber_loss(prediction, y, reduction="none", delta=delta)
+        if self.options.loss == "mae":
+            return (prediction - batch["y"]).abs()
+        return _squared_error(prediction, batch)
+
+
+def _squared_error(prediction: Tensor, batch: Batch) -> Tensor:
+    return (prediction - batch["y"]).square()
+
+
+def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
+    """Pinball loss, the mean over levels τ of max(τ (y - q), (τ - 1)(y - q)).
+
+    Koenker and Bassett: Regression Quantiles, Econometrica 46, 1978.
+
+    Args:
+        quantiles: `(…, levels)`.
+        y: targets `(…)`.
+        levels: of the quantiles.
+
+    Returns:
+        `(…)`.
+    """
+    level = quantiles.new_tensor(levels)
+    error = y.unsqueeze(-1) - quantiles
+    return torch.maximum(level * error, (level - 1) * error).mean(-1)
 
 
 def client_data(windows: Windows, locations: np.ndarray | None = None) -> ClientData:

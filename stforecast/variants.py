@@ -13,7 +13,7 @@ from stforecast.results import Run
 DATA_FACTS = ("data", "service")
 """What a name says whenever it is not the same for all variants."""
 
-NO_DIFFERENCE = {"seed", "device", "cohort", "workers"}
+NO_DIFFERENCE = {"seed", "device", "cohort", "workers", "checkpoint_every"}
 """Settings in which the runs of one variant may differ: they do not change what is computed."""
 
 

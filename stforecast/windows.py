@@ -5,8 +5,9 @@ cv = (v[k-c], …, v[k-1]) and the periodic part pv = (v[k-qp], …, v[k-p]), as
 AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1].
 
 A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
-client, on the first axis. A missing input becomes 0.0: the training mean of a z-scored series.
-Beyond the paper, a window may read further lags, such as last week's, and the calendar.
+client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
+what `stforecast.impute` is asked to put there. Beyond the paper, a window may read further lags,
+such as last week's, and the calendar.
 """
 
 from __future__ import annotations
@@ -21,11 +22,19 @@ import xarray as xr
 
 from data_prep.cube import step_of
 from data_prep.errors import InputError, choose
+from stforecast.calendar_inputs import (
+    CALENDAR_INPUTS,
+    calendar_inputs,
+    holiday_inputs,
+    public_holidays,
+)
+from stforecast.impute import IMPUTE, impute
 
 MONDAY = pd.Timestamp("1970-01-05")
+WEEK = pd.Timedelta(days=7)
 
-CALENDAR_INPUTS = {"none": 0, "day": 4, "week": 6}
-"""Number of inputs that each kind of calendar gives."""
+LAGS = r"(\d+(-\d+)?(, *\d+(-\d+)?)*)?"
+"""Text of `extra_lags`."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,17 @@ class WindowSpec:
         period: length of a period in steps (p), 1 or more.
         horizon: number of target steps, 1 or more; periodic lags refer to the first of them.
         newest_first: newest to oldest inside each part, the order of the FedDA code.
-        extra_lags: further steps back from the first target to read, as in "167,168,169"; what lies
-            before the series counts as missing, so they cost no training windows.
+        extra_lags: further steps back from the first target to read, as in "167,168,169" or
+            "145-168"; what lies before the series counts as missing, so they cost no training
+            windows.
         calendar: what a window knows of its first target's local time: none, day (sine and cosine
-            of one and two cycles a day) or week (the same, whether it is a weekend, a Sunday).
+            of one and two cycles a day), week (the same, whether it is a weekend, a Sunday) or
+            weekdays (as day, and one input for each weekday).
+        holidays: region whose public holidays are an input of their own: whether the first target
+            lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
+        impute: what stands in for a missing input: none (0.0, the training mean), ffill (the
+            cell's last reading) or last-week (its last reading of that weekday and time). Targets
+            are never imputed.
 
     Raises:
         InputError: naming the field that is out of range.
@@ -61,14 +77,21 @@ class WindowSpec:
     horizon: int = 1
     newest_first: bool = False
     extra_lags: str = ""
-    calendar: Literal["none", "day", "week"] = "none"
+    calendar: Literal["none", "day", "week", "weekdays"] = "none"
+    holidays: str = ""
+    impute: Literal["none", "ffill", "last-week"] = "none"
 
     def __post_init__(self) -> None:
         if self.calendar not in CALENDAR_INPUTS:
             raise choose("calendar", self.calendar, CALENDAR_INPUTS)
-        if not re.fullmatch(r"(\d+(, *\d+)*)?", self.extra_lags) or 0 in self.further_lags:
+        if self.impute not in IMPUTE:
+            raise choose("impute", self.impute, IMPUTE)
+        if self.holidays:
+            public_holidays(self.holidays)
+        if not re.fullmatch(LAGS, self.extra_lags) or 0 in self.further_lags:
             raise InputError(
-                f"extra_lags is {self.extra_lags!r}; give positive whole numbers like 167,168,169"
+                f"extra_lags is {self.extra_lags!r}; give positive whole numbers like 167,168,169 "
+                "or ranges like 145-168"
             )
         lowest = {"closeness": 0, "periods": 0, "period": 1, "horizon": 1}
         for name, low in lowest.items():
@@ -89,13 +112,22 @@ class WindowSpec:
 
     @property
     def further_lags(self) -> tuple[int, ...]:
-        """`extra_lags` as numbers."""
-        return tuple(int(lag) for lag in self.extra_lags.split(",") if lag)
+        """`extra_lags` as numbers; a range that runs backwards gives 0, which is no lag."""
+        lags: list[int] = []
+        for part in self.extra_lags.split(",") if self.extra_lags else ():
+            low, _, high = part.partition("-")
+            lags += range(int(low), int(high or low) + 1) or [0]
+        return tuple(lags)
 
     @property
     def n_inputs(self) -> int:
-        """Number of inputs of a window: `lags`, `further_lags`, calendar."""
-        return len(self.lags) + len(self.further_lags) + CALENDAR_INPUTS[self.calendar]
+        """Number of inputs of a window: `lags`, `further_lags`, calendar, holiday."""
+        return len(self.lags) + len(self.further_lags) + self.n_known
+
+    @property
+    def n_known(self) -> int:
+        """Number of inputs that are known beforehand: calendar and holiday, the last ones."""
+        return CALENDAR_INPUTS[self.calendar] + bool(self.holidays)
 
     @property
     def max_lag(self) -> int:
@@ -181,14 +213,16 @@ def input_windows(
         InputError: if a window would reach outside the series.
     """
     starts = np.asarray(starts, dtype=np.intp)
+    if calendar is None and (spec.n_known or spec.impute == "last-week"):
+        raise InputError("windows that read the calendar need the series' wall clock")
+    per_week = calendar.steps_in(WEEK) if calendar and spec.impute == "last-week" else 0
+    series = impute(series, spec.impute, per_week)
     parts = [_gather(series, starts[:, None] - np.asarray(spec.lags))]
     if spec.further_lags:
         steps = starts[:, None] - np.asarray(spec.further_lags)
         parts.append(np.where(steps < 0, np.nan, _gather(series, steps.clip(0))))
-    if spec.calendar != "none":
-        if calendar is None:
-            raise InputError("windows that read the calendar need the series' wall clock")
-        known = calendar_inputs(calendar.local_times(starts), spec.calendar)
+    if calendar and spec.n_known:
+        known = _known_inputs(calendar.local_times(starts), spec)
         parts.append(np.broadcast_to(known, (series.shape[1], *known.shape)))
     x = np.concatenate(parts, axis=-1, dtype=np.float32)
     missing = np.isnan(x)
@@ -196,21 +230,12 @@ def input_windows(
     return x, int(missing.sum())
 
 
-def calendar_inputs(local_times: pd.DatetimeIndex, kind: str) -> np.ndarray:
-    """What a window knows of the local time of its first target.
-
-    Args:
-        local_times: `(windows,)`.
-        kind: `day` or `week`, see `WindowSpec`.
-
-    Returns:
-        `(windows, 4)` or `(windows, 6)` float32.
-    """
-    angle = 2 * np.pi * ((local_times - local_times.normalize()) / pd.Timedelta(days=1)).to_numpy()
-    columns = [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
-    if kind == "week":
-        columns += [local_times.day_of_week >= 5, local_times.day_of_week == 6]
-    return np.stack(columns, axis=-1).astype(np.float32)
+def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:
+    """Calendar and holiday `(windows, n_known)`."""
+    known = calendar_inputs(local_times, spec.calendar)
+    if spec.holidays:
+        known = np.concatenate([known, holiday_inputs(local_times, spec.holidays)], axis=1)
+    return known
 
 
 def target_windows(

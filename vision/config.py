@@ -30,7 +30,7 @@ TRAINING: dict[str, Any] = {
 }
 """Settings of training that images have, where a method has none of its own."""
 
-NO_DIFFERENCE = frozenset({"seed", "device", "workers", "cohort", "images"})
+NO_DIFFERENCE = frozenset({"seed", "device", "workers", "cohort", "images", "checkpoint_every"})
 """Settings in which runs that are averaged may differ."""
 
 
@@ -72,6 +72,8 @@ class RunOptions:
         workers: clients that train at the same time on a CPU; 0 takes as many as there are cores.
         cohort: clients whose models run together; 0 chooses, which is 1 for convolutions.
         test_every: rounds between two evaluations on the test images; the last is always judged.
+        checkpoint_every: rounds from one checkpoint to the next; 0 takes one on a signal only. By
+            default as often as that costs no more than a 20th of the time.
     """
 
     partition: str = "n-way"
@@ -81,10 +83,13 @@ class RunOptions:
     workers: int = 0
     cohort: int = 0
     test_every: int = 1
+    checkpoint_every: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("test_every",), not_negative=("seed", "workers", "cohort"))
+        given = () if self.checkpoint_every is None else ("checkpoint_every",)
+        positive, not_negative = ("test_every",), ("seed", "workers", "cohort", *given)
+        check_options(self, positive=positive, not_negative=not_negative)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,29 @@
 """Whether PFPL's convergence conditions hold: Corollary 1, with its constants estimated.
 
-The corollary promises that a client's loss falls in a round whose learning rate η and weight λ obey
+The corollary promises that a client's loss falls in a round if, at every local step é,
 
-    η < 2 (Σₑ ‖∇ℓ‖² - λ L₂ E G) / (L₂ E G)        (Eq. 15, as printed)
-    λ < ‖∇ℓ‖² / (L₂ E G)                           (Eq. 16, at the round's first step)
+    η < 2 (Σₑ ‖∇ℓ‖² - λ L₂ E G) / (L₂ E G)        (Eq. 15, as printed; e from the first step to é)
+    λ < ‖∇ℓ‖² / (L₂ E G)                           (Eq. 16, at the first step)
 
-with E local steps, G the mean norm of a stochastic gradient (Eq. 12) and L₂ the Lipschitz constant
-of the features in the encoder's parameters (Eq. 13). Neither constant is known; both are measured
-here in one more round of local training. Measured on the path that was taken, L₂ is a lower bound
-of the true constant, so the printed limits are upper bounds of the true ones: a λ or η above them
-violates the condition, one below them need not fulfil it. FedProto's corollary, from which the
-paper's is taken, has L₁ (the smoothness of the loss) and the variance in η's denominator; the
-paper prints L₂, so η's limit here has the units of the printed formula and no others.
+with E local steps, G a bound of a stochastic gradient's expected norm (Eq. 12) and L₂ the Lipschitz
+constant of the features in the encoder's parameters (Eq. 13). A constant η must obey Eq. 15 at the
+first step, where the sum is least; that is the limit given here. ‖∇ℓ‖² of the first step is that of
+the whole local loss. L₂ and G are not known; both are measured in one more round of local training,
+along the path that was taken, so they are lower bounds and the limits are upper bounds: a λ or η
+above its limit violates the condition, one below it need not fulfil it.
+
+Two reservations. FedProto's corollary, from which the paper's is taken, has L₁ (the smoothness of
+the loss) and the gradients' variance in η's denominator; the paper prints L₂, so η's limit has no
+meaning beyond the printed formula. And the proof weighs an unsquared distance by λ, where PFPL's
+loss (Eq. 5, 7) has a squared one, here averaged over the features: λ and its limit are of different
+units.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +31,44 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
-from stforecast.federated.method import Method, Participants
+from stforecast.federated.method import Participants
 from stforecast.federated.state import Cohort, State
 from stforecast.federated.training import zero_moments
 from vision.clients import client_data
-from vision.learner import Learner, load_images
+from vision.learner import Learner, load_images, prepared
+from vision.methods.pfpl import PFPL
+from vision.streams import TaskStream
 
 PROBE = 64
 """Samples of a client on which its features are compared from step to step."""
+
+
+class Still(Cohort):
+    """A cohort of one client that sums the gradients of its batches and stays where it is."""
+
+    total: Tensor | None = None
+    n = 0
+
+    def step(self, losses: Tensor) -> None:
+        """Add the batch's gradient."""
+        gradient = torch.cat([g.flatten() for g in _gradients(losses, self.params)])
+        self.total = gradient if self.total is None else self.total + gradient
+        self.n += 1
 
 
 class Observed(Cohort):
     """A cohort of one client that notes gradients and features as it trains.
 
     Attributes:
-        squares: `‖∇ℓ‖²` of each step.
+        norms: norm of the stochastic gradient of each step.
         ratios: change of the features over change of the encoder's parameters, each step.
     """
 
-    def watch(self, method: Method) -> None:
+    def watch(self, method: PFPL) -> None:
         """Begin to observe; before the first step."""
-        self.squares: list[float] = []
+        self.norms: list[float] = []
         self.ratios: list[float] = []
         self._method = method
         self._x = self.data.tensors["x"][:, : min(PROBE, int(self.data.sizes[0]))]
@@ -63,8 +85,8 @@ class Observed(Cohort):
     def step(self, losses: Tensor) -> None:
         """Step, then note what it did."""
         super().step(losses)
-        gradients = [p.grad for p in self.params.values() if p.grad is not None]
-        self.squares.append(float(sum((g.square().sum() for g in gradients), torch.zeros(()))))
+        gradients = [p.grad.flatten() for p in self.params.values() if p.grad is not None]
+        self.norms.append(float(torch.cat(gradients).norm()))
         features, encoder = self._look()
         moved = float((encoder - self._before[1]).norm())
         if moved:
@@ -73,67 +95,85 @@ class Observed(Cohort):
         self._before = features, encoder
 
 
-def corollary_1(method: Method, state: State, train: ClientData) -> pd.DataFrame:
+def _gradients(losses: Tensor, params: dict[str, Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(losses.sum(), list(params.values()), allow_unused=True)
+    return [
+        torch.zeros_like(p) if g is None else g for g, p in zip(found, params.values(), strict=True)
+    ]
+
+
+def corollary_1(method: PFPL, state: State, train: ClientData) -> pd.DataFrame:
     """The conditions of Corollary 1 for every client, in one more round from a state.
 
     Args:
-        method: PFPL, or any method with an alignment weight `lam`.
-        state: from which the round starts; it is left as it is.
-        train: training samples of all clients.
+        method: PFPL.
+        state: after some rounds; it is left as it is.
+        train: training samples of all clients, on the state's device.
 
     Returns:
-        One row a client: `client`, `steps` E, `gradient` ‖∇ℓ‖² of the first step, `G`, `L2`,
-        `most_lam` (Eq. 16), `lam`, `most_lr` (Eq. 15; negative: no learning rate will do) and `lr`.
+        One row for each client that has samples: `client`, `steps` E, `gradient` ‖∇ℓ‖² at the
+        start, `G`, `L2`, `most_lam` (Eq. 16), `lam`, `most_lr` (Eq. 15; negative: no learning rate
+        will do) and `lr`. Limits are NaN where nothing moves.
     """
-    state, training = copy.deepcopy(state), method.training
-    lam: float = getattr(method.options, "lam", 0.0)
-    rows: list[dict[str, Any]] = []
+    state, last = copy.deepcopy(state), max(0, state.round - 1)
     method.population.train()
-    for i, size in enumerate(train.sizes.tolist()):
-        if not size:
-            continue
+    rows: list[dict[str, Any]] = []
+    for i in train.sizes.nonzero().flatten().tolist():
         ids = torch.tensor([i])
-        cohort = Observed(state.clients, ids, train.take(ids), training, state.seed, state.round)
-        cohort.watch(method)
         to = Participants(ids, train.sizes[ids], state.round)
-        method.local_update(cohort, method.broadcast(state.server, to))
-        e, g = len(cohort.squares), sum(s**0.5 for s in cohort.squares) / len(cohort.squares)
-        lipschitz = max(cohort.ratios, default=float("nan"))
-        product = lipschitz * e * g
+        payload = method.broadcast(state.server, to)
+
+        def cohort(kind: type[Cohort], ids: Tensor = ids) -> Any:
+            data, training = train.take(ids), method.training
+            return kind(state.clients, ids, data, training, state.seed, last, copied=True)
+
+        still, observed = cohort(Still), cohort(Observed)
+        method.local_update(still, payload)
+        observed.watch(method)
+        method.local_update(observed, payload)
+        square = float((still.total / still.n).square().sum())
+        steps, g = len(observed.norms), sum(observed.norms) / len(observed.norms)
+        lipschitz = max(observed.ratios, default=math.nan)
+        product = lipschitz * steps * g or math.nan
+        lam = method.options.lam
         rows.append(
             {
                 "client": i,
-                "steps": e,
-                "gradient": cohort.squares[0],
+                "steps": steps,
+                "gradient": square,
                 "G": g,
                 "L2": lipschitz,
-                "most_lam": cohort.squares[0] / product,
+                "most_lam": square / product,
                 "lam": lam,
-                "most_lr": 2 * (sum(cohort.squares) - lam * product) / product,
-                "lr": training.lr_in(state.round),
+                "most_lr": 2 * (square - lam * product) / product,
+                "lr": method.training.lr_in(last),
             }
         )
     return pd.DataFrame(rows)
 
 
 def diagnose_run(run: Path, images: Path | None = None) -> pd.DataFrame:
-    """`corollary_1` of a saved run, whose images are read again.
+    """`corollary_1` of a saved run of PFPL, on its last stage, whose images are read again.
 
     Args:
         run: a run folder.
         images: folder of the images' files, if it has moved.
 
     Raises:
-        InputError: if the run or the images cannot be read.
+        InputError: if the run is of another method, or it or the images cannot be read.
     """
     learner = Learner.load(run)
+    method, state = learner.fitted()
+    if not isinstance(method, PFPL):
+        raise InputError(f"{run} is a run of {method.name}; the conditions are those of pfpl")
     config = learner.config
     if images is not None:
         config = dataclasses.replace(
             config, data=dataclasses.replace(config.data, images=str(images))
         )
-    loaded = load_images(config)
-    parts = config.partition.split(loaded, config.run.seed)
-    method, state = learner.fitted()
-    state.clients.moments = zero_moments(state.clients.params, config.training)
-    return corollary_1(method, state, client_data(loaded, parts.train))
+    shared, _ = prepared(load_images(config), config)
+    stage = TaskStream.of(config.partition.split(shared, config.run.seed)).train[-1]
+    params = state.clients.params
+    state.clients.moments = zero_moments(params, config.training)
+    device = next(iter(params.values())).device
+    return corollary_1(method, state, client_data(shared, stage).to(device))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 import torch
+from torch import Tensor
 
 from stforecast.federated.method import Participants
 from stforecast.federated.rounds import Federation, RoundReport
@@ -116,6 +120,19 @@ class Judge:
         """The rounds' reports beside their accuracies, NaN where a round was not judged."""
         reports = pd.DataFrame(self._federation.history()).drop(columns="validation_loss")
         return reports.merge(pd.DataFrame(self._rows), on="round")
+
+    def notes(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What it has seen so far, for a checkpoint."""
+        counts = getattr(self, "counts", None)
+        tensors = {} if counts is None else {"right": counts.right, "total": counts.total}
+        return {"rows": self._rows, "stages": [t.to_dict("list") for t in self._stages]}, tensors
+
+    def recall(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `notes` gave."""
+        self._rows = list(notes["rows"])
+        self._stages = [pd.DataFrame(table) for table in notes["stages"]]
+        if tensors:
+            self.counts = Counts(self.views, tensors["right"], tensors["total"])
 
     def stages(self) -> pd.DataFrame | None:
         """Counts by judged round, stage of the test images, view, mask and client, if noted."""

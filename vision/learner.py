@@ -20,6 +20,7 @@ from data_prep.cube import atomic_path
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
+from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import Method, find_method
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import RoundReport, predictions
@@ -78,12 +79,14 @@ class Learner:
         self,
         images: ImageSet | None = None,
         after_round: Callable[[RoundReport], None] | None = None,
+        keeper: Keeper | None = None,
     ) -> Learner:
         """Divide the images among clients and train.
 
         Args:
             images: a set in memory; by default the one that the settings name.
             after_round: called with each round's report, e.g. to draw a progress bar.
+            keeper: takes checkpoints of the training, and goes on from the newest that it has.
 
         Returns:
             Itself.
@@ -115,7 +118,10 @@ class Learner:
             if after_round:
                 after_round(report)
 
-        federation.run(each_round)
+        if keeper:
+            keeper.run(federation, each_round, judge)
+        else:
+            federation.run(each_round)
         self._state = federation.ready()
         self.rounds_, self.stages_, self.counts_ = judge.table(), judge.stages(), judge.counts
         return self
@@ -195,9 +201,8 @@ class Learner:
             "classes": self.class_names,
             "round": state.round,
         }
-        arrays = {n: np.ascontiguousarray(a) for n, a in to_arrays(method, state).items()}
         with atomic_path(folder / "state.safetensors") as part:
-            save_file(arrays, part)
+            save_file(to_arrays(method, state), part)
         with atomic_path(folder / "learner.json") as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
         return folder

@@ -22,14 +22,20 @@ from typing import Any
 import pandas as pd
 
 from data_prep.errors import InputError, choose
+from stforecast.federated.keeper import Keeper
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.run_folder import (
     check_new,
     find_folders,
+    finish,
+    is_finished,
     read_about,
+    read_begun,
     write_about,
     write_csv,
+    writing,
 )
+from vision.config import resolve
 from vision.evaluation import MASKS, last_best_mean
 from vision.judge import column, last_stage
 from vision.learner import Learner
@@ -132,23 +138,73 @@ def run(
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
     out = Path(out)
-    check_new(out)
+    check_new(out, COMMAND)
+    about = {
+        "settings": resolve(method, **settings).flat(),
+        "label": label or method,
+        "facts": dict(facts or {}),
+    }
+    return _run(out, about, after_round)
+
+
+def resume(
+    folder: str | os.PathLike[str], *, after_round: Callable[[RoundReport], None] | None = None
+) -> ImageRun:
+    """Go on with a run that was stopped, from its newest sound checkpoint.
+
+    Numbers are those of a run that is never stopped, bit for bit, on the same machine.
+
+    Args:
+        folder: the run's; that of a finished run is opened.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if no run was begun there, or results cannot be written.
+        Stopped: on SIGINT or SIGTERM, after the round.
+    """
+    out = Path(folder)
+    if is_finished(out):
+        finish(out)
+        return open_image_run(out)
+    return _run(out, read_begun(out, COMMAND), after_round)
+
+
+def _run(
+    out: Path, begun: dict[str, Any], after_round: Callable[[RoundReport], None] | None
+) -> ImageRun:
+    """Do what was begun, or the rest of it."""
     start = time.perf_counter()
-    learner = Learner(method, **settings).fit(after_round=after_round)
-    images = learner.images
+    learner = Learner(**begun["settings"])
+    again = f"go on with: {COMMAND} --resume {out}"
+    with Keeper(out, begun, learner.config.run.checkpoint_every, again) as keeper:
+        learner.fit(after_round=after_round, keeper=keeper)
+        with writing(out, "free some space, then do the same again"):
+            _write_results(learner, out)
+            seconds = round(time.perf_counter() - start, 3)
+            write_about(out, {**_about(learner, begun), "seconds": seconds})
+    finish(out)
+    return open_image_run(out)
+
+
+def _write_results(learner: Learner, out: Path) -> None:
+    """Everything but `run.json`."""
     learner.save(out / "model")
     write_csv(_metrics(learner), out / "metrics.csv")
     write_csv(learner.rounds_, out / "rounds.csv")
-    write_csv(learner.partition.table(images), out / "partition.csv")
-    facts = dict(facts or {})
+    write_csv(learner.partition.table(learner.images), out / "partition.csv")
     if learner.stages_ is not None:
         write_csv(learner.stages_, out / "stages.csv")
-        facts |= {"stages": int(learner.stages_["stage"].max()) + 1}
-    about = {
+
+
+def _about(learner: Learner, begun: dict[str, Any]) -> dict[str, Any]:
+    """What `run.json` says of a run."""
+    images, stages = learner.images, learner.stages_
+    return {
         "task": "images",
         "settings": learner.config.flat(),
-        "label": label or method,
-        **facts,
+        "label": begun["label"],
+        **begun["facts"],
+        **({} if stages is None else {"stages": int(stages["stage"].max()) + 1}),
         "views": learner.counts_.views,
         "data": images.name,
         "source": images.source,
@@ -156,10 +212,7 @@ def run(
         "classes": images.class_names,
         "domains": images.domain_names,
         "clients": len(learner.counts_.total),
-        "seconds": round(time.perf_counter() - start, 3),
     }
-    write_about(out, about)
-    return open_image_run(out)
 
 
 def _metrics(learner: Learner) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from data_prep.cube import atomic_path
 from data_prep.errors import InputError
 
 NAME = "SIMULATED.json"
+MAX_DAYS = 10_000
 NOTE = "Invented by `stforecast simulate`: no number here says anything about a real network."
 
 
@@ -90,9 +91,9 @@ def read_marker(folder: Path) -> Simulation | None:
         content = json.loads(path.read_text())
         del content["note"]
         simulation = Simulation(**content)
-        if not simulation.dates:
-            raise ValueError("no days")
-    except (OSError, ValueError, KeyError, TypeError) as e:
+        if not 0 < simulation.days <= MAX_DAYS or not simulation.dates:
+            raise ValueError(f"{simulation.days} days")
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as e:
         raise InputError(
             f"{path}: not what `stforecast simulate` writes ({e}); simulate into a new folder, or "
             "remove the file if the days are real"

@@ -10,6 +10,7 @@ import h5py
 import pandas as pd
 
 from data_prep.errors import InputError
+from data_prep.hdf5 import open_hdf5, read_array
 
 
 def read_frame(path: Path, year: int) -> pd.DataFrame:
@@ -26,28 +27,25 @@ def read_frame(path: Path, year: int) -> pd.DataFrame:
         InputError: if there is no such frame, an axis is pickled, or its dates are not of that
             year, as when their unit is misread.
     """
-    try:
-        with h5py.File(path) as file:
-            group = _find_frame(file, path.name)
-            # The values' own labels, which pandas may order otherwise than the frame's axis0.
-            cells = _read_labels(group.get("block0_items", group["axis0"]), path.name)
-            times = _read_times(group["axis1"], year, path.name)
-            values = group["block0_values"][:]
-    except (OSError, KeyError) as e:
-        raise InputError(
-            f"{path.name}: cannot be read as a pandas HDF5 frame ({e}); give metr-la.h5, or "
-            "download it again"
-        ) from e
-    if values.shape != (len(times), len(cells)) or values.dtype.kind not in "fiu":
+    remedy = "give metr-la.h5, or download it again"
+    with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
+        group = _find_frame(file, path.name)
+        # The values' own labels, which pandas may order otherwise than the frame's axis0.
+        cells = _read_labels(group.get("block0_items", group["axis0"]), path.name)
+        times = _read_times(group["axis1"], year, path.name)
+        values = read_array(group["block0_values"], path.name)
+    shape = len(times), len(cells)
+    if values.shape != shape or values.dtype.kind not in "fiu" or not values.size:
         raise InputError(
             f"{path.name}: block0_values is {values.dtype} of shape {values.shape}, expected "
-            f"numbers of shape {(len(times), len(cells))} (axis1, axis0); download it again"
+            f"numbers of shape {shape} (axis1, axis0), at least one; download it again"
         )
     return pd.DataFrame(values, index=times, columns=cells)
 
 
 def _find_frame(file: h5py.File, name: str) -> h5py.Group:
-    kinds = {key: _text(item.attrs.get("pandas_type", "")) for key, item in file.items()}
+    groups = {key: item for key, item in file.items() if isinstance(item, h5py.Group)}
+    kinds = {key: _text(item.attrs.get("pandas_type", "")) for key, item in groups.items()}
     frames = [key for key, kind in kinds.items() if kind == "frame"]
     if len(frames) != 1:
         raise InputError(
@@ -70,7 +68,9 @@ def _read_labels(axis: h5py.Dataset, name: str) -> list[str]:
             f"{name}: {axis.name} holds {axis.dtype}, which may be pickled, and a pickle can run "
             "any code when it is loaded; save the frame again with text or integer labels"
         )
-    labels = [str(label) for label in (axis.asstr() if axis.dtype.kind == "S" else axis)[:]]
+    labels = [_text(label) for label in read_array(axis, name).ravel()]
+    if odd := [label for label in labels if not label.isprintable()]:
+        raise InputError(f"{name}: {axis.name} names a sensor {odd[0]!r}; download it again")
     repeated = [label for label, count in Counter(labels).items() if count > 1]
     if repeated:
         raise InputError(
@@ -87,7 +87,7 @@ def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
             f"{name}: {axis.name} is {axis.dtype} of kind {kind!r} and zone {zone!r}, expected "
             "naive datetime64; give the published file"
         )
-    times = axis[:].astype(f"datetime64[{unit[1] or 'ns'}]")
+    times = read_array(axis, name).astype(f"datetime64[{unit[1] or 'ns'}]")
     years = times.astype("datetime64[Y]").astype(int) + 1970
     if (years != year).any():
         raise InputError(
@@ -98,7 +98,7 @@ def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
 
 
 def _text(attribute: object) -> str:
-    """An HDF5 attribute as text; PyTables writes bytes, or nothing for an empty one."""
+    """An HDF5 attribute or label as text; PyTables writes bytes, or nothing for an empty one."""
     if isinstance(attribute, h5py.Empty):
         return ""
     return attribute.decode() if isinstance(attribute, bytes) else str(attribute)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError
+from data_prep.npz import read_npz
 from data_prep.tabular.columns import numbers, require_columns
 from data_prep.tabular.file import Origin, read_table
 
@@ -33,7 +33,14 @@ def read_locations(path: Path, cells: np.ndarray) -> tuple[np.ndarray, np.ndarra
     df, origin = read_table(path, text_columns=("sensor_id",))
     require_columns(df, ("sensor_id", "latitude", "longitude"), origin)
     at = _locate(cells, df["sensor_id"].to_list(), path.name)
-    return _filled(df["longitude"], origin)[at], _filled(df["latitude"], origin)[at]
+    lon, lat = (_filled(df[column], origin) for column in ("longitude", "latitude"))
+    off = np.flatnonzero((abs(lon) > 180) | (abs(lat) > 90))
+    if off.size:
+        raise InputError(
+            f"{origin.at(off[0])}: longitude {lon[off[0]]:g}, latitude {lat[off[0]]:g}, expected "
+            "degrees up to 180 and 90; they may be swapped"
+        )
+    return lon[at], lat[at]
 
 
 def read_adjacency(path: Path, cells: np.ndarray) -> np.ndarray:
@@ -93,20 +100,15 @@ def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
 
 
 def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            ids, matrix = arrays["sensor_id"].astype(str), arrays["adjacency"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+    ids, matrix = read_npz(path, ("sensor_id", "adjacency"))
+    n = ids.size
+    numeric = matrix.dtype.kind in "iuf" and ids.dtype.kind in "iuSU"
+    if not numeric or matrix.shape != (n, n) or not (np.isfinite(matrix) & (matrix >= 0)).all():
         raise InputError(
-            f"{path.name}: cannot be read ({e}), expected plain arrays 'sensor_id' and "
-            "'adjacency'; save them with numpy.savez"
-        ) from e
-    if matrix.shape != (len(ids), len(ids)) or not np.isfinite(matrix).all():
-        raise InputError(
-            f"{path.name}: adjacency of shape {matrix.shape} for {len(ids)} sensors, expected "
-            f"finite numbers of shape {(len(ids), len(ids))}; save it again"
+            f"{path}: adjacency of shape {matrix.shape} for {n} sensors ({matrix.dtype} for "
+            f"{ids.dtype}), expected finite numbers from 0 up of shape {(n, n)}; save it again"
         )
-    at = _locate(cells, ids.tolist(), path.name)
+    at = _locate(cells, ids.ravel().astype(str).tolist(), path.name)
     return matrix[np.ix_(at, at)]
 
 
@@ -115,11 +117,20 @@ def _read_distances(path: Path, cells: np.ndarray) -> np.ndarray:
     df, origin = read_table(path, text_columns=("from", "to"))
     require_columns(df, ("from", "to", "cost"), origin)
     cost = _filled(df["cost"], origin)
+    if (cost < 0).any():
+        row = int(np.argmax(cost < 0))
+        raise InputError(f"{origin.at(row)}: cost {cost[row]:g} is below 0; give a road distance")
     rows, columns = (pd.Index(cells).get_indexer(df[end]) for end in ("from", "to"))
     known = (rows >= 0) & (columns >= 0)
     _locate(cells, list(set(df.loc[known, "from"])), path.name)
     if (~known).any():
         logger.info("%s: %d distances of other sensors left out", path.name, (~known).sum())
+    twice = np.flatnonzero(df[["from", "to"]].duplicated() & known)
+    if twice.size:
+        raise InputError(
+            f"{origin.at(twice[0])}: the road from {df['from'].iloc[twice[0]]} to "
+            f"{df['to'].iloc[twice[0]]} has a distance already, expected one; remove a line"
+        )
     distance = np.full((len(cells), len(cells)), np.inf, dtype=np.float32)
     distance[rows[known], columns[known]] = cost[known]
     return distance

@@ -6,6 +6,8 @@ import shutil
 import stat
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from data_prep.cube import atomic_path
@@ -16,6 +18,10 @@ from data_prep.errors import InputError
 
 MAX_UNPACKED = 32 * 2**30  # bytes an archive may unpack to
 CHUNK = 2**20
+
+
+class DamagedError(InputError):
+    """An archive that is not whole, which it may be when it is fetched again."""
 
 
 def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Path]:
@@ -33,16 +39,39 @@ def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Pa
     Raises:
         InputError: if it is damaged, unsafe or too large, or a file is there and differs.
     """
-    try:
-        with zipfile.ZipFile(path) as z:
-            targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
-            if only is not None:
-                targets = {m: t for m, t in targets.items() if matches(m.filename, only)}
-            for member, target in targets.items():
-                _unpack_member(z, member, target)
-    except (zipfile.BadZipFile, NotImplementedError, zlib.error, EOFError) as e:
-        raise InputError(f"{path}: a damaged zip, or none ({e}); remove it and run again") from e
+    with _sound(path), zipfile.ZipFile(path) as z:
+        targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
+        if only is not None:
+            targets = {m: t for m, t in targets.items() if matches(m.filename, only)}
+        for member in targets:
+            _check_whole(z, member)
+        for member, target in targets.items():
+            _unpack_member(z, member, target)
     return list(targets.values())
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """Say what is wrong with an archive that cannot be unpacked.
+
+    Raises:
+        DamagedError: if it is damaged.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as e:
+        raise DamagedError(
+            f"{path}: a damaged zip, or none ({e}); remove it if it is there, and run again"
+        ) from e
+
+
+def _check_whole(z: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Read a member to its end, where its checksum is compared, before anything is unpacked."""
+    with z.open(member) as packed:
+        while packed.read(CHUNK):
+            pass
 
 
 def _members(z: zipfile.ZipFile, archive: Archive) -> list[zipfile.ZipInfo]:

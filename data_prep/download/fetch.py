@@ -10,11 +10,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_prep.checksum import checksum
-from data_prep.download.archive import unpack
+from data_prep.cube import atomic_path
+from data_prep.download.archive import DamagedError, unpack
 from data_prep.download.folder import check_space, disk, inside, partial, size_of, tag_of
 from data_prep.download.http import persist, request
 from data_prep.download.listing import is_url, plan, select
-from data_prep.download.sources import Item, Source
+from data_prep.download.sources import Archive, Item, Source
 from data_prep.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -53,11 +54,27 @@ def download(
     check_space(out, items)
     paths: list[Path] = []
     for item in tqdm(items, desc="download", unit="file", disable=not progress):
-        path = _bring(item, out, progress)
-        paths += unpack(path, item.archive, out, only) if item.archive else [path]
+        if item.archive:
+            paths += _bring_archive(item, item.archive, out, only, progress)
+        else:
+            paths.append(_bring(item, out, progress))
     if not paths:
         raise InputError(f"no file matches {only!r}; give another pattern with --only")
     return paths
+
+
+def _bring_archive(
+    item: Item, archive: Archive, out: Path, only: str | None, progress: bool
+) -> list[Path]:
+    """Bring an archive and unpack it; one that has just come and is damaged is not kept."""
+    was_there = inside(out, item.name, item.origin).exists()
+    path = _bring(item, out, progress)
+    try:
+        return unpack(path, archive, out, only)
+    except DamagedError:
+        if not was_there:
+            path.unlink()
+        raise
 
 
 def _bring(item: Item, out: Path, progress: bool) -> Path:
@@ -91,7 +108,8 @@ def _obtain(item: Item, part: Path, progress: bool) -> None:
     if is_url(item.origin):
         persist(item.origin, lambda: request(item, part, progress), lambda: size_of(part))
     elif Path(item.origin).is_file():
-        shutil.copyfile(item.origin, part)
+        with atomic_path(part) as copy:
+            shutil.copyfile(item.origin, copy)
     else:
         raise InputError(
             f"{item.origin}: no such file, and not an http(s) address; add it to the mirror or "

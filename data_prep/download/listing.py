@@ -88,7 +88,7 @@ def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
         items = [
             _entry(f, base, folder) for f in json.loads(text)["data"]["latestVersion"]["files"]
         ]
-    except (KeyError, TypeError, AttributeError, ValueError) as e:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as e:
         raise InputError(
             f"{origin}: not the listing of a Dataverse data set ({type(e).__name__}: {e}); give "
             "the address of a Dataverse installation"

@@ -12,6 +12,9 @@ from pandas.api import types
 from data_prep.errors import InputError
 from data_prep.tabular.file import Origin
 
+MAX_NAMES = 400
+"""Characters of column names that an error shows."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -24,6 +27,8 @@ def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) ->
     for column in columns:
         if column not in df.columns:
             found = ", ".join(map(repr, df.columns[:20]))
+            if len(found) > MAX_NAMES:
+                found = f"{found[:MAX_NAMES]}…"
             raise InputError(
                 f"{origin.name}: no column {column!r} among {found}; rename one or choose another"
             )
@@ -95,6 +100,8 @@ def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
             f"{origin.name}: cell id {odd[0]!r} is a {type(odd[0]).__name__}, expected integers "
             "or text throughout; convert the ids"
         )
+    if nul := [i for i in ids if "\0" in i]:
+        raise InputError(f"{origin.name}: cell id {nul[0]!r} holds a zero byte; remove it")
     return np.array(list(ids), dtype=str)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -15,10 +15,12 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from data_prep.errors import InputError, no_file
+from data_prep.errors import InputError, no_file, reading
+from data_prep.limits import check_size, gunzip
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
+MAX_HEADER = 2**24  # characters of a line of column names
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
 
@@ -69,16 +71,29 @@ def read_table(
         )
     parquet = path.suffix == ".parquet"
     texts = [*text_columns, *([id_column] if id_column is not None else [])]
-    try:
-        table = pl.read_parquet(path) if parquet else _read_text(path, texts)
-    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as e:
-        reason = str(e).partition("\n")[0]
-        kind = "Parquet" if parquet else "a table in UTF-8"
-        raise InputError(f"{path.name}: cannot be read as {kind} ({reason}); save it again") from e
+    how = "as Parquet" if parquet else "as a table in UTF-8"
+    with reading(path.name, how, "save it again"), _without_panic():
+        table = _read_parquet(path) if parquet else _read_text(path, texts)
     if id_column in table.columns:
         table = table.with_columns(whole_numbers(table[id_column]))
     df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
     return df, Origin(path.name, "row", 1) if parquet else Origin(path.name, "line", 2)
+
+
+@contextmanager
+def _without_panic() -> Iterator[None]:
+    """Make an ordinary error of what Polars raises where its own code stumbles over the data."""
+    try:
+        yield
+    except pl.exceptions.PanicException as e:
+        raise ValueError(str(e)) from e
+
+
+def _read_parquet(path: Path) -> pl.DataFrame:
+    table = pl.scan_parquet(path, glob=False)
+    n_rows = int(table.select(pl.len()).collect().item())
+    check_size(8 * n_rows * len(table.collect_schema()), f"{path.name}: {n_rows} rows")
+    return table.collect()
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:
@@ -90,7 +105,7 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
 
 def _read_text(path: Path, text_columns: Iterable[str]) -> pl.DataFrame:
     with _open(path) as file:
-        header = file.readline()
+        header = file.readline(MAX_HEADER)
     separator = max(",;\t", key=header.count)
     names = next(csv.reader([header], delimiter=separator), [])
     repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -99,7 +114,8 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> pl.DataFrame:
         raise InputError(f"{path.name}, line 1: {found}, expected column names; write one for each")
     try:
         table = pl.read_csv(
-            path,
+            gunzip(path) if path.suffix == ".gz" else path,
+            glob=False,
             separator=separator,
             infer_schema_length=None,
             null_values=MISSING,

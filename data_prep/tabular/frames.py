@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ import xarray as xr
 
 from data_prep.cube import CLOCKS, make_cube
 from data_prep.errors import InputError, choose
+from data_prep.limits import check_size
 from data_prep.tabular.columns import cell_ids, factorize, numbers, value_columns
 from data_prep.tabular.file import Origin
 from data_prep.tabular.times import check_time_zone, read_times, refuse_gap, regular_steps
@@ -164,6 +166,7 @@ def _check_holes(
     at: np.ndarray, axis: pd.DatetimeIndex, cells: np.ndarray, options: TableOptions
 ) -> None:
     """Refuse or log cells that have no row at a time when others have one."""
+    check_size(2 * len(axis) * len(cells), f"{options.origin.name}: the cube")
     present = np.zeros((len(axis), len(cells)), dtype=bool)
     present.flat[at] = True
     holes = ~present & present.any(axis=1, keepdims=True)
@@ -178,6 +181,7 @@ def _check_holes(
 
 def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions) -> np.ndarray:
     """Put rows at their positions among `size`, NaN elsewhere; repeated positions are merged."""
+    check_size(8 * size * math.prod(values.shape[1:]), f"{options.origin.name}: the cube")
     out = np.full((size, *values.shape[1:]), np.nan)
     if _first_repeat(at) is None:
         out[at] = values
@@ -197,7 +201,7 @@ def _make_cube(
     zone: str | None,
     options: TableOptions,
 ) -> xr.Dataset:
-    odd = [name for name in values if name in RESERVED or "/" in name]
+    odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
     if odd:
         raise InputError(
             f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); "

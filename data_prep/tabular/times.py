@@ -10,11 +10,13 @@ import pandas as pd
 from pandas.api import types
 
 from data_prep.errors import InputError
+from data_prep.limits import check_size
 from data_prep.tabular.columns import refuse_empty
 from data_prep.tabular.file import Origin
 
 # The years 1985 to 2030 in seconds: beyond them digits may also be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)
+BYTES_PER_STEP = 64  # of a time axis, with the index that finds a time on it
 _OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 logger = logging.getLogger(__name__)
 
@@ -137,14 +139,16 @@ def regular_steps(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
             f"{pd.Timedelta(gaps[i])}, most steps are {pd.Timedelta(step)}; resample to even steps"
         )
-    axis = pd.date_range(unique[0], unique[-1], freq=pd.Timedelta(step))
-    if len(axis) > len(unique):
+    n_steps = int((unique[-1] - unique[0]) // pd.Timedelta(step)) + 1
+    if n_steps > len(unique):
         i = int(np.argmax(gaps > step))
         message = (
-            f"{name}: {len(axis) - len(unique)} of {len(axis)} time steps have no row, the first "
+            f"{name}: {n_steps - len(unique)} of {n_steps} time steps have no row, the first "
             f"after {unique[i]} (next row {unique[i + 1]})"
         )
         refuse_gap(message, allow_gaps)
+    check_size(BYTES_PER_STEP * n_steps, f"{name}: an axis of {n_steps} time steps")
+    axis = pd.date_range(unique[0], unique[-1], freq=pd.Timedelta(step))
     return axis, axis.get_indexer(times)
 
 

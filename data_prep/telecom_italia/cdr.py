@@ -11,6 +11,7 @@ its line by looking at one block again.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from data_prep.telecom_italia.raw_day import (
     AGAIN,
     FIELDS,
     INTERVAL_MS,
+    MAX_LINE,
     RawDay,
     block_error,
     open_raw,
@@ -34,6 +36,8 @@ SERVICES = ("sms_in", "sms_out", "call_in", "call_out", "internet")
 """The measured services, in the order of the raw fields."""
 
 BLOCK_BYTES = 4 << 20
+MAX_BYTES = 4 << 30
+"""Bytes of a day; a packed file may unpack to any size."""
 
 _KEYS = ("cell", "interval", "country")
 _SCHEMA = {"cell": pl.Int32, "interval": pl.Int64, "country": pl.Int32} | dict.fromkeys(
@@ -76,9 +80,15 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
             unknown cell or of another day, if a row is there twice or if the file is cut.
     """
     sums = _Sums(day, per_step)
-    digest = hashlib.sha256()
+    digest, n_bytes = hashlib.sha256(), 0
     with open_raw(day.path) as f:
         for block in _blocks(f):
+            n_bytes += len(block)
+            if n_bytes > MAX_BYTES:
+                raise InputError(
+                    f"{day.path}: holds more than {MAX_BYTES / 1e9:.3g} GB of rows, published days "
+                    f"have about 0.3; {AGAIN}"
+                )
             digest.update(block)
             try:
                 sums.add(block)
@@ -94,8 +104,8 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
 
 
 def _blocks(f: BinaryIO) -> Iterator[bytes]:
-    """The file in blocks of whole lines."""
-    while block := f.read(BLOCK_BYTES) + f.readline():
+    """The file in blocks of whole lines; one that is too long is cut, and no good line then."""
+    while block := f.read(BLOCK_BYTES) + f.readline(MAX_LINE):
         yield block
 
 
@@ -136,6 +146,9 @@ class _Sums:
 
     def add(self, block: bytes) -> None:
         """Add a block of whole lines."""
+        # Polars drops a byte order mark before a block, and carriage returns after a number.
+        _require(not block.startswith(codecs.BOM_UTF8))
+        _require(block.count(b"\r") == block.count(b"\r\n") + block.endswith(b"\r"))
         frame = pl.read_csv(
             block, schema=_SCHEMA, separator="\t", has_header=False, quote_char=None
         )

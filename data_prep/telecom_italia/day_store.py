@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.cube import atomic_path
+from data_prep.errors import InputError
+from data_prep.npz import read_npz
 from data_prep.telecom_italia.cdr import DaySums, read_day
 from data_prep.telecom_italia.raw_day import RawDay
 
@@ -34,8 +35,7 @@ class StoredDay:
 
     def values(self) -> np.ndarray:
         """`(service, step, cell)` sums, read from disk."""
-        with np.load(self.path) as arrays:
-            return arrays["values"]
+        return read_npz(self.path, ["values"])[0]
 
 
 class DayStore:
@@ -59,7 +59,7 @@ class DayStore:
         path = self.folder / f"{raw.date}-{self._key(raw)}.npz"
         try:
             return _load(raw, path)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        except InputError:
             _save(read_day(raw, self.per_step), path)
         return _load(raw, path)
 
@@ -74,8 +74,8 @@ class DayStore:
 
 
 def _load(raw: RawDay, path: Path) -> StoredDay:
-    with np.load(path) as arrays:
-        return StoredDay(raw, path, arrays["cells"], arrays["recorded"], str(arrays["checksum"]))
+    cells, recorded, checksum = read_npz(path, ["cells", "recorded", "checksum"])
+    return StoredDay(raw, path, cells, recorded, str(checksum))
 
 
 def _save(sums: DaySums, path: Path) -> None:

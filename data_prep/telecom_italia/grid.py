@@ -10,7 +10,6 @@ Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence O
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 from dataclasses import dataclass, replace
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from data_prep.checksum import checksum
-from data_prep.errors import InputError, no_file
+from data_prep.errors import InputError, no_file, reading
+from data_prep.limits import gunzip
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"
@@ -87,11 +87,9 @@ def read_grid(path: Path) -> Grid:
 def _features(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise no_file(path, "grid in GeoJSON", REMEDY)
-    try:
+    with reading(path, "as GeoJSON", REMEDY):
         data = path.read_bytes()
-        content = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
-    except (EOFError, OSError, ValueError) as e:
-        raise InputError(f"{path}: cannot be read as GeoJSON ({e}); {REMEDY}") from e
+        content = json.loads(gunzip(path) if data.startswith(b"\x1f\x8b") else data)
     found = list(content) if isinstance(content, dict) else type(content).__name__
     for key in FEATURE_KEYS:
         if key in found and isinstance(content[key], list) and content[key]:
@@ -107,7 +105,7 @@ def _cell_id(feature: Any, i: int, path: Path) -> int:
         cell = feature["properties"]["cellId"]
     except (KeyError, TypeError):
         cell = None
-    if type(cell) is not int or cell < 0:
+    if type(cell) is not int or not 0 <= cell < 2**31:
         raise InputError(
             f"{path}: feature {i} has cellId {cell!r}, expected a whole number; {REMEDY}"
         )
@@ -115,11 +113,11 @@ def _cell_id(feature: Any, i: int, path: Path) -> int:
 
 
 def _centroid_of(feature: Any, i: int, path: Path) -> tuple[float, float]:
-    geometry = feature.get("geometry") or {}
-    kind = geometry.get("type")
+    geometry = feature.get("geometry")
+    kind = geometry.get("type") if isinstance(geometry, dict) else geometry
     try:
         lon, lat = _centroid(geometry["coordinates"][0]) if kind == "Polygon" else (np.nan, np.nan)
-    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
+    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError):
         lon = lat = np.nan
     if not (-180 <= lon <= 180 and -90 <= lat <= 90):
         raise InputError(

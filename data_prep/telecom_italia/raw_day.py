@@ -20,7 +20,7 @@ from typing import BinaryIO, cast
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, reading
 
 FIELDS = (
     "square id",
@@ -37,6 +37,8 @@ FIELDS = (
 INTERVAL = pd.Timedelta("10min")
 INTERVAL_MS = 600_000
 AGAIN = "download it again"
+MAX_LINE = 2**16
+"""Bytes of a line; the published ones have less than 200."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class RawDay:
                 f"expected {len(FIELDS)}; {foreign_copy(line) or AGAIN}"
             )
         for name, text, n_bits in zip(FIELDS, fields, (31, 63, 31), strict=False):
-            if not re.fullmatch(r"\+?[0-9]{1,20}", text) or int(text) >> n_bits:
+            number = re.fullmatch(r"(?:\+?0*|-0+)([0-9]{0,20})", text) if text.strip("+-") else None
+            if not number or (number[1] and text[0] == "-") or int(number[1] or 0) >> n_bits:
                 return f"{name} is {text!r}, expected a whole number of {n_bits} bits; {AGAIN}"
         for name, text in zip(FIELDS[3:], fields[3:], strict=True):
             if not _is_activity(text):
@@ -122,7 +125,7 @@ class RawDay:
             return None
         try:
             found = f"{pd.Timestamp(time_ms, unit='ms', tz=self.time_zone):%Y-%m-%d %H:%M} local"
-        except (OverflowError, ValueError):
+        except (OverflowError, ValueError, NotImplementedError):  # the last from the year 10000 on
             found = "no date"
         return (
             f"interval start {time_ms} is {found}, outside {self.date} as the file's name says; "
@@ -160,7 +163,7 @@ def open_raw(path: Path) -> Iterator[BinaryIO]:
     Raises:
         InputError: if it is a zip archive or, while it is read, if the gzip is damaged.
     """
-    with path.open("rb") as f:
+    with reading(path, "as text", AGAIN), path.open("rb") as f:
         magic = f.read(4)
     if magic == b"PK\x03\x04":
         raise InputError(f"{path}: this is a zip archive, expected text or gzip; unpack it first")
@@ -170,6 +173,8 @@ def open_raw(path: Path) -> Iterator[BinaryIO]:
             yield cast(BinaryIO, f)
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
         raise InputError(f"{path}: damaged gzip file ({e}); {AGAIN}") from e
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror or e}); {AGAIN}") from e
 
 
 def block_error(day: RawDay, block: bytes, n_before: int, reason: object) -> InputError:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from data_prep.errors import InputError
 from data_prep.telecom_italia.day_store import StoredDay
-from data_prep.telecom_italia.raw_day import AGAIN, RawDay, foreign_copy, open_raw
+from data_prep.telecom_italia.raw_day import AGAIN, MAX_LINE, RawDay, foreign_copy, open_raw
 from data_prep.telecom_italia.selection import some
 
 CUT_SHARE = 0.01
@@ -66,7 +66,8 @@ def _date_of(path: Path, prefix: str) -> datetime.date:
     except ValueError:
         pass
     with open_raw(path) as f:
-        remedy = foreign_copy(f.readline()) or "rename it, or move it away if it is no such day"
+        foreign = foreign_copy(f.readline(MAX_LINE))
+    remedy = foreign or "rename it, or move it away if it is no such day"
     raise InputError(f"{path}: expected a name like {prefix}2013-11-01.txt; {remedy}")
 
 

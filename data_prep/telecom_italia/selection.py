@@ -88,7 +88,7 @@ def parse_cells(text: str) -> np.ndarray:
     """
     ids: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,7})\s*(?:-\s*([0-9]{1,7})\s*)?", part)
+        match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?", part)
         if not match:
             raise InputError(
                 f"cells: found {part!r}, expected ids and ranges; write them like 1-100,5060"

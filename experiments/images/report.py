@@ -158,6 +158,15 @@ def _spread(values: Sequence[float]) -> str:
     return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.2f}"
 
 
+def methods_table() -> str:
+    """Every method that images can be learned with, for the README."""
+    rows = [
+        {"method": f"`{name}`", "what it does": m.summary, "source": m.paper}
+        for name, m in image_methods().items()
+    ]
+    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
+
+
 def methods_list() -> str:
     """Every method that images can be learned with."""
     rows = [[name, f"{m.summary} ({m.paper})"] for name, m in image_methods().items()]

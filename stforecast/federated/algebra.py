@@ -35,11 +35,11 @@ def plain_mean(stacked: Tensor) -> Tensor:
 
 
 def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
-    """`‖w - w^t‖²` of each client, over all its parameters.
+    """`‖w - w^t‖²` of each client, over all its parameters that w^t has.
 
     Args:
         params: w, each `(clients, …)`.
-        anchor: w^t under the same names, each `(clients, …)`; may hold more.
+        anchor: w^t under the same names, each `(clients, …)`; may hold more or fewer.
 
     Returns:
         `(clients,)`.
@@ -49,5 +49,9 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
         >>> squared_distance(w, {name: torch.zeros_like(t) for name, t in w.items()})
         tensor([14., 16.])
     """
-    parts = [(p - anchor[name]).square().reshape(len(p), -1).sum(1) for name, p in params.items()]
+    parts = [
+        (p - anchor[name]).square().reshape(len(p), -1).sum(1)
+        for name, p in params.items()
+        if name in anchor
+    ]
     return torch.stack(parts).sum(0)

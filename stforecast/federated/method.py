@@ -84,6 +84,8 @@ class Method:
     """Which models predict, the first one chosen by default: `personal`, `global`."""
     personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
+    pooled: ClassVar[bool] = False
+    """Whether it is meant for one client that holds the data of all, which no federation allows."""
     Options: ClassVar[type] = NoOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings of the run that the method is made for, by name, where the user gives none."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from stforecast.federated.layers import Stacked
+from stforecast.federated.store import Store
 
 Params = dict[str, Tensor]
 """Parameter name to tensor `(clients, …)`."""
@@ -57,6 +58,9 @@ class SplitModel(nn.Module):
     """
 
     name: ClassVar[str] = ""
+    own: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of the names of parameters that tell a client from others, such as an embedding of
+    its place: methods that average models leave them on the client."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -114,13 +118,29 @@ class Population:
         """Initial parameters and buffers of one client, each `(1, …)`."""
         return {**self._parameters, **self._buffers}
 
-    def parameters(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Trainable parameters of `n_clients` clients, each `(n_clients, …)`."""
-        return _repeat(self._parameters, n_clients, device)
+    def parameters(
+        self, n_clients: int, device: torch.device | str = "cpu", store: Store | None = None
+    ) -> Params:
+        """Trainable parameters of `n_clients` clients, each `(n_clients, …)`.
 
-    def buffers(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`."""
-        return _repeat(self._buffers, n_clients, device)
+        Args:
+            n_clients: number of clients.
+            device: where to put them.
+            store: keeps them in files instead, on the CPU.
+        """
+        return _repeat(self._parameters, n_clients, device, store)
+
+    def buffers(
+        self, n_clients: int, device: torch.device | str = "cpu", store: Store | None = None
+    ) -> Params:
+        """Buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`.
+
+        Args:
+            n_clients: number of clients.
+            device: where to put them.
+            store: keeps them in files instead, on the CPU.
+        """
+        return _repeat(self._buffers, n_clients, device, store)
 
     def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Features `(clients, batch, d)` of inputs `(clients, batch, …)`."""
@@ -135,10 +155,11 @@ class Population:
         self.model.train(training)
 
 
-def _repeat(tensors: Params, n_clients: int, device: torch.device | str) -> Params:
-    return {
-        name: t.to(device).expand(n_clients, *t.shape[1:]).clone() for name, t in tensors.items()
-    }
+def _repeat(
+    tensors: Params, n_clients: int, device: torch.device | str, store: Store | None
+) -> Params:
+    copy = store.copy if store else torch.clone
+    return {name: copy(t.to(device).expand(n_clients, *t.shape[1:])) for name, t in tensors.items()}
 
 
 def _part(params: Mapping[str, Tensor], prefix: str) -> Params:

@@ -15,22 +15,21 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
+from stforecast.federated import sizing
 from stforecast.federated.data import Batch, ClientData, take
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate, total_bytes
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
+from stforecast.federated.store import Store
 from stforecast.federated.stream import Stream
-from stforecast.federated.training import Training, zero_moments
+from stforecast.federated.training import STEPS, Training, moment_names, zero_moments
 from stforecast.federated.uplink import Uplink
 from stforecast.federated.workers import Workers, has_dropout
 
 log = logging.getLogger(__name__)
 
-COHORT_ON_CPU = 16
-"""Clients trained together on a CPU: about what keeps parameters and moments in cache."""
-
-ROWS_ON_CPU = 1024
-"""Samples in a cohort's batch on a CPU, which keep activations there; at least 4 clients."""
+PREDICT_COHORT = 16
+"""Clients that predict together where nobody says how many."""
 
 PREDICT_ROWS_ON_CPU = 128
 """Samples of a client predicted at once on a CPU: activations then stay in cache."""
@@ -86,10 +85,15 @@ class Federation:
         validation: samples to choose the best round by, or None.
         seed: seed of the run.
         device: where to compute.
-        cohort_size: most clients trained together; None takes up to 16 on a CPU, all on a GPU,
-            and one by one where the model runs client by client.
+        cohort_size: most clients trained together; None takes what fits the caches of a CPU or
+            the free memory of a GPU, and one by one where the model runs client by client.
         uplink: what is done to uploads on their way.
         workers: cohorts that train at the same time, on a CPU.
+        memory: bytes that the run may take; where it needs more, the clients' states are kept in
+            files. By default what the machine has left.
+
+    Raises:
+        InputError: if the data do not fit the settings, or the run not the memory.
 
     Attributes:
         state: everything that survives a round.
@@ -109,38 +113,73 @@ class Federation:
         cohort_size: int | None = None,
         uplink: Uplink | None = None,
         workers: int = 1,
+        memory: int | None = None,
     ) -> None:
         self.method, self.seed, self.device = method, seed, torch.device(device)
         self.stream = train if isinstance(train, Stream) else Stream([train])
         _check_stream(self.stream, method.training)
         self.train = self.stream.stages[0].to(device)
         self.validation = validation.to(device) if validation is not None else None
-        self.cohort_size = cohort_size or self._cohort_size(len(self.train))
         self.uplink = uplink or Uplink()
-        self.state = self._initial_state()
         self.best: State | None = None
         self.reports: list[RoundReport] = []
         self._draws = has_dropout(method)
         self._workers = Workers(method, workers if self.device.type == "cpu" else 1)
+        n_workers = len(self._workers.methods)
+        self.cohort_size = cohort_size or sizing.cohort_size(
+            method.population, len(self.train), method.training.batch_size, self.device, n_workers
+        )
+        self._store = self._make_store(memory)
+        self.state = self._initial_state()
 
-    def _cohort_size(self, n_clients: int) -> int:
-        if self.method.population.per_client:
-            return 1
+    def predicted_memory(self) -> sizing.Memory:
+        """What the run will need, whatever the method adds."""
+        n, training = len(self.train), self.method.training
+        of_client = sizing.total_bytes(self.method.population.initial())
+        copies = 1 + sum(name != STEPS for name in moment_names(training))
+        in_training = len(self._workers.methods) * min(n, self.cohort_size)
+        data = [*self.stream.stages, *([self.validation] if self.validation else [])]
+        return sizing.Memory(
+            clients=n * of_client * copies,
+            best=n * of_client if self.validation else 0,
+            training=in_training * of_client * (copies + sizing.COPIES),
+            data=sum(t.untyped_storage().nbytes() for d in data for t in d.tensors.values()),
+        )
+
+    def _make_store(self, memory: int | None) -> Store | None:
+        """Files for the clients' states, where memory has no room for them."""
         if self.device.type != "cpu":
-            return n_clients
-        return max(4, min(COHORT_ON_CPU, ROWS_ON_CPU // self.method.training.batch_size))
+            return None
+        needed = self.predicted_memory()
+        log.info("%d clients in cohorts of %d: %s", len(self.train), self.cohort_size, needed)
+        allowed = memory or sizing.available_memory()
+        if allowed is None or needed.total <= allowed:
+            return None
+        if needed.resident > allowed:
+            raise InputError(
+                f"the run needs {needed.resident / 1e9:.1f} GB besides the clients' states, of "
+                f"{allowed / 1e9:.1f} GB; allow more memory, or take a smaller --cohort or fewer "
+                "cells"
+            )
+        store = Store()
+        log.info("%.1f GB allowed: clients' states are in %s", allowed / 1e9, store.folder)
+        return store
 
     def _initial_state(self) -> State:
-        n = len(self.train)
-        population = self.method.population
+        n, population, store = len(self.train), self.method.population, self._store
         clients = Clients(
-            params=population.parameters(n, self.device),
-            buffers=population.buffers(n, self.device),
+            params=population.parameters(n, self.device, store),
+            buffers=population.buffers(n, self.device, store),
             moments={},
             sizes=self.train.sizes,
         )
         server = self.method.init(clients, self.train.sizes, self.seed)
-        clients.moments = zero_moments(clients.params, self.method.training)
+        if store:
+            for group in (clients.params, clients.memory):
+                added = [name for name in group if name not in population.names]
+                group |= {name: store.copy(group[name]) for name in added}
+        zeros = store.zeros if store else torch.zeros_like
+        clients.moments = zero_moments(clients.params, self.method.training, zeros)
         return State(clients, server, round=0, seed=self.seed)
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> None:
@@ -149,14 +188,63 @@ class Federation:
         Args:
             after_round: called with each round's report, e.g. to draw a progress bar.
         """
-        training = self.method.training
-        while self.state.round < training.rounds * len(self.stream):
+        while not self.finished:
             report = self.run_round()
             if after_round:
                 after_round(report)
-            if self.best and 0 < training.patience <= self.state.round - self.best.round:
-                log.info("no better validation loss for %d rounds: stopped", training.patience)
-                return
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done, or patience has run out."""
+        training, done = self.method.training, self.state.round
+        if done >= training.rounds * len(self.stream):
+            return True
+        if self.best and 0 < training.patience <= done - self.best.round:
+            log.info("no better validation loss for %d rounds: stopped", training.patience)
+            return True
+        return False
+
+    def restore(self, state: State, best: State | None, reports: list[RoundReport]) -> None:
+        """Take up what another federation of the same run had after a round.
+
+        Args:
+            state: its state.
+            best: its state of the best round.
+            reports: its reports.
+
+        Raises:
+            InputError: if the state's clients are not those of this federation.
+        """
+        own, given = self.state.clients.flat(), state.clients.flat()
+        for name in own.keys() | given.keys():
+            shapes = [ts[name].shape if name in ts else None for ts in (own, given)]
+            if shapes[0] != shapes[1]:
+                raise InputError(f"a state with {name} {shapes[1]} is of another run: {shapes[0]}")
+        if best:
+            self._keep(self._moved(best))
+        for name, t in own.items():
+            if name != "sizes":  # Those may be the data's own.
+                t.copy_(given[name])
+        clients = dataclasses.replace(self.state.clients, sizes=given["sizes"])
+        self.state = self._moved(dataclasses.replace(state, clients=clients))
+        self.reports = list(reports)
+        if state.round:
+            self._enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
+
+    def _moved(self, state: State) -> State:
+        """A state where this federation's tensors lie, all but clients' copied.
+
+        Some of the server's stay on the CPU.
+        """
+        now = self.state.flat()
+        tensors = {
+            name: t.to(
+                now[name].device if name in now else self.device,
+                copy=not name.startswith("clients/"),
+            )
+            for name, t in state.flat().items()
+        }
+        return State.from_flat(tensors, state.round, state.seed)
 
     def run_round(self) -> RoundReport:
         """Do one round and return its report."""
@@ -270,9 +358,23 @@ class Federation:
         state = self.ready()
         loss = self.evaluate(self.validation, state)
         if not any(r.validation_loss <= loss for r in self.reports) and not math.isnan(loss):
-            clients = dataclasses.replace(state.clients, moments={})
-            self.best = copy.deepcopy(dataclasses.replace(state, clients=clients))
+            self._keep(state)
         return loss
+
+    def _keep(self, state: State) -> None:
+        """Make `best` a copy of a state, in the memory that it has already where that fits."""
+        clients = dataclasses.replace(state.clients, moments={})
+        state, old = dataclasses.replace(state, clients=clients), self.best
+        now, kept = state.flat(), old.flat() if old else {}
+        copies = {}
+        for name, t in now.items():
+            if name in kept and kept[name].shape == t.shape and kept[name].dtype == t.dtype:
+                copies[name] = kept[name].copy_(t)
+            elif self._store and name.startswith("clients/"):
+                copies[name] = self._store.copy(t)
+            else:
+                copies[name] = t.clone()
+        self.best = State.from_flat(copies, state.round, state.seed)
 
     def ready(self) -> State:
         """The state as it predicts: where the method says so, fitted to each client's own data."""
@@ -297,13 +399,18 @@ class Federation:
             state: the state that predicts; by default what `ready` gives now.
         """
         state = state or self.ready()
-        total, count = 0.0, 0.0
-        for batch, prediction in predictions(
-            self.method, state, data, cohort_size=self.cohort_size
-        ):
-            of_samples = self.method.task.score(prediction, batch)
-            s, c = (torch.where(batch["valid"], v, 0).sum() for v in of_samples)
-            total, count = total + float(s), count + float(c)
+
+        @torch.no_grad()
+        def score(method: Method, ids: Tensor) -> tuple[float, float]:
+            total, count = 0.0, 0.0
+            for batch, prediction in _predictions_of(method, state, data, ids):
+                of_samples = method.task.score(prediction, batch)
+                s, c = (torch.where(batch["valid"], v, 0).sum() for v in of_samples)
+                total, count = total + float(s), count + float(c)
+            return total, count
+
+        scored = self._workers.map(score, torch.arange(len(data)).split(self.cohort_size))
+        total, count = (math.fsum(part) for part in zip(*scored, strict=True))
         return total / count if count else math.nan
 
     def history(self) -> list[dict[str, float]]:
@@ -318,7 +425,7 @@ def predictions(
     data: ClientData,
     *,
     view: str | None = None,
-    cohort_size: int = COHORT_ON_CPU,
+    cohort_size: int = PREDICT_COHORT,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """What every client predicts with its own state and the server's latest message.
 
@@ -332,16 +439,22 @@ def predictions(
     Yields:
         A batch `(some clients, some samples, …)` and its predictions, clients in order.
     """
+    for ids in torch.arange(len(data)).split(cohort_size):
+        yield from _predictions_of(method, state, data, ids, view)
+
+
+def _predictions_of(
+    method: Method, state: State, data: ClientData, ids: Tensor, view: str | None = None
+) -> Iterator[tuple[Batch, Tensor]]:
+    """What the clients `ids` predict, some samples at a time."""
     method.population.train(False)
     clients = state.clients
     on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
     rows = PREDICT_ROWS_ON_CPU if on_cpu else PREDICT_ROWS_ON_GPU
-    for ids in torch.arange(len(data)).split(cohort_size):
-        own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
-        to = Participants(ids, clients.sizes[ids], state.round)
-        payload = method.broadcast(state.server, to)
-        for batch in data.take(ids).chunks(rows):
-            yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
+    own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
+    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+    for batch in data.take(ids).chunks(rows):
+        yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
 
 
 def _check_stream(stream: Stream, training: Training) -> None:

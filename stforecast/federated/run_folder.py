@@ -1,46 +1,145 @@
 """Run folders: what every run on disk shares, whatever was learned.
 
-`run.json` is written last, so its presence says "complete".
+`run.json` is written last, so its presence says "complete". Until then `settings.json` says what
+was begun, and `checkpoints/` how far it came.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import platform
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from safetensors import SafetensorError
 
 from data_prep.cube import atomic_path
-from data_prep.errors import InputError
+from data_prep.errors import InputError, reading
+
+log = logging.getLogger(__name__)
 
 ABOUT = "run.json"
 """Name of the file that says what a run is."""
 
+BEGUN = "settings.json"
+"""Name of the file that says what a run will be, until it is finished."""
+
+CHECKPOINTS = "checkpoints"
+"""Name of the folder of an unfinished run's checkpoints."""
+
+FORMAT = 1
+"""Version of `settings.json`."""
+
 PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
 
 
-def check_new(out: Path) -> None:
+def check_new(out: Path, command: str) -> None:
     """Make sure before the work that its results can be written.
 
+    Args:
+        out: the run's folder.
+        command: that writes such folders, for messages.
+
     Raises:
-        InputError: if the folder holds a finished run, or a file is in the way.
+        InputError: if the folder holds a run, finished or with checkpoints, or a file is in the
+            way.
     """
     if (out / ABOUT).exists():
         raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
+    if any((out / CHECKPOINTS).glob("round-*")):
+        raise InputError(
+            f"{out} holds an unfinished run; go on with `{command} --resume {out}`, choose another "
+            "--out or delete it"
+        )
     nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir():
         raise InputError(f"{nearest} is a file; choose a folder for --out")
 
 
+def begin(out: Path, about: Mapping[str, Any]) -> None:
+    """Write what the run will be, before the work.
+
+    Args:
+        out: the run's folder; made if it is not there.
+        about: `settings`, as JSON, and what else going on needs.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    contents = {"format": FORMAT, **about, "versions": versions()}
+    with writing(out, "choose another --out"), atomic_path(out / BEGUN) as part:
+        part.write_text(json.dumps(contents, indent=2) + "\n")
+
+
+def is_finished(out: Path) -> bool:
+    """Whether the folder holds a run with all its results."""
+    return (out / ABOUT).exists()
+
+
+def is_begun(out: Path) -> bool:
+    """Whether the folder holds a run that was begun and not finished."""
+    return (out / BEGUN).exists() and not is_finished(out)
+
+
+def read_begun(out: Path, command: str) -> dict[str, Any]:
+    """What `begin` wrote; other versions of the packages that made it are told in a warning.
+
+    Raises:
+        InputError: if there is no such file, or it is damaged or of another version.
+    """
+    path, remedy = out / BEGUN, f"begin a run with `{command}`"
+    if not path.exists():
+        raise InputError(f"{out}: no unfinished run here (no {BEGUN}); {remedy}")
+    with reading(path, "as JSON", remedy):
+        about = json.loads(path.read_text())
+    if not isinstance(about, dict) or about.get("format") != FORMAT or "settings" not in about:
+        found = about.get("format") if isinstance(about, dict) else type(about).__name__
+        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
+    now, then = versions(), about.get("versions", {})
+    if changed := [f"{p} {then[p]}" for p in now if then.get(p, now[p]) != now[p]]:
+        log.warning("%s was begun with %s; numbers may differ a little", out, ", ".join(changed))
+    return about
+
+
+def finish(out: Path) -> None:
+    """Remove what only an unfinished run needs."""
+    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+    (out / BEGUN).unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(target: Path, remedy: str) -> Iterator[None]:
+    """Within the context a failure is the disk's, and is told in one line.
+
+    Args:
+        target: what is written.
+        remedy: what to do.
+
+    Raises:
+        InputError: for an error of the file system.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as e:
+        reason = getattr(e, "strerror", None) or " ".join(str(e).split())
+        raise InputError(f"{target}: cannot be written ({reason}); {remedy}") from e
+
+
+def versions() -> dict[str, str]:
+    """Of what makes a run."""
+    return {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}}
+
+
 def write_about(out: Path, about: dict[str, Any]) -> None:
     """Write what the run is, with the versions of what made it."""
-    versions = {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}}
     with atomic_path(out / ABOUT) as part:
-        part.write_text(json.dumps({**about, "versions": versions}, indent=2) + "\n")
+        part.write_text(json.dumps({**about, "versions": versions()}, indent=2) + "\n")
 
 
 def read_about(folder: Path, command: str) -> dict[str, Any]:

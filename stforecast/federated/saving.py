@@ -21,7 +21,7 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
     received = method.broadcast(state.server, everyone)
     replaced = received if method.views == ("global",) else {}
     return {
-        name: t.detach().cpu().numpy()
+        name: t.detach().cpu().contiguous().numpy()
         for name, t in state.flat().items()
         if not name.startswith("clients/moments.")
         and name.removeprefix("clients/params/") not in replaced

@@ -117,12 +117,21 @@ def moment_names(training: Training) -> tuple[str, ...]:
     return ("momentum_buffer",) if training.momentum else ()
 
 
-def zero_moments(params: Mapping[str, Tensor], training: Training) -> Moments:
-    """Moments before the first step."""
+def zero_moments(
+    params: Mapping[str, Tensor],
+    training: Training,
+    zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
+) -> Moments:
+    """Moments before the first step.
+
+    Args:
+        params: the parameters, `(clients, …)`.
+        training: the optimiser.
+        zeros: gives zeros like a parameter.
+    """
     return {
         moment: {
-            name: p.new_zeros(len(p)) if moment == STEPS else torch.zeros_like(p)
-            for name, p in params.items()
+            name: p.new_zeros(len(p)) if moment == STEPS else zeros(p) for name, p in params.items()
         }
         for moment in moment_names(training)
     }

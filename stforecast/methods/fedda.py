@@ -144,7 +144,7 @@ class FedDA(FedAvg):
 
     def kept(self, server: dict[str, Tensor], prefix: str) -> Params:
         """One of the server's models, in the model's own order: sums over layers depend on it."""
-        return {name: server[prefix + name] for name in self.population.names}
+        return {name: server[prefix + name] for name in self.shared}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train the model received; in the first round, send the augmented sample instead."""
@@ -237,7 +237,9 @@ class FedDA(FedAvg):
             InputError: if the training diverges.
         """
         o = self.options
-        model = {name: t[None].clone() for name, t in initial.items()}
+        device = next(iter(initial.values())).device
+        model = self.population.parameters(1, device) | self.population.buffers(1, device)
+        model |= {name: t[None].clone() for name, t in initial.items()}
         params = [model[name].requires_grad_() for name in self.population.parameters(1)]
         optimizer = torch.optim.SGD(params, lr=o.warmup_lr, momentum=o.warmup_momentum)
         falls = [o.warmup_epochs // 2, 3 * o.warmup_epochs // 4]
@@ -258,7 +260,7 @@ class FedDA(FedAvg):
                 f"fedda's quasi-global model diverged: warmup_lr is {o.warmup_lr}; take a smaller "
                 "--warmup-lr"
             )
-        return {name: t.detach()[0] for name, t in model.items()}
+        return {name: model[name].detach()[0] for name in initial}
 
 
 class FedDAClusters(FedDA):

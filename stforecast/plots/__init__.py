@@ -17,16 +17,28 @@ from stforecast.plots.drawing import save_figure
 from stforecast.plots.errors import cdf, horizon
 from stforecast.plots.filters import filter
 from stforecast.plots.forecasts import predictions
+from stforecast.plots.intervals import intervals
 from stforecast.plots.losses import communication, rounds
 from stforecast.plots.sweep import sweep
 
 __all__ = [
-    "PLOTS", "save_figure", "predictions", "cdf", "communication", "horizon", "rounds", "bars",
-    "sweep", "divergence", "filter",
+    "PLOTS", "save_figure", "predictions", "intervals", "cdf", "communication", "horizon", "rounds",
+    "bars", "sweep", "divergence", "filter",
 ]  # fmt: skip
 
 PLOTS: Mapping[str, Callable[..., Figure]] = {
     plot.__name__: plot
-    for plot in (predictions, cdf, communication, horizon, rounds, bars, sweep, divergence, filter)
+    for plot in (
+        predictions,
+        intervals,
+        cdf,
+        communication,
+        horizon,
+        rounds,
+        bars,
+        sweep,
+        divergence,
+        filter,
+    )
 }
 """Every figure by name; each takes runs and options of its own."""

@@ -25,6 +25,9 @@ from data_prep.errors import InputError
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""
 
+NARROWEST, WIDEST = 1, 100
+"""Inches that a figure may be wide."""
+
 TEXT, SMALL = 8, 7
 """Font sizes in points: of axis labels, and of ticks, titles and the legend."""
 
@@ -50,7 +53,12 @@ def panels(
         n: number of panels.
         n_columns: panels in a row.
         sharex: whether all have one x axis.
+
+    Raises:
+        InputError: if it is too narrow or too wide to be drawn.
     """
+    if not NARROWEST <= width <= WIDEST:
+        raise InputError(f"width is {width}; give {NARROWEST} to {WIDEST} inches")
     n_rows = math.ceil(n / n_columns)
     fig = Figure(figsize=(width, height * n_rows), layout="constrained")
     axes = list(fig.subplots(n_rows, n_columns, sharex=sharex, squeeze=False).flat)

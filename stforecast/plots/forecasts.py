@@ -19,6 +19,9 @@ from stforecast.results import Run
 
 CLOCKS = {"utc": "time (UTC)", "local": "local time"}
 
+MOST_HOURS = 10**6
+"""Longer than any test part."""
+
 N_CELLS = 4
 """Cells that are drawn if none are named."""
 
@@ -49,10 +52,10 @@ def predictions(
     curves = as_curves(runs)
     runs = [run for curve in curves for run in curve.runs]
     styles = [{"label": curve.label, **curve.line} for curve in curves for _ in curve.runs]
-    tested = [_forecasts(run, horizon, hours) for run in runs]
+    tested = [forecasts_ahead(run, horizon, hours) for run in runs]
     _check_same_data(runs, tested)
-    titles = _cell_titles(tested[0]["y"], cells)
-    tested = [_take_cells(ds, list(titles), run) for ds, run in zip(tested, runs, strict=True)]
+    titles = cell_titles(tested[0]["y"], cells)
+    tested = [take_cells(ds, list(titles), run) for ds, run in zip(tested, runs, strict=True)]
     observed = reduce(xr.DataArray.combine_first, [ds["y"] for ds in tested])
     unit = quantity(runs)
     fig, axes = panels(width, 1.2, len(titles), sharex=True)
@@ -69,8 +72,17 @@ def predictions(
     return fig
 
 
-def _forecasts(run: Run, horizon: int, hours: int | None) -> xr.Dataset:
-    """`y` and `y_hat` `(cell, time)` of one step ahead, at the times that they are for."""
+def forecasts_ahead(run: Run, horizon: int, hours: int | None) -> xr.Dataset:
+    """`y`, `y_hat` and any bounds `(cell, time)` of one step ahead, at the times they are for.
+
+    Args:
+        run: a finished run.
+        horizon: which step ahead, from 1.
+        hours: how many hours of the test part, from its start; None is all.
+
+    Raises:
+        InputError: if there is no such step or hour.
+    """
     with open_forecasts(run) as ds:
         steps, times = ds.indexes["horizon"], ds.indexes["time"]
         if horizon not in steps:
@@ -82,7 +94,7 @@ def _forecasts(run: Run, horizon: int, hours: int | None) -> xr.Dataset:
             raise InputError(f"{run.folder}: a single test window is no line; test on more")
         end = len(times)
         if hours is not None:
-            end = int(times.searchsorted(times[0] + pd.Timedelta(hours=hours)))
+            end = int(times.searchsorted(times[0] + pd.Timedelta(hours=min(hours, MOST_HOURS))))
         if end < 1:
             raise InputError(f"hours is {hours}; draw at least 1")
         chosen = ds.sel(horizon=horizon).isel(time=slice(end)).load()
@@ -103,8 +115,16 @@ def _check_same_data(runs: Sequence[Run], tested: Sequence[xr.Dataset]) -> None:
             )
 
 
-def _cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
-    """The cells to draw, and what to write above each."""
+def cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
+    """The cells to draw, and what to write above each.
+
+    Args:
+        y: `(cell, time)` observed.
+        wanted: ids, separated by commas; None chooses four.
+
+    Raises:
+        InputError: if a cell is not there.
+    """
     if wanted is None:
         return _typical_cells(y)
     known = {str(cell): cell for cell in y.indexes["cell"]}
@@ -128,7 +148,12 @@ def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
     return {means.index[rank]: f"cell {means.index[rank]}{places[rank]}" for rank in ranks}
 
 
-def _take_cells(ds: xr.Dataset, cells: list[Any], run: Run) -> xr.Dataset:
+def take_cells(ds: xr.Dataset, cells: list[Any], run: Run) -> xr.Dataset:
+    """The part of some cells.
+
+    Raises:
+        InputError: naming the run and the cell that is not there.
+    """
     for cell in cells:
         if cell not in ds.indexes["cell"]:
             raise InputError(f"{run.folder}: no cell {cell}; name cells that every run has")

@@ -13,6 +13,7 @@ from data_prep.registry import data_sets
 from experiments import cli as module
 from experiments.cli import cli, main
 from stforecast.forecaster import Forecaster
+from stforecast.leaks import Leak
 from stforecast.plots import PLOTS
 
 TINY = ["--split", "days:7,1,2", "--rounds", "2", "--hidden-size", "8", "--device", "cpu"]
@@ -113,7 +114,36 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
     )
 
 
-@pytest.mark.parametrize("kind", [k for k in PLOTS if k not in ("predictions", "sweep", "intervals")])
+def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, tmp_path):
+    args = ["run", "--data", town, "--service", "internet", "--method", "ridge", *TINY]
+    assert stforecast(*args, "--intervals", "conformal", "--out", tmp_path / "r")[0] == 0
+    code, out, _ = stforecast(
+        "predict", tmp_path / "r", "--history", town, "--out", tmp_path / "f.csv", "--steps", 2
+    )
+    assert code == 0
+    assert out.endswith("internet in MB, bounds of 90% intervals\n")
+    table = pd.read_csv(tmp_path / "f.csv")
+    assert table.columns.tolist() == ["time", "cell", "internet", "lower", "upper"]
+    known = table.dropna()
+    assert known["time"].unique().tolist() == ["2013-11-11 00:00:00+00:00"]
+    assert (known["lower"] < known["internet"]).all()
+    assert (known["internet"] < known["upper"]).all()
+    assert stforecast("plot", "intervals", tmp_path / "r", "--out", tmp_path / "i.png")[0] == 0
+    code, out, err = stforecast("leaks", tmp_path / "r", "--history", town)
+    assert (code, err) == (0, "")
+    assert "no leak found" in out
+
+
+def test_a_leak_is_bad_news(stforecast, run_folder, town, monkeypatch):
+    monkeypatch.setattr(Forecaster, "find_leaks", lambda *_: [Leak("inputs", 72, 0.5)])
+    code, out, err = stforecast("leaks", run_folder, "--history", town)
+    assert (code, out) == (2, "")
+    assert "leaks: inputs of the window at step 72 changed by 0.5; do not trust its errors" in err
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in PLOTS if k not in ("predictions", "sweep", "intervals")]
+)
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
     path = tmp_path / f"{kind}.svg"
     assert stforecast("plot", kind, run_folder, "--out", path) == (0, f"{path}\n", "")

@@ -9,7 +9,7 @@ from stforecast.federated import rounds
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Method
 from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.rounds import predictions
+from stforecast.federated.rounds import Federation, predictions
 
 
 @pytest.fixture
@@ -206,10 +206,12 @@ def test_uploads_are_aggregated_in_order_of_ids(federate):
     assert federation.reports[0].bytes_down == federation.reports[0].bytes_up == 5 * 8
 
 
-def test_up_to_sixteen_clients_train_together_on_a_cpu(federate):
-    federation = federate(Watching, (4,) * 34, rounds=1)
+def test_clients_are_shared_fairly_between_workers(federate):
+    made = federate(Watching, (4,) * 34, rounds=1)
+    federation = Federation(made.method, made.train, workers=3)
+    assert federation.cohort_size == 12
     federation.run()
-    assert [len(ids) for ids in federation.method.cohorts] == [12, 11, 11]
+    assert federation.reports[0].participants == 34
 
 
 def test_the_model_trains_in_rounds_and_is_at_rest_in_validation(federate):

@@ -10,7 +10,7 @@ from stforecast.config import resolve, sections
 from stforecast.federated.method import methods
 from stforecast.models import MODELS
 
-EVERY_METHOD = sorted({**methods(), **BASELINES})
+EVERY_METHOD = sorted({**methods("stforecast"), **BASELINES})
 
 
 def test_each_setting_reaches_the_dataclass_that_has_it():
@@ -87,7 +87,7 @@ def test_an_unknown_name_suggests_those_like_it():
 
 
 def test_an_option_of_another_method_lists_what_there_is():
-    with pytest.raises(InputError, match=r"unknown option of solo 'tau'; choose one of: batch_si"):
+    with pytest.raises(InputError, match=r"unknown option of solo 'tau'; choose one of: adapt_rat"):
         resolve("solo", tau=0.1)
 
 

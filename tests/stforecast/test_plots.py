@@ -176,7 +176,8 @@ def test_no_runs(plot):
         plot([])
 
 
-ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in ("sweep", "divergence", "filter")}
+DEMANDING = ("sweep", "divergence", "filter", "intervals")
+ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 
 @pytest.mark.parametrize("plot", ANY_RUNS.values(), ids=ANY_RUNS)

@@ -190,6 +190,12 @@ def test_further_lags_and_the_calendar_follow_the_papers_inputs():
     assert spec.max_lag == 4, "further lags cost no training windows"
 
 
+def test_further_lags_may_be_ranges():
+    assert WindowSpec(extra_lags="3-5, 9").further_lags == (3, 4, 5, 9)
+    assert WindowSpec(extra_lags="7-7").further_lags == (7,)
+    assert WindowSpec().further_lags == ()
+
+
 def test_a_saturday_is_a_weekend_but_no_sunday():
     spec = WindowSpec(closeness=1, periods=0, calendar="week")
     x, _ = input_windows(counting_series(60), np.array([30]), spec, HOURS)
@@ -209,7 +215,7 @@ def test_the_calendar_needs_a_clock():
         input_windows(counting_series(), np.array([5]), WindowSpec(1, 0, calendar="day"))
 
 
-@pytest.mark.parametrize("lags", ["1;2", "0", "-3", "3,", "a", "1.5"])
+@pytest.mark.parametrize("lags", ["1;2", "0", "-3", "3,", "a", "1.5", "9-3", "0-2", "1-2-3"])
 def test_further_lags_are_positive_whole_numbers(lags):
     with pytest.raises(InputError, match=r"extra_lags is .*give positive whole numbers"):
         WindowSpec(extra_lags=lags)

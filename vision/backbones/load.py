@@ -18,7 +18,7 @@ from vision.torchvision_ops import torchvision_models
 TINY = "tiny-random"
 """Name of a backbone with random weights, for tests and trials."""
 
-TINY_GEOMETRY = Geometry(patch=4, width=16, depth=2, heads=2, hidden=32, grid=2)
+TINY_GEOMETRY = Geometry(patch=4, width=16, depth=5, heads=2, hidden=32, grid=2)
 
 Normalisation = Literal["imagenet", "half"]
 

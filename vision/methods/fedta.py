@@ -23,6 +23,8 @@ called sibling code is that of FedMGP, by the same first author):
   both sides are normalised. A sample whose class has no global prototype yet adds nothing.
 - Cross-entropy chooses among the classes of the client's present task, as in the sibling code and
   in L2P's; `within_task=False` lets it choose among all. Both ways are tested (masks).
+- Anchors start at zero, so that one that no sample has chosen yet changes nothing; their keys, and
+  prompts with theirs, start uniform on [-1, 1], as in the sibling code.
 - λ₁, Thr: from the sibling code (0.1, 0.15). λ₂, λ₃, τ are nowhere; 1, 0.1 and 0.1 are ours.
 - The target KB_i of Eq. 8 is the pool that is trained, starting from a client drawn at random, the
   others being its teachers; the sum over teachers has the gradient of one distance to their mean
@@ -72,6 +74,8 @@ from vision.methods.anchors import (
 )
 from vision.methods.fusion import fused_pool
 from vision.methods.prompts import (
+    DEFAULTS,
+    INIT,
     add_parameters,
     chosen_prompts,
     cosines,
@@ -79,13 +83,14 @@ from vision.methods.prompts import (
     loss_among,
     present_classes,
     prompt_tokens,
+    queried,
     uniform,
 )
 from vision.models.vit import backbone_of
 
 ENHANCE, HEAD, ANCHOR = "enhance.", "head.", "anchor."
-INIT, TARGET = (0, 0, 6), (0, 6)
-"""Keys of random numbers: of the start, and of the server behind the round."""
+TARGET = (0, 6)
+"""Key of the server's random numbers, behind the round."""
 
 
 @dataclass(frozen=True)
@@ -153,15 +158,7 @@ class FedTA(Method):
     views: ClassVar[tuple[str, ...]] = ("fused", "personal", "nearest")
     Options = FedTAOptions
     options: FedTAOptions
-    defaults: ClassVar[dict[str, Any]] = {
-        "model": "vit",
-        "rounds": 5,
-        "epochs": 5,
-        "batch_size": 16,
-        "optimizer": "adam",
-        "lr": 1e-3,
-        "weight_decay": 1e-3,
-    }
+    defaults = DEFAULTS
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None
@@ -185,7 +182,7 @@ class FedTA(Method):
         if o.tail_anchor:
             bound = self.mixed_width**-0.5
             anchors = {
-                "anchor.values": uniform(n, o.anchors, d, rng=rng),
+                "anchor.values": torch.zeros(n, o.anchors, d),
                 "anchor.keys": uniform(n, o.anchors, d, rng=rng),
                 "anchor.weight": bound * uniform(n, self.mixed_width, c, rng=rng),
                 "anchor.bias": bound * uniform(n, c, rng=rng),
@@ -212,10 +209,8 @@ class FedTA(Method):
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Both stages; the second on vectors that are computed once."""
         self.receive(cohort, payload)
-        size, o = int(cohort.data.sizes[0]), self.options
-        data = {name: t[:, :size] for name, t in cohort.data.tensors.items()}
+        o, data = self.options, queried(cohort, self.backbone)
         cohort.scratch["classes"] = present_classes(self, cohort) if o.within_task else None
-        data["query"] = self.backbone.query(data["x"])
         self.train(cohort, (ENHANCE, HEAD), None, data, self.enhancement_loss)
         with torch.no_grad():
             features = self.enhanced(cohort.params, data["x"], data["query"])

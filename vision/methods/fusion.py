@@ -1,6 +1,7 @@
-"""FedTA's selective input knowledge fusion: pools of prompts distilled into one on the server.
+"""Pools of prompts distilled into one on the server, as FedTA and FedMGP do.
 
-Yu et al., CVPR 2025, arXiv 2412.18355, Eq. 8; see `vision.methods.fedta`.
+Yu et al., CVPR 2025, arXiv 2412.18355, Eq. 8 (selective input knowledge fusion), and Yu et al., KDD
+2024, arXiv 2407.00113 (selective prompt fusion); see `vision.methods.fedta` and `.fedmgp`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 
 from stforecast.federated.training import Optimizer, Training, zero_moments
 from vision.backbones import Backbone
+from vision.backbones.backbone import Read
 from vision.methods.prompts import chosen_prompts, prompt_tokens
 
 
@@ -25,6 +27,7 @@ def fused_pool(
     training: Training,
     epochs: int,
     rng: torch.Generator,
+    read: Read = "feature",
 ) -> tuple[Tensor, Tensor]:
     """One client's pool, trained to give the features that the others' give on average (Eq. 8).
 
@@ -36,6 +39,7 @@ def fused_pool(
         training: batch size and optimiser; its moments start at zero.
         epochs: over the images.
         rng: draws the target and the batches.
+        read: what is compared: the pooled feature, or the mean of the prompts' own outputs.
 
     Returns:
         Prompts `(pool, length, d)` and keys `(pool, d)` of the target; keys are not trained.
@@ -45,22 +49,20 @@ def fused_pool(
     query = backbone.query(images)[None].expand(len(keys), -1, -1)
     chosen = chosen_prompts(query, keys, top_n)
     others = [i for i in range(len(prompts)) if i != target]
-    taught = [_features(backbone, prompts[i : i + 1], chosen[i : i + 1], images) for i in others]
-    mean = torch.stack(taught).mean(0) if len(images) else images.new_zeros(0)
-    pool = prompts[target : target + 1].clone().requires_grad_()
+    if not len(images):
+        return prompts[target], keys[target]
+    with torch.no_grad():
+        under = [prompt_tokens(prompts[i, None], chosen[i, None]) for i in others]
+        taught = [backbone.prompted(images[None], t, read=read)[0] for t in under]
+        mean = torch.stack(taught).mean(0)
+    pool = prompts[target, None].clone().requires_grad_()
     training = dataclasses.replace(training, schedule="constant")
     optimizer = Optimizer({"pool": pool}, zero_moments({"pool": pool}, training), training)
     with torch.enable_grad():
         for _ in range(epochs):
             order = torch.randperm(len(images), generator=rng).to(images.device)
-            for rows in order.split(training.batch_size) if len(images) else ():
-                tokens = prompt_tokens(pool, chosen[target : target + 1, rows])
-                features = backbone.prompted(images[None, rows], tokens)
+            for rows in order.split(training.batch_size):
+                tokens = prompt_tokens(pool, chosen[target, None, rows])
+                features = backbone.prompted(images[None, rows], tokens, read=read)
                 optimizer.step(F.mse_loss(features[0], mean[rows])[None])
     return pool.detach()[0], keys[target]
-
-
-def _features(backbone: Backbone, prompts: Tensor, chosen: Tensor, images: Tensor) -> Tensor:
-    """Features `(m, d)` of images under one client's prompts."""
-    with torch.no_grad():
-        return backbone.prompted(images[None], prompt_tokens(prompts, chosen))[0]

@@ -1,7 +1,7 @@
 """GLDP: shared body, own heads, and prototypes that remember stages and help rare classes.
 
-Guo, Wang, Lin, Yang, Geng: STHFL: Spatio-Temporal Heterogeneous Federated Learning; Eq. 1 to 13 and
-Algorithm 1.
+Guo, Wang, Lin, Yang, Geng: STHFL: Spatio-Temporal Heterogeneous Federated Learning, 2025, arXiv
+2501.05775, Eq. 1 to 13 and Algorithm 1.
 
 In each stage a client trains its body for t epochs (Eq. 3), then its head for s (Eq. 4), both on
 
@@ -78,7 +78,8 @@ class GLDPOptions:
             least one (paper: t + s = 30, t < s).
         fedrep_order: train the head before the body.
         form: what L_LP compares: `feature` or `head`.
-        align: what L_GP draws to the prototypes: every `instance` or the `batch` mean of each class.
+        align: what L_GP draws to the prototypes: every `instance`, or the `batch` mean of each
+            class.
     """
 
     lam: float = 0.5
@@ -104,8 +105,8 @@ class GLDP(FedAvg):
     summary = (
         "shared body, own heads; local and global prototypes against forgetting and long tails"
     )
-    paper = "Guo et al., 2025"
-    views: ClassVar[tuple[str, ...]] = ("local", "global", "personal")
+    paper = "Guo et al., arXiv 2025"
+    views: ClassVar[tuple[str, ...]] = ("personal", "local", "global")
     Options = GLDPOptions
     options: GLDPOptions
 

@@ -14,9 +14,12 @@ Where the paper contradicts itself or is silent:
   formula.
 - The distance of two prototypes is the sum of squares, as printed below Eq. 4.
 - A class that no other client holds keeps the client's own prototype.
-- Eq. 7 measures prototypes, which within a batch are few samples' means; as in FedProto's released
-  code every sample is drawn to the prototype of its class, by the mean squared error over the
-  features. `align="batch"` draws the batch's mean of each class.
+- Eq. 7 measures prototypes by a sum of squares. As in FedProto's released code, every sample is
+  drawn to the prototype of its class, by the mean over the features: weaker by their number than
+  the sum, so λ is FedProto's, not Eq. 7's. `align="batch"` draws the batch's mean of each class,
+  averaged over the classes where Eq. 6 sums them.
+- Algorithm 1 (lines 21 and 22) also updates the local prototypes with the mixtures in every batch,
+  without saying how; here they are what Eq. 2 says, means of the features.
 - Prototypes are means over the last local epoch's batches, without another pass, as in FedProto.
 - Prediction is by the head; the view `nearest` takes the class of the client's nearest mixture.
 - A client that sits a round out keeps its last prototypes on the server.
@@ -134,11 +137,14 @@ class PFPL(Method):
         }
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the head, or by the nearest of the client's mixtures."""
+        """By the head, or by the nearest of the client's mixtures, where it has any."""
         features = self.population.encode(state, x)
-        if view == "nearest":
-            return nearest_prototype(features, payload["mixtures"], payload["held"])
-        return self.population.decode(state, features)
+        logits = self.population.decode(state, features)
+        if view == "personal" or not payload:
+            return logits
+        scores = nearest_prototype(features, payload["mixtures"], payload["held"])
+        known = payload["held"].any(1)[:, None, None]
+        return torch.where(known, scores, logits)
 
 
 def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions) -> Tensor:

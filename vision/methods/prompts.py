@@ -8,15 +8,103 @@ queries. Prompts and keys start uniform on [-1, 1], as in that paper's code and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Method
-from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.data import Batch, ClientData
+from stforecast.federated.method import Method, Task
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Population
+from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.training import Training
+from vision.backbones import Backbone
 from vision.methods.conditional import label_counts
+from vision.models.vit import backbone_of
+
+PROMPT = "prompt."
+"""Prefix of the tensors that a prompt method adds and averages."""
+
+INIT = (0, 0, 6)
+"""Key of the random numbers of the start."""
+
+DEFAULTS: dict[str, Any] = {
+    "model": "vit",
+    "rounds": 5,
+    "epochs": 5,
+    "batch_size": 16,
+    "optimizer": "adam",
+    "lr": 1e-3,
+    "weight_decay": 1e-3,
+}
+"""FedTA's settings, as far as its sibling code tells them, for all on a frozen backbone."""
+
+
+class PromptedFedAvg(FedAvg):
+    """FedAvg of a head and of prompts for a frozen backbone, which is no client's.
+
+    A subclass makes the prompts (`prompts`) and says what feature they give (`prompted`).
+    """
+
+    name = ""
+    defaults = DEFAULTS
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        self.backbone: Backbone = backbone_of(population, self.name)
+
+    def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
+        """Trainable tensors `(n_clients, …)` besides the head, under names that begin `prompt.`."""
+        raise NotImplementedError
+
+    def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features `(clients, batch, d)` while training, and a loss of the prompts `(clients,)`."""
+        raise NotImplementedError
+
+    def features(self, params: Payload, x: Tensor) -> Tensor:
+        """Features `(clients, batch, d)` to predict from."""
+        raise NotImplementedError
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """The head and the prompts, the same for all clients."""
+        server = super().init(clients, sizes, seed)
+        prompts = self.prompts(len(clients), generator(seed, *INIT))
+        add_parameters(clients, prompts)
+        return {**server, **{name: clients.params[name][0].clone() for name in prompts}}
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """FedAvg's, with each image queried once."""
+        cohort.data = ClientData(queried(cohort, self.backbone), cohort.data.sizes)
+        return super().local_update(cohort, payload)
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """The task's loss under prompts, among the classes of the present task where asked for."""
+        features, loss = self.prompted(cohort, batch)
+        classes = present_classes(self, cohort) if self.options.within_task else None
+        logits = self.population.decode(cohort.state, features)
+        return loss_among(self, cohort, logits, batch, classes) + loss
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The head and the prompts."""
+        prompts = {n: t.detach() for n, t in cohort.params.items() if n.startswith(PROMPT)}
+        return {**super().upload(cohort), **prompts}
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By the head on features under prompts."""
+        params = {**state, **payload}
+        return self.population.decode(params, self.features(params, x))
+
+
+def queried(cohort: Cohort, backbone: Backbone) -> Batch:
+    """The cohort's samples with their frozen features, `query`; without augmentation."""
+    size = int(cohort.data.sizes[0])
+    data = {name: t[:, :size] for name, t in cohort.data.tensors.items()}
+    return {**data, "query": backbone.query(data["x"])}
 
 
 def uniform(n_clients: int, *shape: int, rng: torch.Generator) -> Tensor:
@@ -50,7 +138,8 @@ def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> T
         query: `(clients, batch, d)`.
         keys: `(clients, pool, d)`.
         n: prompts a sample.
-        vote: all samples of a batch take the n prompts that are chosen most often in it.
+        vote: all samples of a batch take the n prompts that are chosen most often in it, the first
+            in the pool where several are equal.
 
     Example:
         >>> query = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]])
@@ -64,7 +153,8 @@ def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> T
     if not vote:
         return chosen
     votes = F.one_hot(chosen, keys.shape[1]).sum((1, 2))
-    return votes.topk(n, dim=-1).indices[:, None].expand_as(chosen)
+    order = votes.argsort(dim=-1, descending=True, stable=True)
+    return order[:, None, :n].expand_as(chosen)
 
 
 def prompt_tokens(pool: Tensor, chosen: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class ConvNet(SplitModel):
 
 
 def _block(inputs: int, outputs: int, norm: str) -> list[nn.Module]:
-    norms = {
+    norms: dict[str, list[nn.Module]] = {
         "batch": [nn.BatchNorm2d(outputs)],
         "group": [nn.GroupNorm(8 if outputs % 8 == 0 else 1, outputs)],
         "none": [],

@@ -10,10 +10,22 @@ from vision.plots.comparisons import bars, sweep
 from vision.plots.curves import communication, rounds
 from vision.plots.partition import partition
 from vision.plots.prototypes import prototypes
+from vision.plots.stream import stages, stream
 
-__all__ = ["PLOTS", "bars", "communication", "partition", "prototypes", "rounds", "sweep"]
+__all__ = [
+    "PLOTS",
+    "bars",
+    "communication",
+    "partition",
+    "prototypes",
+    "rounds",
+    "stages",
+    "stream",
+    "sweep",
+]
 
 PLOTS: Mapping[str, Callable[..., Figure]] = {
-    plot.__name__: plot for plot in (partition, rounds, bars, sweep, communication, prototypes)
+    plot.__name__: plot
+    for plot in (partition, rounds, bars, sweep, communication, prototypes, stream, stages)
 }
 """Every figure by name; each takes runs and options of its own."""

@@ -80,7 +80,8 @@ def _home(run: ImageRun) -> np.ndarray:
 def _panel(
     ax: Axes, here: np.ndarray, there: np.ndarray, label: np.ndarray, own: np.ndarray
 ) -> None:
-    ax.scatter(*here[~own].T, s=8, color="0.85", linewidths=0)
+    x, y = here[~own].T
+    ax.scatter(x, y, s=8, color="0.85", linewidths=0)
     for (x, y), (u, v), c in zip(here[own], there[own], label[own], strict=True):
         color, marker = _look(int(c))
         ax.plot([x, u], [y, v], color=color, linewidth=0.5)

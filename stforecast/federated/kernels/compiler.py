@@ -15,7 +15,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-COMPILE = ("-c", "-O3", "-march=native", "-ffast-math", "-fPIC")
+COMPILE = ("-c", "-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC")
+"""NaN is not assumed away: a diverged client must be seen."""
+
 LINK = ("-shared", "-lm")
 """Apart from compiling: gcc's link with -ffast-math makes the whole process flush denormals."""
 

@@ -11,7 +11,8 @@ Where paper and released code (FedTorch) differ, this is the paper:
 
 - Parameters are mixed; the code mixes the outputs of two models.
 - v's gradient is taken at the w of before its step; the code steps w first.
-- Nothing is added to α's gradient; the code adds 0.02 α.
+- α's gradient is taken before both steps; the code takes it after them, as α ∇f(v) + (1-α) ∇f(w) in
+  the direction v - w, and adds 0.02 α. The run's weight decay acts on α as on all parameters.
 - A client predicts with its v mixed with the server's latest w, with which a round of Algorithm 1
   ends; the code evaluates with the client's own w just before it is averaged.
 
@@ -46,8 +47,8 @@ class ApflOptions:
     """Settings of APFL.
 
     Attributes:
-        alpha: share α of the local model in the mixture, in [0, 1]; 0 is FedAvg, 1 is `solo` (0.75
-            where APFL is a baseline in FedRep's released code).
+        alpha: share α of the local model in the mixture, in [0, 1]; 0 is FedAvg for clients of equal
+            size, 1 is `solo` (0.75 where APFL is a baseline in FedRep's released code).
         adaptive: whether each client learns its own α, from `alpha` on. Algorithm 1 has it fixed.
     """
 

@@ -4,16 +4,17 @@ Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Person
 2021, arXiv 2012.04221, Algorithm 1.
 
 Client k minimises F_k(v) + λ/2 ‖v - wᵗ‖² over its personal model v, where wᵗ is the global model as
-received. v stays with the client from round to round and is never sent, so w is FedAvg's exactly;
-v is what `solo` would be for λ = 0.
+received. v stays with the client from round to round and is never sent, so w is FedAvg's (exactly,
+but for the draws of dropout, which both models share); v is what `solo` would be for λ = 0.
 
 - Both models see the same batches and step together, as in the released code: v depends on wᵗ and
   not on the client's own update of it, so their order is indifferent. The paper leaves w's solver
   open.
 - The paper's steps are plain SGD with one learning rate; here both models are trained by the run's
   optimiser, each with moments of its own.
-- The server weighs clients by their samples, as FedAvg does. The released code draws clients by
-  their samples and weighs them equally, which is the same on average.
+- The server draws clients evenly and weighs them by their samples, as FedAvg does. The released
+  code draws them by their samples, without replacement, and weighs them equally: where all take
+  part, that is the plain mean.
 - Running statistics are not part of ‖v - w‖²: v has its own, which only its own forward passes
   change, and w's are averaged by the server.
 

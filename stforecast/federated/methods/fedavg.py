@@ -31,12 +31,16 @@ class FedAvg(Method):
         """Whether the parameter or buffer of this name is sent and averaged."""
         return True
 
+    @property
+    def shared(self) -> list[str]:
+        """Names of what is sent and averaged: never a parameter that is its client's own."""
+        own = self.population.model.own
+        return [n for n in self.population.names if self.shares(n) and not n.startswith(own)]
+
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """The server starts from the clients' common initial model, `(…)` without a client axis."""
-        shared = {**clients.params, **clients.buffers}
-        return {
-            name: shared[name][0].clone() for name in self.population.names if self.shares(name)
-        }
+        initial = {**clients.params, **clients.buffers}
+        return {name: initial[name][0].clone() for name in self.shared}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """The global model, to everyone the same (a view, not copies)."""
@@ -44,9 +48,8 @@ class FedAvg(Method):
 
     def upload(self, cohort: Cohort) -> Payload:
         """The trained model."""
-        return {
-            name: cohort.state[name].detach() for name in self.population.names if self.shares(name)
-        }
+        state = cohort.state
+        return {name: state[name].detach() for name in self.shared}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload

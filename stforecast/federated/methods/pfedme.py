@@ -111,7 +111,8 @@ class PFedMe(TwoModels):
     ) -> dict[str, Tensor]:
         """(1-β) wᵗ + β times the participants' mean (Algorithm 1, last line)."""
         mean = {name: plain_mean(t) for name, t in uploads.items()}
-        mixed = {n: torch.lerp(server[n], mean[n], self.options.beta) for n in self.trainable}
+        trained = [name for name in self.trainable if name in mean]
+        mixed = {n: torch.lerp(server[n], mean[n], self.options.beta) for n in trained}
         return {**mean, **mixed}
 
 

@@ -178,6 +178,9 @@ FAULTS = {
     "day before": (row(1, -1), "is 2013-10-31 23:50 local, outside 2013-11-01"),
     "day after": (row(1, 144), "is 2013-11-02 00:00 local, outside 2013-11-01"),
     "seconds": ("1\t1383260400\t39\t\t\t\t\t\n", "1383260400 is not on the ten-minute grid"),
+    "carriage return": (row(1, 0, "39\r"), "country code is '39\\r', expected a whole number"),
+    "byte order mark": ("\ufeff" + row(1, 0), r"square id is '\ufeff1', expected a whole number"),
+    "year 45744": ("1\t1381365030600000\t39\t\t\t\t\t\n", "is no date, outside 2013-11-01"),
     "no date": ("1\t9222222222222000000\t39\t\t\t\t\t\n", "is no date, outside 2013-11-01"),
 }
 
@@ -208,6 +211,8 @@ FIELDS = [
     "1",
     "+1",
     "-1",
+    "-0",
+    "1\r",
     "1.5",
     "1e-5",
     ".5",

@@ -1,5 +1,7 @@
 """A small federated classification task of images, and clients trained one by one to compare."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -37,6 +39,13 @@ def random_images(sizes, n_classes, seed=0):
     return ClientData({"x": x, "y": torch.where(real, y, 0)}, torch.tensor(sizes))
 
 
+def server_images(n_classes, shots=2):
+    """A balanced set on the server."""
+    many = {name: t[1] for name, t in random_images([1, 99], n_classes, seed=7).tensors.items()}
+    rows = torch.cat([(many["y"] == c).nonzero()[:shots, 0] for c in range(n_classes)])
+    return {name: t[None, rows] for name, t in many.items()}
+
+
 def stacked_model(n_classes):
     encoder = nn.Sequential(nn.Flatten(2), ClientLinear(N_INPUTS, WIDTH), nn.Tanh())
     return SplitModel(encoder, ClientLinear(WIDTH, n_classes))
@@ -56,13 +65,26 @@ def frozen_model(n_classes):
 BUILDS = {"stacked": stacked_model, "module": module_model, "frozen": frozen_model}
 
 
+QUICK = {
+    "creff": {"features": 4, "match_steps": 2, "retrain_steps": 3},
+    "fedic": {"server_steps": 2},
+}
+"""Options of methods whose server does much, where a test gives none."""
+
+
 def default_build(method):
+    method = getattr(method, "func", method)  # With options of its own it is a partial.
     return "frozen" if method.defaults.get("model") == "vit" else "stacked"
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def builds():
+    return BUILDS
 
 
 @pytest.fixture
@@ -91,8 +113,12 @@ def federate(n_classes):
     ):
         settings = {"rounds": 3, "epochs": 2, "batch_size": 4, "lr": 0.02, **settings}
         population = Population(lambda: BUILDS[build or default_build(method)](n_classes), seed)
+        task = Classification(n_classes, server_images(n_classes))
+        options = QUICK.get(getattr(method, "name", ""), {})
+        if options:
+            method = partial(method, options=method.Options(**options))
         return Federation(
-            method(population, Classification(n_classes), Training(**settings)),
+            method(population, task, Training(**settings)),
             random_images(sizes, n_classes),
             random_images(sizes, n_classes, seed=1),
             seed=seed,

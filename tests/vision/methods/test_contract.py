@@ -14,7 +14,7 @@ from stforecast.federated.method import methods
 METHODS = methods("vision")
 QUICK = {"fedgen": {"hidden": 16, "server_steps": 5}}
 """Settings for which the contract needs less time."""
-VIEWS = {"personal", "global", "nearest", "fused"}
+VIEWS = {"personal", "global", "local", "nearest", "fused"}
 
 
 def shared_tests():

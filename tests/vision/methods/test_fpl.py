@@ -60,6 +60,11 @@ def test_finch_compares_directions_and_not_lengths():
     assert groups(finch(points)[0]) == [[0, 1], [2, 3]]
 
 
+def test_a_point_is_not_its_own_neighbour_where_all_others_are_opposed():
+    (labels,) = finch(angles(0, 100, 200))
+    assert labels.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("points", [torch.ones(1, 3), angles(0, 90)])
 def test_one_or_two_points_are_one_cluster(points):
     (labels,) = finch(points)

@@ -1,0 +1,172 @@
+"""FUELS's local training the way simulators write it: a loop over clients with `nn.GRU` modules.
+
+Each client has a module and an optimiser of its own and trains alone; batches are slices, since a
+`DataLoader` would only be slower. It shares the random draws and the server's part with the
+project's own path, so that both compute the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from stforecast.federated.rounds import Federation
+from stforecast.federated.state import generator
+from stforecast.methods.fuels import FuelsOptions
+
+
+class DualGRUModule(nn.Module):
+    """One client's model: a GRU for the recent values, one for the periodic ones, a linear head.
+
+    Args:
+        closeness: recent values in a window; the others are periodic.
+        hidden_size: cells of each GRU.
+        n_slots: slots of the period, for the filtering matrix W.
+    """
+
+    def __init__(self, closeness: int, hidden_size: int, n_slots: int) -> None:
+        super().__init__()
+        self.parts = closeness
+        self.closeness = nn.GRU(1, hidden_size, batch_first=True)
+        self.periodic = nn.GRU(1, hidden_size, batch_first=True)
+        self.head = nn.Linear(hidden_size, 1)
+        self.filter = nn.Parameter(torch.empty(n_slots, n_slots))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """`(batch, inputs)` to features `(batch, 2 hidden_size)`."""
+        _, recent = self.closeness(x[:, : self.parts, None])
+        _, periodic = self.periodic(x[:, self.parts :, None])
+        return torch.cat([recent[0], periodic[0]], dim=1)
+
+    def decode(self, features: Tensor) -> Tensor:
+        """Features to predictions `(batch, 1)`."""
+        recent, periodic = features.chunk(2, dim=1)
+        return self.head(recent + periodic)
+
+    def load(self, row: dict[str, Tensor]) -> None:
+        """Take one client's parameters out of a population's."""
+        with torch.no_grad():
+            for name in ("closeness", "periodic"):
+                for own, p in getattr(self, name).named_parameters():
+                    stacked = row[f"encoder.{name}.{own.removesuffix('_l0')}"]
+                    p.copy_(stacked.mT if stacked.ndim == 2 else stacked)
+            self.head.weight.copy_(row["head.linear.weight"].mT)
+            self.head.bias.copy_(row["head.linear.bias"])
+            self.filter.copy_(row["filter"])
+
+
+def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:
+    """Eq. 3 to 6 as printed, for one client."""
+    similarity = (F.normalize(features, dim=1) @ F.normalize(augmented, dim=1).T / tau).exp()
+    positive = similarity.diagonal()
+    negatives = F.relu(similarity * filters).sum(1)
+    return -(positive / (positive + negatives)).log().mean()
+
+
+def inter_loss(features: Tensor, positive: Tensor, negative: Tensor, tau: float) -> Tensor:
+    """Eq. 11 to 13 as a cross-entropy of two classes, for one client that has both prototypes."""
+    similarity = torch.stack(
+        [F.cosine_similarity(features, positive), F.cosine_similarity(features, negative)], dim=1
+    )
+    return F.cross_entropy(similarity / tau, torch.zeros(len(features), dtype=torch.long))
+
+
+class LoneClient:
+    """One client: its module, its optimiser, and an epoch of training.
+
+    Args:
+        federation: whose settings and initial parameters it takes.
+        client: number of the client.
+        tuned: encode a batch and its augmentation in one call, and use torch's fused Adam.
+    """
+
+    def __init__(self, federation: Federation, client: int, *, tuned: bool) -> None:
+        self.client, self.tuned, self.seed = client, tuned, federation.seed
+        method = federation.method
+        self.options: FuelsOptions = method.options
+        self.batch_size = method.training.batch_size
+        self.data = {name: t[client] for name, t in federation.train.tensors.items()}
+        params = {name: p[client] for name, p in federation.state.clients.params.items()}
+        closeness = method.population.model.encoder.sizes[0]  # type: ignore[index]
+        hidden_size, n_slots = len(params["encoder.closeness.weight_hh"]), len(params["filter"])
+        self.model = DualGRUModule(cast(int, closeness), hidden_size, n_slots)
+        self.model.load(params)
+        fused = True if tuned else None
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=method.training.lr, fused=fused
+        )
+
+    def train(self, round: int, payload: dict[str, Tensor]) -> tuple[float, Tensor]:
+        """One epoch.
+
+        Args:
+            round: index of the round, from 0.
+            payload: positive and negative prototypes `(slots, d)`, or nothing.
+
+        Returns:
+            The mean loss, and the client's prototypes `(slots, d)`.
+        """
+        own = generator(self.seed, round, self.client)
+        compares = bool(payload) and all(t.any() for t in payload.values())
+        size, n_batches = self.batch_size, len(self.data["x"]) // self.batch_size
+        losses, sums = [], torch.zeros(())
+        for start in range(0, n_batches * size, size):
+            batch = {name: t[start : start + size] for name, t in self.data.items()}
+            features, loss = self._loss(batch, payload if compares else {}, own)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            losses.append(loss.item())
+            by_slot = torch.zeros(size, features.shape[1])
+            sums = sums + by_slot.index_add_(0, batch["slot"], features.detach())
+        return sum(losses) / n_batches, sums / n_batches
+
+    def _loss(
+        self, batch: dict[str, Tensor], payload: dict[str, Tensor], own: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        o = self.options
+        keep = o.shift + (1 - o.shift) * torch.rand(self.batch_size, 1, generator=own)
+        shifted = torch.lerp(batch["x_next"], batch["x"], keep)
+        features, augmented = self._encode(batch["x"], shifted)
+        loss = F.mse_loss(self.model.decode(features), batch["y"])
+        loss = loss + intra_loss(features, augmented, self.model.filter, o.tau)
+        if payload:
+            pulled, pushed = (payload[name][batch["slot"]] for name in ("positive", "negative"))
+            loss = loss + o.rho * inter_loss(features, pulled, pushed, o.tau)
+        return features, loss
+
+    def _encode(self, x: Tensor, shifted: Tensor) -> tuple[Tensor, Tensor]:
+        if self.tuned:
+            features, augmented = self.model.encode(torch.cat([x, shifted])).chunk(2)
+            return features, augmented
+        return self.model.encode(x), self.model.encode(shifted)
+
+
+class ClientLoop:
+    """Rounds of FUELS, client by client.
+
+    Args:
+        federation: whose data, initial parameters, settings and server it takes; not changed.
+        tuned: as for `LoneClient`.
+    """
+
+    def __init__(self, federation: Federation, *, tuned: bool) -> None:
+        self.method, self.everyone = federation.method, federation.participants()
+        self.server, self.round = federation.state.server, 0
+        ids = range(len(federation.train))
+        self.clients = [LoneClient(federation, i, tuned=tuned) for i in ids]
+
+    def run_round(self) -> float:
+        """Train every client, aggregate, and return the mean training loss."""
+        payload = self.method.broadcast(self.server, self.everyone)
+        trained = [
+            c.train(self.round, {name: t[i] for name, t in payload.items()})
+            for i, c in enumerate(self.clients)
+        ]
+        uploads = {"prototypes": torch.stack([prototypes for _, prototypes in trained])}
+        self.server = self.method.aggregate(self.server, self.everyone, uploads)
+        self.round += 1
+        return sum(loss for loss, _ in trained) / len(trained)

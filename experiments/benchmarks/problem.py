@@ -1,0 +1,57 @@
+"""The round that benchmarks measure: FUELS's, with the paper's sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stforecast.config import resolve
+from stforecast.federated.data import ClientData
+from stforecast.federated.rounds import Federation
+from stforecast.fitted import build_method
+
+BATCH, STEPS, HIDDEN = 24, 3, 128
+"""Samples a batch (the period), steps that each GRU reads, its hidden size: the paper's."""
+
+
+def make_data(n_clients: int, n_batches: int, n_inputs: int) -> ClientData:
+    """Windows of the reference round's shapes, the same for all paths.
+
+    Clients differ in level and swing: were they alike, rounding would decide who resembles whom.
+    """
+    samples = BATCH * n_batches
+    g = torch.Generator().manual_seed(0)
+    steps = torch.arange(samples + n_inputs + 1)
+    level, swing = torch.randn(2, n_clients, 1, generator=g)
+    series = level + swing * torch.sin(steps * 2 * torch.pi / BATCH)
+    series += 0.3 * torch.randn(n_clients, len(steps), generator=g)
+    windows = series.unfold(1, n_inputs + 1, 1)
+    x, x_next = windows[:, :samples, :-1].contiguous(), windows[:, :samples, 1:].contiguous()
+    y = windows[:, :samples, -1:].contiguous()
+    sample = torch.arange(samples).expand(n_clients, -1)
+    tensors = {"x": x, "x_next": x_next, "y": y, "mask": torch.ones_like(y, dtype=torch.bool)}
+    tensors |= {"slot": sample % BATCH, "sample": sample}
+    return ClientData(tensors, torch.full((n_clients,), samples))
+
+
+def make_federation(
+    n_clients: int, n_batches: int, workers: int = 1, **settings: Any
+) -> Federation:
+    """A federation of FUELS before its first round, the same for the same sizes.
+
+    Args:
+        n_clients: number of clients.
+        n_batches: batches of a client's epoch.
+        workers: cohorts that train at the same time.
+        **settings: any setting of a run besides.
+    """
+    config = resolve("fuels", **{"rounds": 10**6, "seed": 1, **settings})
+    data = make_data(n_clients, n_batches, config.window.closeness + config.window.periods)
+    return Federation(
+        build_method(config),
+        data,
+        seed=config.run.seed,
+        cohort_size=config.run.cohort or None,
+        workers=workers,
+    )

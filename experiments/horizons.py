@@ -1,0 +1,110 @@
+"""Tables of errors by steps ahead, as papers on road traffic print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from tabulate import tabulate
+
+from experiments.numbers import spread
+from experiments.published import MARK, Published
+from stforecast.results import Run
+from stforecast.variants import Variant
+
+SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
+"""Errors in the table, and their headings."""
+
+MEAN = "mean"
+"""The column of the mean of the errors at every step."""
+
+
+def horizon_table(
+    rows: Sequence[tuple[Variant, str]], names: Sequence[str], published: Published | None = None
+) -> str:
+    """Markdown: errors at a quarter, half and the whole of the horizon, and their mean over it.
+
+    The mean is that of the errors of all steps, each pooled over the whole test set. Numbers that a
+    paper prints stand in rows of their own.
+
+    Args:
+        rows: variants with the same horizon, each with one of its models as selections name them.
+        names: what to call the rows.
+        published: numbers of a paper.
+
+    Returns:
+        The table under a line that says what it is; "" where there is but one step.
+    """
+    run = rows[0][0].runs[0]
+    steps = shown_steps(int(run.about["settings"]["horizon"]))
+    if len(steps) < 2:
+        return ""
+    tables = [[_by_step(run, f"best {view}".strip()) for run in v.runs] for v, view in rows]
+    if any(table.empty for members in tables for table in members):
+        return ""
+    columns = {step: _ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
+    body = [
+        {"method": name, **_cells(members, columns)}
+        for name, members in zip(names, tables, strict=True)
+    ]
+    printed = published.horizons.get(run.about["service"], {}) if published else {}
+    body += [{"method": f"{label}{MARK}", **_printed(n, run)} for label, n in printed.items()]
+    unit = {"1": "data units"}.get(run.about.get("units", "1"), run.about.get("units"))
+    caption = (
+        f"Errors by time ahead, in {unit}, pooled over the test part; zero targets not in MAPE."
+    )
+    table = tabulate(body, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
+    return f"{caption}\n\n{table}"
+
+
+def shown_steps(horizon: int) -> list[int]:
+    """Steps ahead in the table: 3, 6 and 12 of 12.
+
+    >>> shown_steps(12), shown_steps(24), shown_steps(2)
+    ([3, 6, 12], [6, 12, 24], [1, 2])
+    """
+    return sorted({math.ceil(horizon / 4), math.ceil(horizon / 2), horizon})
+
+
+def _ahead(step: int, run: Run) -> str:
+    """How far ahead a step is, in minutes or hours where the run says how long a step is."""
+    minutes = step * run.about.get("step_minutes", math.nan)
+    if math.isnan(minutes):
+        return f"step {step}"
+    return f"{minutes:g} min" if minutes <= 60 or minutes % 60 else f"{minutes / 60:g} h"
+
+
+def _by_step(run: Run, selection: str) -> pd.DataFrame:
+    """Pooled test errors, one row a step and one column a metric."""
+    table = run.metrics()
+    table = table[
+        (table["split"] == "test")
+        & (table["selection"] == selection)
+        & (table["client"] == "all")
+        & (table["horizon"] != "all")
+        & table["metric"].isin(SHOWN)
+    ]
+    wide = table.pivot(index="horizon", columns="metric", values="value")
+    return wide.set_index(wide.index.astype(int)).sort_index()
+
+
+def _cells(runs: Sequence[pd.DataFrame], columns: Mapping[int | str, str]) -> dict[str, str]:
+    cells = {}
+    for step, heading in columns.items():
+        for metric, name in SHOWN.items():
+            factor = 100 if metric == "raw_mape" else 1
+            values = [
+                factor * float(t[metric].mean() if step == MEAN else t[metric][step]) for t in runs
+            ]
+            cells[f"{name}, {heading}"] = spread(values)
+    return cells
+
+
+def _printed(numbers: Mapping[str, float], run: Run) -> dict[str, str]:
+    """What a paper prints of a method: its MAE by minutes ahead, and the mean."""
+    horizon = int(run.about["settings"]["horizon"])
+    minutes = run.about.get("step_minutes", math.nan)
+    heading = {f"{step * minutes:g}": _ahead(step, run) for step in range(1, horizon + 1)}
+    heading[MEAN] = f"mean of {horizon}"
+    return {f"MAE, {heading[key]}": f"{v:.2f}" for key, v in numbers.items() if key in heading}

@@ -1,0 +1,21 @@
+"""Numbers in tables: means with their spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean to four digits, and standard deviation where there are several values.
+
+    >>> spread([0.25]), spread([100.0, 120.0])
+    ('0.2500', '110.0 ± 14.1')
+    """
+    mean = float(np.mean(values))
+    size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
+    decimals = max(0, 3 - size)
+    text = f"{mean:.{decimals}f}"
+    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{decimals}f}"

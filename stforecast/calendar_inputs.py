@@ -1,0 +1,71 @@
+"""What a window may know of the local time of its first target: time of day, weekday, holidays."""
+
+from __future__ import annotations
+
+import holidays
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+
+CALENDAR_INPUTS = {"none": 0, "day": 4, "week": 6, "weekdays": 11}
+"""Number of inputs that each kind of calendar gives."""
+
+
+def calendar_inputs(local_times: pd.DatetimeIndex, kind: str) -> np.ndarray:
+    """Time of day and weekday.
+
+    Args:
+        local_times: `(windows,)` wall clock of each first target.
+        kind: `day`, sine and cosine of one and two cycles a day; `week`, besides whether it is a
+            weekend, a Sunday; `weekdays`, besides `day` whether it is a Monday, a Tuesday, ….
+
+    Returns:
+        `(windows, CALENDAR_INPUTS[kind])` float32.
+    """
+    if kind == "none":
+        return np.empty((len(local_times), 0), dtype=np.float32)
+    angle = 2 * np.pi * ((local_times - local_times.normalize()) / pd.Timedelta(days=1)).to_numpy()
+    columns = [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
+    weekday = local_times.day_of_week
+    if kind == "week":
+        columns += [weekday >= 5, weekday == 6]
+    elif kind == "weekdays":
+        columns += [weekday == day for day in range(7)]
+    return np.stack(columns, axis=-1).astype(np.float32)
+
+
+def holiday_inputs(local_times: pd.DatetimeIndex, region: str) -> np.ndarray:
+    """Whether each time lies on a public holiday.
+
+    >>> holiday_inputs(pd.DatetimeIndex(["2013-12-07", "2013-12-09"]), "IT-MI").ravel().tolist()
+    [1.0, 0.0]
+
+    Args:
+        local_times: `(windows,)` wall clock of each first target.
+        region: as in `public_holidays`.
+
+    Returns:
+        `(windows, 1)` float32.
+    """
+    days = public_holidays(region)
+    return np.array([[day in days] for day in local_times.date], dtype=np.float32).reshape(-1, 1)
+
+
+def public_holidays(region: str) -> holidays.HolidayBase:
+    """The public holidays of a country or a part of it, from the library `holidays`.
+
+    Args:
+        region: ISO 3166 code of the country, and of its part after a hyphen: IT, IT-MI (Milan),
+            US-CA (California).
+
+    Raises:
+        InputError: if the library does not know the region.
+    """
+    country, _, part = region.partition("-")
+    try:
+        return holidays.country_holidays(country, subdiv=part or None)
+    except NotImplementedError as e:
+        raise InputError(
+            f"holidays is {region!r}: {e}; give an ISO 3166 code such as IT, IT-MI or US-CA"
+        ) from e

@@ -1,0 +1,249 @@
+"""Checkpoints: a run after some round, in a folder of its own; whole, or not there at all.
+
+`round-0007/` holds
+
+- `state.safetensors`: clients, optimisers, server (`State.flat`);
+- `best.safetensors`: the state of the best round so far, if there is one;
+- `extra.safetensors`: tensors that whoever trains has added, if any;
+- `checkpoint.json`: format, round, seed, the run it is of, reports of all rounds, notes;
+- `SHA256SUMS`: checksums of these files, as `sha256sum -c` reads them.
+
+A folder is written under another name, flushed to the disk and renamed. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from data_prep.checksum import checksum
+from data_prep.errors import InputError, reading
+from stforecast.federated.rounds import RoundReport
+from stforecast.federated.state import State
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Version of the layout. Older ones stay readable: the tests hold a checkpoint of each."""
+
+KEPT = 2
+"""Newest checkpoints that are kept: the last one may have been damaged while it was written."""
+
+ABOUT, SUMS = "checkpoint.json", "SHA256SUMS"
+
+FOLDER = re.compile(r"round-(\d{4,})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after some round.
+
+    Attributes:
+        run: what the run is of, settings and data, as JSON; only the same run may go on from here.
+        state: everything that survives a round.
+        best: the state of the best round so far.
+        reports: of all rounds.
+        cohort_size: most clients trained together: other cohorts round otherwise.
+        notes: what whoever trains has added, as JSON.
+        extra: the tensors among it.
+    """
+
+    run: dict[str, Any]
+    state: State
+    best: State | None
+    reports: list[RoundReport]
+    cohort_size: int
+    notes: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    def about(self) -> dict[str, Any]:
+        """All that is no tensor."""
+        return {
+            "format": FORMAT,
+            "round": self.state.round,
+            "seed": self.state.seed,
+            "best_round": self.best.round if self.best else None,
+            "cohort_size": self.cohort_size,
+            "run": self.run,
+            "reports": [dataclasses.asdict(r) for r in self.reports],
+            "notes": self.notes,
+        }
+
+
+def save(checkpoint: Checkpoint, folder: Path) -> Path:
+    """Write a checkpoint among others and remove all but the newest.
+
+    Args:
+        checkpoint: the run.
+        folder: of all checkpoints; made if it is not there.
+
+    Returns:
+        The checkpoint's own folder.
+
+    Raises:
+        OSError: if it cannot be written; what was there stays as it was.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"round-{checkpoint.state.round:04d}"
+    part = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}.", suffix=".part"))
+    try:
+        _write(checkpoint, part)
+        shutil.rmtree(target, ignore_errors=True)  # Unsound, or the run would not be here again.
+        part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    for old in newest_first(folder)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _write(checkpoint: Checkpoint, folder: Path) -> None:
+    states = {"state": checkpoint.state, "best": checkpoint.best}
+    tensors = {name: state.flat() for name, state in states.items() if state is not None}
+    if checkpoint.extra:
+        tensors["extra"] = checkpoint.extra
+    for name, named in tensors.items():
+        save_file(_alone(named), folder / f"{name}.safetensors")
+    (folder / ABOUT).write_text(json.dumps(checkpoint.about(), indent=1) + "\n")
+    lines = [f"{_sum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    (folder / SUMS).write_text("".join(lines))
+    for path in (*folder.iterdir(), folder):
+        _flush(path)
+
+
+def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, none sharing memory with another: so the format wants them."""
+    own: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, t in tensors.items():
+        t = t.detach().cpu().contiguous()
+        storage = t.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() > t.numel() * t.element_size():
+            t = t.clone()
+        seen.add(t.untyped_storage().data_ptr())
+        own[name] = t
+    return own
+
+
+def _sum(path: Path) -> str:
+    return checksum(path).removeprefix("sha256:")
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """Folders of checkpoints, sound or not."""
+    found = [path for path in folder.glob("round-*") if FOLDER.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2]), reverse=True)
+
+
+def load(folder: Path) -> Checkpoint:
+    """Read one checkpoint.
+
+    Raises:
+        InputError: naming the file that is missing, damaged or of another version.
+    """
+    remedy = "an older checkpoint may do"
+    _check_sums(folder, remedy)
+    with reading(folder / ABOUT, "as JSON", remedy):
+        about = json.loads((folder / ABOUT).read_text())
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            found = about.get("format") if isinstance(about, dict) else type(about).__name__
+            raise InputError(f"{folder / ABOUT}: format {found!r}, this version reads {FORMAT}")
+    with reading(folder, "as a checkpoint", remedy):
+        seed, best = about["seed"], about["best_round"]
+        extra = folder / "extra.safetensors"
+        return Checkpoint(
+            run=about["run"],
+            state=_read_state(folder / "state.safetensors", about["round"], seed),
+            best=None if best is None else _read_state(folder / "best.safetensors", best, seed),
+            reports=[RoundReport(**row) for row in about["reports"]],
+            cohort_size=about["cohort_size"],
+            notes=about["notes"],
+            extra=load_file(extra) if extra.exists() else {},
+        )
+
+
+def _read_state(path: Path, round: int, seed: int) -> State:
+    return State.from_flat(load_file(path), round, seed)
+
+
+def _check_sums(folder: Path, remedy: str) -> None:
+    path = folder / SUMS
+    with reading(path, "as checksums", remedy):
+        lines = [line.split("  ", 1) for line in path.read_text().splitlines()]
+        sums = {name: expected for expected, name in lines}
+    for needed in (ABOUT, "state.safetensors"):
+        if needed not in sums:
+            raise InputError(f"{path}: names no {needed}; {remedy}")
+    for name, expected in sums.items():
+        if Path(name).name != name:
+            raise InputError(f"{path}: {name!r} lies elsewhere; {remedy}")
+        if _sum(folder / name) != expected:
+            raise InputError(f"{folder / name}: cannot be trusted, its checksum differs; {remedy}")
+
+
+def newest_sound(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
+    """The newest checkpoint of a run that can be trusted; others are named in warnings.
+
+    Args:
+        folder: of all checkpoints.
+        run: what the run is of.
+    """
+    for checkpoint in _sound(folder):
+        made = checkpoint.run
+        differs = sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k))
+        if not differs:
+            return checkpoint
+        log.warning(
+            "%s, round %d: is of another run (%s differ); left aside",
+            folder, checkpoint.state.round, ", ".join(differs),
+        )  # fmt: skip
+    return None
+
+
+def _sound(folder: Path) -> Iterator[Checkpoint]:
+    for path in newest_first(folder):
+        try:
+            yield load(path)
+        except InputError as e:
+            log.warning("%s", e)
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Names, shapes and the sum of all bits of some tensors: whether data have changed.
+
+    Example:
+        >>> fingerprint({"x": torch.tensor([1, 2])})
+        'x [2] int64 3'
+    """
+    return "; ".join(
+        f"{name} {list(t.shape)} {str(t.dtype).removeprefix('torch.')} {_bits(t)}"
+        for name, t in sorted(tensors.items())
+    )
+
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(t: Tensor) -> int:
+    return int(t.view(INTEGERS[t.element_size()]).sum(dtype=torch.int64))

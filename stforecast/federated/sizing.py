@@ -1,0 +1,133 @@
+"""How many clients train together, and how much memory a run takes: from the machine and the model.
+
+On a CPU a cohort's parameters and gradients should stay in the last cache that its worker has a
+share of; on a GPU the cohort fills the free memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.population import Population
+
+CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+USUAL_CACHE = 16 * 2**20
+"""Where the system does not tell the size of its caches."""
+
+FEWEST, MOST = 4, 64
+"""Clients of a cohort on a CPU: below, calling torch takes longer than what it does."""
+
+ROWS = 1024
+"""Samples in a cohort's batch on a CPU, which keep activations in cache."""
+
+COPIES = 3
+"""Times the parameters that a client in training needs: they, their gradients, activations."""
+
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def cohort_size(
+    population: Population, n_clients: int, batch_size: int, device: torch.device, workers: int = 1
+) -> int:
+    """Clients that train together.
+
+    Args:
+        population: the model.
+        n_clients: clients of the federation.
+        batch_size: samples a batch.
+        device: where to compute.
+        workers: cohorts that train at the same time.
+    """
+    if population.per_client:
+        return 1
+    of_client = total_bytes(population.initial())
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return max(1, min(n_clients, free // 2 // (COPIES * of_client)))
+    if device.type != "cpu":
+        return n_clients
+    in_cache = cache_bytes() // workers // (2 * of_client)
+    fair = -(-n_clients // workers)
+    return max(FEWEST, min(in_cache, ROWS // batch_size, MOST, fair))
+
+
+def cache_bytes() -> int:
+    """Size of the largest cache of the first core."""
+    sizes = [USUAL_CACHE]
+    for path in sorted(CPU_CACHES.glob("index*/size")):
+        if found := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
+            sizes.append(int(found[1]) * 2 ** (10 if found[2] == "K" else 20))
+    return max(sizes[1:], default=sizes[0])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a run is predicted to need, in bytes.
+
+    Attributes:
+        clients: state of all clients: parameters, buffers and the optimiser's moments.
+        best: the copy that is kept of the best round.
+        training: what the cohorts in training need besides.
+        data: samples.
+    """
+
+    clients: int
+    best: int
+    training: int
+    data: int
+
+    @property
+    def total(self) -> int:
+        """All of it in memory."""
+        return self.clients + self.best + self.resident
+
+    @property
+    def resident(self) -> int:
+        """What stays in memory where the clients' state is in files."""
+        return self.training + self.data
+
+    def __str__(self) -> str:
+        """In words, for the log."""
+        named = ("clients", self.clients), ("best round", self.best), ("training", self.training)
+        parts = ", ".join(
+            f"{name} {size / 1e9:.2f}" for name, size in (*named, ("data", self.data))
+        )
+        return f"{self.total / 1e9:.2f} GB ({parts})"
+
+
+def available_memory() -> int | None:
+    """Bytes that processes can still have, or None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    return int(found.split()[1]) * 1024 if found else None
+
+
+def parse_bytes(text: str) -> int:
+    """A size as people write it.
+
+    Raises:
+        InputError: for anything else.
+
+    Example:
+        >>> parse_bytes("8GB"), parse_bytes("500 mb")
+        (8000000000, 500000000)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]B|)", text.strip().upper())
+    if not found or not float(found[1]):
+        raise InputError(f"memory is {text!r}; give a size such as 500MB or 8GB")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def total_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of all values; views that repeat memory count in full."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())

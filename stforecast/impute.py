@@ -1,0 +1,45 @@
+"""What stands in for a reading that is missing among a window's inputs; targets are never imputed.
+
+Every rule reads the past only. Where it finds nothing, the input becomes 0.0: the training mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import choose
+
+IMPUTE = {
+    "none": "nothing: it becomes 0.0, the training mean of a z-score",
+    "ffill": "the cell's last reading before it",
+    "last-week": "the cell's last reading of the same weekday and time",
+}
+"""Every rule, and what it puts in place of a missing input."""
+
+
+def impute(series: np.ndarray, how: str, steps_per_week: int = 0) -> np.ndarray:
+    """Fill the gaps of a series from what was read before them.
+
+    >>> impute(np.array([[1.0], [np.nan], [3.0]]), "ffill").ravel().tolist()
+    [1.0, 1.0, 3.0]
+
+    Args:
+        series: `(steps, cells)`, NaN where missing.
+        how: one of `IMPUTE`.
+        steps_per_week: of use for `last-week` only.
+
+    Returns:
+        The same shape; NaN where the rule finds no reading.
+
+    Raises:
+        InputError: listing the rules if there is no such one.
+    """
+    if how not in IMPUTE:
+        raise choose("impute", how, IMPUTE)
+    if how == "none":
+        return series
+    table = pd.DataFrame(series)
+    if how == "ffill":
+        return table.ffill().to_numpy()
+    return table.groupby(np.arange(len(series)) % steps_per_week).ffill().to_numpy()

@@ -1,0 +1,212 @@
+"""Prediction intervals of any forecaster, and conformal calibration of them, client by client.
+
+Split conformal prediction widens a band until it would have held the right share of the validation
+targets, with the correction ⌈(n + 1)(1 - α)⌉ / n for a finite number n of them. Around a forecast,
+the band it starts from has no width (Lei et al., JASA 2018); around quantiles it is theirs
+(Romano, Patterson, Candès: Conformalized Quantile Regression, NeurIPS 2019, arXiv 1905.03222). Each
+client and each step ahead is calibrated by itself, so nothing is sent. The guarantee supposes that
+validation and test errors are exchangeable, which those of a time series are not: see the
+`coverage` that was measured.
+
+`adaptive` lets the level follow what is missed (Gibbs and Candès: Adaptive Conformal Inference
+Under Distribution Shift, NeurIPS 2021, arXiv 2106.00170): α ← α + γ (α* - missed), as soon as a
+target is known, which h steps ahead is h steps later. Where α asks for more than any error so far,
+the largest so far is taken; the paper would take an interval without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from stforecast.federated.options import check_options
+from stforecast.levels import pair_coverages
+from stforecast.windows import Calendar
+
+
+@dataclass(frozen=True)
+class IntervalOptions:
+    """How sure a forecast is.
+
+    Attributes:
+        intervals: bounds at --quantiles: `none` (but a quantile loss has its own), `conformal`
+            (from the errors on the validation part, of each client and step ahead by itself) or
+            `adaptive` (besides, wider when too much is missed and narrower when too little is).
+        adapt_rate: γ of adaptive intervals, 0 or more; 0.005 is the paper's.
+    """
+
+    intervals: Literal["none", "conformal", "adaptive"] = "none"
+    adapt_rate: float = 0.005
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, not_negative=("adapt_rate",))
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """A forecast and nested intervals around it.
+
+    Attributes:
+        centre: `(cells, windows, horizon)` forecasts.
+        bounds: by coverage, from narrow to wide, lower and upper bounds of the same shape.
+    """
+
+    centre: np.ndarray
+    bounds: dict[float, tuple[np.ndarray, np.ndarray]]
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Bands:
+        """The bands in another unit."""
+        bounds = {c: (function(low), function(high)) for c, (low, high) in self.bounds.items()}
+        return Bands(function(self.centre), bounds)
+
+
+def raw_bands(
+    fitted: Any,
+    series: np.ndarray,
+    starts: np.ndarray,
+    calendar: Calendar,
+    coverages: tuple[float, ...],
+) -> Bands:
+    """The bands of a forecaster before calibration.
+
+    Args:
+        fitted: forecasts windows by `predict`, and by `quantiles` if it has `levels`.
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        starts: `(windows,)` first target steps.
+        calendar: the series' wall clock.
+        coverages: of a forecaster without quantiles, whose bands have no width.
+    """
+    levels = getattr(fitted, "levels", ())
+    if len(levels) < 2:
+        centre = fitted.predict(series, starts, calendar)
+        return Bands(centre, dict.fromkeys(coverages, (centre, centre)))
+    quantiles = fitted.quantiles(series, starts, calendar)
+    bounds = {
+        coverage: (quantiles[..., low], quantiles[..., high])
+        for coverage, (low, high) in pair_coverages(levels).items()
+    }
+    return Bands(quantiles[..., len(levels) // 2], bounds)
+
+
+def scores(bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """How far each target lies outside its interval, negative inside, NaN where not observed."""
+    lower, upper = bounds
+    return np.where(mask, np.maximum(lower - y, y - upper), np.nan)
+
+
+def conformal_radius(known: np.ndarray, coverage: float) -> np.ndarray:
+    """How far to move bounds outwards: the ⌈(n + 1) coverage⌉-th smallest score.
+
+    >>> errors = np.array([3.0, 1.0, 2.0, 4.0]).reshape(1, 4, 1)
+    >>> float(conformal_radius(errors, 0.6).item()), float(conformal_radius(errors, 0.9).item())
+    (3.0, inf)
+
+    Args:
+        known: `(cells, n, horizon)` scores of the calibration windows, NaN where not observed.
+        coverage: 1 - α.
+
+    Returns:
+        `(cells, horizon)`; infinite where n is too small for the coverage.
+    """
+    ordered, n = _ordered(known)
+    rank = _rank(n, 1 - coverage)
+    return np.where(rank > n, np.inf, _pick(ordered, rank))
+
+
+def adaptive_radii(
+    known: np.ndarray, coming: np.ndarray, coverage: float, rate: float
+) -> np.ndarray:
+    """Radius of each test window, which knows the scores of those before it.
+
+    Args:
+        known: `(cells, n, horizon)` scores of the calibration windows, NaN where not observed.
+        coming: `(cells, windows, horizon)` scores of the test windows, one step apart.
+        coverage: 1 - α*.
+        rate: γ.
+
+    Returns:
+        `(cells, windows + 1, horizon)`; the last is that of the window after the test part.
+    """
+    ordered, n = _ordered(known)
+    largest = _pick(ordered, n)
+    alpha = np.full(n.shape, 1 - coverage)
+    missed = np.zeros(coming.shape)
+    radii = np.empty((coming.shape[0], coming.shape[1] + 1, coming.shape[2]))
+    ahead = np.arange(coming.shape[2])
+    for t in range(radii.shape[1]):
+        steps = ahead[t - ahead > 0]
+        told = t - 1 - steps
+        new = coming[:, told, steps]
+        seen = ~np.isnan(new)
+        alpha[:, steps] += np.where(seen, rate * (1 - coverage - missed[:, told, steps]), 0.0)
+        largest[:, steps] = np.fmax(largest[:, steps], new)
+        rank = _rank(n, alpha)
+        radii[:, t] = np.where(rank > n, largest, _pick(ordered, rank))
+        if t < coming.shape[1]:
+            missed[:, t] = coming[:, t] > radii[:, t]
+    return radii
+
+
+def _ordered(known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores in order, those not observed last, and how many were observed `(cells, horizon)`."""
+    return np.sort(known, axis=1), (~np.isnan(known)).sum(axis=1)
+
+
+def _rank(n: np.ndarray, alpha: float | np.ndarray) -> np.ndarray:
+    """⌈(n + 1)(1 - α)⌉, from 1; rounded first, since 10 · 0.9 may come out above 9."""
+    return np.ceil(np.round((n + 1) * (1 - alpha), 9)).astype(int).clip(1)
+
+
+def _pick(ordered: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """The `rank`-th smallest score `(cells, horizon)`; NaN without any."""
+    place = (rank - 1).clip(0, ordered.shape[1] - 1)
+    return np.take_along_axis(ordered, place[:, None], axis=1)[:, 0]
+
+
+def widened(bands: Bands, radii: dict[float, np.ndarray]) -> Bands:
+    """Bounds moved outwards by a radius, never past the forecast.
+
+    Args:
+        bands: before calibration.
+        radii: by coverage, `(cells, windows, horizon)` or `(cells, 1, horizon)`.
+    """
+    moved = {}
+    for coverage, (lower, upper) in bands.bounds.items():
+        radius = radii[coverage]
+        moved[coverage] = (
+            np.minimum(lower - radius, bands.centre),
+            np.maximum(upper + radius, bands.centre),
+        )
+    return Bands(bands.centre, moved)
+
+
+def calibrated(
+    known: tuple[Bands, np.ndarray, np.ndarray],
+    coming: tuple[Bands, np.ndarray, np.ndarray],
+    options: IntervalOptions,
+) -> tuple[Bands, dict[float, np.ndarray]]:
+    """The bands of the test part, calibrated on the validation part.
+
+    Args:
+        known: bands, targets and mask of windows whose targets are known when the test part begins.
+        coming: those of the test part, one step apart; `adaptive` looks at a target only after it.
+        options: `conformal` or `adaptive`, with its rate.
+
+    Returns:
+        The bands, and the radius `(cells, 1, horizon)` of the window after the test part, by
+        coverage.
+    """
+    radii, after = {}, {}
+    for coverage, bounds in known[0].bounds.items():
+        errors = scores(bounds, *known[1:])
+        if options.intervals == "adaptive":
+            new = scores(coming[0].bounds[coverage], *coming[1:])
+            all_radii = adaptive_radii(errors, new, coverage, options.adapt_rate)
+            radii[coverage], after[coverage] = all_radii[:, :-1], all_radii[:, -1:]
+        else:
+            radii[coverage] = after[coverage] = conformal_radius(errors, coverage)[:, None]
+    return widened(coming[0], radii), after

@@ -1,0 +1,237 @@
+"""Graph WaveNet: dilated gated convolutions in time, diffusion over given and learned graphs.
+
+Wu, Pan, Long, Jiang, Zhang: Graph WaveNet for Deep Spatial-Temporal Graph Modeling, IJCAI 2019,
+arXiv 1906.00121. Sizes and dropout are those of the released code for METR-LA.
+
+It reads all cells of a time at once, so it is trained on pooled data: `--method central`. What a
+federation of cells would have to exchange for it: in every forward pass, in each of the layers, the
+hidden states of each cell's neighbours over the window, which say as much as their recent readings,
+and in training the gradients for them on the way back. The self-adaptive graph needs those of all
+cells, not only of neighbours, and a server that holds every cell's embeddings. A federated method
+that sends models or prototypes alone cannot train it, and it is refused there.
+
+Where this departs from the released code:
+
+- Transition matrices and the self-adaptive one multiply as printed, `P X` (Eq. 4 to 6); the code
+  has `Pᵀ X`.
+- What reaches no output is left out: the residual convolutions, which the code does not call, and
+  the graph convolution and normalisation of the last layer. They are 15,712 of its 309,400
+  parameters on METR-LA.
+- The calendar, periodic values and further lags of a window are the same channels at every step of
+  it; the code gives each step its own time of day.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.options import check_options
+from stforecast.federated.population import PerClient, SplitModel
+from stforecast.pooling import Cells
+from stforecast.windows import WindowSpec
+
+
+@dataclass(frozen=True)
+class GraphWaveNetOptions:
+    """Settings of Graph WaveNet; the defaults are those of the released code.
+
+    Attributes:
+        channels: width of the residual path.
+        skip_channels: width of the sum that the head reads.
+        end_channels: width of the head's hidden layer.
+        blocks: stacks of layers; with 4 of 2 a forecast sees 13 steps.
+        layers: layers of a block, of dilations 1, 2, 4, …
+        diffusion_steps: steps of diffusion along each graph.
+        embed_size: width of the two embeddings of each cell that give the self-adaptive graph.
+        dropout: share of the graph convolutions' outputs that training zeroes, in [0, 1).
+        graph: `adaptive`: the self-adaptive graph alone; `both`: the cube's roads too, as in the
+            paper's best results.
+    """
+
+    channels: int = 32
+    skip_channels: int = 256
+    end_channels: int = 512
+    blocks: int = 4
+    layers: int = 2
+    diffusion_steps: int = 2
+    embed_size: int = 10
+    dropout: float = 0.3
+    graph: Literal["adaptive", "both"] = "adaptive"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        sizes = ("channels", "skip_channels", "end_channels", "blocks", "layers", "diffusion_steps")
+        check_options(self, positive=(*sizes, "embed_size"))
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        """Steps between the two that each layer's convolution reads."""
+        return tuple(2**layer for _ in range(self.blocks) for layer in range(self.layers))
+
+
+class GraphWaveNet(SplitModel):
+    """Forecasts all cells of a time together.
+
+    Args:
+        window: its `closeness` is the sequence; whatever else it has is added to every step.
+        options: sizes.
+        cells: the cells, with the roads between them if `graph` is `both`.
+
+    Raises:
+        InputError: if a client is a single cell, roads are missing, or the window is longer than
+            what it sees.
+
+    Shapes:
+        encoder: `(1, batch * cells, window.n_inputs)`, cells fastest, to the same rows of
+            `skip_channels` features.
+        head: features to `(1, batch * cells, window.horizon)`.
+    """
+
+    name = "graph_wavenet"
+    summary = "dilated convolutions in time, diffusion over cells; pooled data only (IJCAI 2019)"
+    Options = GraphWaveNetOptions
+    of_cells = True
+
+    def __init__(
+        self,
+        window: WindowSpec,
+        options: GraphWaveNetOptions | None = None,
+        cells: Cells | None = None,
+    ) -> None:
+        if cells is None:
+            raise InputError(
+                "graph_wavenet reads all cells at once, which a client does not have; take "
+                "--method central, or another --model"
+            )
+        options = options or GraphWaveNetOptions()
+        encoder = GraphEncoder(window, options, cells)
+        head = nn.Sequential(
+            ClientLinear(options.skip_channels, options.end_channels),
+            nn.ReLU(),
+            ClientLinear(options.end_channels, window.horizon),
+        )
+        super().__init__(PerClient(encoder), head)
+
+
+class GraphEncoder(nn.Module):
+    """All layers up to the head, for one client; hidden states are `(batch, steps, cells, c)`."""
+
+    graphs: Tensor
+
+    def __init__(self, window: WindowSpec, options: GraphWaveNetOptions, cells: Cells) -> None:
+        super().__init__()
+        self.closeness, self.newest_first = window.closeness, window.newest_first
+        dilations = options.dilations
+        self.reach = 1 + sum(dilations)
+        if not 0 < window.closeness <= self.reach:
+            raise InputError(
+                f"graph_wavenet sees 1 to {self.reach} steps, closeness is {window.closeness}; "
+                "change it, or blocks and layers"
+            )
+        graphs = transitions(cells, options.graph == "both")
+        self.register_buffer("graphs", graphs)
+        self.source = nn.Parameter(torch.randn(cells.n, options.embed_size))
+        self.target = nn.Parameter(torch.randn(options.embed_size, cells.n))
+        self.start = nn.Linear(1 + window.n_inputs - window.closeness, options.channels)
+        sizes = (options.channels, options.skip_channels)
+        self.gates = nn.ModuleList(GatedLayer(*sizes, dilation) for dilation in dilations)
+        self.diffusions = nn.ModuleList(
+            Diffusion(options.channels, len(graphs) + 1, options.diffusion_steps, options.dropout)
+            for _ in dilations[1:]
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(batch * cells, n_inputs)` to `(batch * cells, skip_channels)`."""
+        hidden = self.start(self.sequence(x))
+        graphs = [*self.graphs, self.adaptive_graph()]
+        gated, skips = self.gates[0](hidden)
+        for gates, diffuse in zip(self.gates[1:], self.diffusions, strict=True):
+            hidden = diffuse(gated, hidden, graphs)
+            gated, skip = gates(hidden)
+            skips = skips + skip
+        return F.relu(skips).flatten(0, 1)
+
+    def sequence(self, x: Tensor) -> Tensor:
+        """Rows as `(batch, reach, cells, channels)`, oldest step first, 0.0 before the window."""
+        values, further = x[:, : self.closeness], x[:, self.closeness :]
+        if self.newest_first:
+            values = values.flip(1)
+        further = further[:, None].expand(-1, self.closeness, -1)
+        steps = torch.cat([values[..., None], further], dim=-1)
+        steps = F.pad(steps, (0, 0, self.reach - self.closeness, 0))
+        return steps.unflatten(0, (-1, len(self.source))).transpose(1, 2)
+
+    def adaptive_graph(self) -> Tensor:
+        """`(cells, cells)`, rows of which add up to 1 (Eq. 5)."""
+        return F.relu(self.source @ self.target).softmax(dim=1)
+
+
+class GatedLayer(nn.Module):
+    """Gated convolution of two steps (Eq. 2 and 3), and its part of the skip path."""
+
+    def __init__(self, channels: int, skip_channels: int, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.filter = nn.Linear(2 * channels, channels)
+        self.gate = nn.Linear(2 * channels, channels)
+        self.skip = nn.Linear(channels, skip_channels)
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Gated states, `dilation` steps fewer, and `(batch, cells, skip_channels)`."""
+        both = torch.cat([hidden[:, : -self.dilation], hidden[:, self.dilation :]], dim=-1)
+        gated = torch.tanh(self.filter(both)) * torch.sigmoid(self.gate(both))
+        return gated, self.skip(gated[:, -1])
+
+
+class Diffusion(nn.Module):
+    """Graph convolution (Eq. 6), residual connection and batch normalisation."""
+
+    def __init__(self, channels: int, n_graphs: int, order: int, dropout: float) -> None:
+        super().__init__()
+        self.order = order
+        self.mix = nn.Linear(channels * (1 + n_graphs * order), channels)
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.BatchNorm1d(channels)
+
+    def forward(self, gated: Tensor, hidden: Tensor, graphs: list[Tensor]) -> Tensor:
+        """`(batch, steps, cells, channels)`, with as many steps as `gated`."""
+        reached = [gated]
+        for graph in graphs:
+            states = gated
+            for _ in range(self.order):
+                states = graph @ states
+                reached.append(states)
+        mixed = self.dropout(self.mix(torch.cat(reached, dim=-1)))
+        total = mixed + hidden[:, -gated.shape[1] :]
+        return self.norm(total.flatten(0, 2)).view_as(total)
+
+
+def transitions(cells: Cells, roads: bool) -> Tensor:
+    """Random walks along the roads and against them, `(2, n, n)`; `(0, n, n)` without `roads`.
+
+    >>> transitions(Cells(2, np.array([[1.0, 3.0], [0.0, 1.0]])), roads=True).tolist()
+    [[[0.25, 0.75], [0.0, 1.0]], [[1.0, 0.0], [0.75, 0.25]]]
+
+    Raises:
+        InputError: if there should be roads and there are none.
+    """
+    if not roads:
+        return torch.zeros(0, cells.n, cells.n)
+    if cells.adjacency is None:
+        raise InputError(
+            "graph is both, but the data have no adjacency; prepare them with one, or set --graph "
+            "adaptive"
+        )
+    both = np.stack([cells.adjacency, cells.adjacency.T]).astype(np.float64)
+    total = both.sum(axis=-1, keepdims=True)
+    return torch.from_numpy(both / np.where(total > 0, total, 1.0)).float()

@@ -1,0 +1,192 @@
+"""STID: embeddings of the window, the cell, the time of day and the day, then residual layers.
+
+Shao, Zhang, Wang, Wei, Xu: Spatial-Temporal Identity: A Simple yet Effective Baseline for
+Multivariate Time Series Forecasting, CIKM 2022, arXiv 2208.05233. Sizes and dropout are those of
+the released code for METR-LA.
+
+In a federation a client is one cell, so its spatial identity is one vector that the client learns
+and keeps (`SplitModel.own`): methods that average models leave it where it is, and it is what then
+tells cells apart under a global model. With pooled data there is a table of them, as in the paper.
+
+Time identities come from the windows' calendar. The time of day is looked up in a table. The day's
+identity is the sum of a vector for each indicator that holds: with `calendar` "weekdays" that is
+the paper's table of seven, with "week" a weekday, a Saturday and a Sunday differ; a holiday adds
+its own. Both are those of the first target; the released code takes the last input's. Without
+`calendar` there are none, which the log tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.calendar_inputs import CALENDAR_INPUTS
+from stforecast.federated.layers import ClientLinear, Stacked
+from stforecast.federated.options import check_options
+from stforecast.federated.population import SplitModel
+from stforecast.federated.prototypes import by_key
+from stforecast.pooling import Cells
+from stforecast.windows import WindowSpec
+
+log = logging.getLogger(__name__)
+
+N_TIMES = CALENDAR_INPUTS["day"]
+"""Calendar inputs of the time of day, which come first."""
+
+
+@dataclass(frozen=True)
+class STIDOptions:
+    """Settings of STID; the defaults are those of the released code.
+
+    Attributes:
+        embed_size: width of the window's embedding.
+        identity_size: width of each identity: of the cell, the time of day and the day.
+        num_layers: residual layers.
+        dropout: share of the values inside a residual layer that training zeroes, in [0, 1).
+        day_slots: entries of the table of times of day; 0 takes the windows' period, a day if it is
+            set so (288 for steps of 5 minutes).
+    """
+
+    embed_size: int = 32
+    identity_size: int = 32
+    num_layers: int = 3
+    dropout: float = 0.15
+    day_slots: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(
+            self,
+            positive=("embed_size", "identity_size", "num_layers"),
+            not_negative=("day_slots",),
+        )
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
+
+
+class STID(SplitModel):
+    """A window's embedding beside the identities of its cell and time, through residual layers.
+
+    Args:
+        window: what it reads; `calendar` gives the time identities.
+        options: sizes.
+        cells: how many cells a client holds; by default one.
+
+    Shapes:
+        encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, d)`, where d is the width
+            of the window's embedding and the identities together. Where a client holds several
+            cells, the batch is times × cells, cells fastest.
+        head: features to `(clients, batch, window.horizon)`.
+    """
+
+    name = "stid"
+    summary = "embeds window, cell, time of day and day; residual layers (CIKM 2022)"
+    Options = STIDOptions
+    own = ("encoder.cell.",)
+    of_cells = True
+
+    def __init__(
+        self, window: WindowSpec, options: STIDOptions | None = None, cells: Cells | None = None
+    ) -> None:
+        options = options or STIDOptions()
+        encoder = STIDEncoder(window, options, cells.n if cells else 1)
+        super().__init__(encoder, ClientLinear(encoder.size, window.horizon))
+
+
+class STIDEncoder(nn.Module):
+    """Embeddings and residual layers; `size` is the width of the features."""
+
+    def __init__(self, window: WindowSpec, options: STIDOptions, n_cells: int) -> None:
+        super().__init__()
+        width, n_times = options.identity_size, min(CALENDAR_INPUTS[window.calendar], N_TIMES)
+        if not n_times:
+            log.warning("stid: the windows have no calendar, so times of day have no identity")
+        self.sizes = [window.n_inputs - window.n_known, n_times, window.n_known - n_times]
+        slots = options.day_slots or window.period
+        self.series = ClientLinear(window.n_inputs, options.embed_size)
+        self.cell = CellIdentity(n_cells, width)
+        self.time = TimeOfDay(slots, width) if n_times else None
+        self.day = DayIdentity(self.sizes[-1], width) if self.sizes[-1] else None
+        parts = (self.cell, self.time, self.day)
+        self.size = options.embed_size + width * sum(part is not None for part in parts)
+        self.layers = nn.Sequential(
+            *(ResidualLayer(self.size, options.dropout) for _ in range(options.num_layers))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(clients, batch, n_inputs)` to `(clients, batch, size)`."""
+        _, times, days = x.split(self.sizes, dim=-1)
+        parts = [self.series(x), self.cell(x.shape[1])]
+        if self.time is not None:
+            parts.append(self.time(times))
+        if self.day is not None:
+            parts.append(self.day(days))
+        features: Tensor = self.layers(torch.cat(parts, dim=-1))
+        return features
+
+
+class CellIdentity(Stacked):
+    """A vector for each cell that a client holds."""
+
+    def __init__(self, n_cells: int, width: int) -> None:
+        super().__init__()
+        self.weight = _xavier(n_cells, width)
+
+    def forward(self, rows: int) -> Tensor:
+        """`(clients, rows, width)`; the rows go through the cells again and again."""
+        return self.weight.repeat(1, rows // self.weight.shape[1], 1)
+
+
+class TimeOfDay(Stacked):
+    """A vector for each slot of the day, found by the sine and cosine of one cycle a day."""
+
+    def __init__(self, slots: int, width: int) -> None:
+        super().__init__()
+        self.weight = _xavier(slots, width)
+
+    def forward(self, calendar: Tensor) -> Tensor:
+        """`(clients, batch, 2 or more)` to `(clients, batch, width)`."""
+        return by_key(self.weight, self.slot(calendar))
+
+    def slot(self, calendar: Tensor) -> Tensor:
+        """`(clients, batch)` positions in the day, 0 at midnight."""
+        slots = self.weight.shape[1]
+        turn = torch.atan2(calendar[..., 0], calendar[..., 1]) / (2 * math.pi)
+        return (turn * slots + 1e-2).floor().long() % slots  # The margin is for rounding errors.
+
+
+class DayIdentity(Stacked):
+    """A vector for each indicator of the kind of day; those that hold are added."""
+
+    def __init__(self, n_indicators: int, width: int) -> None:
+        super().__init__()
+        self.weight = _xavier(n_indicators, width)
+
+    def forward(self, indicators: Tensor) -> Tensor:
+        """`(clients, batch, n_indicators)` to `(clients, batch, width)`."""
+        return torch.bmm(indicators, self.weight)
+
+
+class ResidualLayer(nn.Module):
+    """Two linear layers with ReLU and dropout between them, added to what they read."""
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.first, self.second = ClientLinear(size, size), ClientLinear(size, size)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(clients, batch, size)` to the same."""
+        hidden = F.dropout(F.relu(self.first(x)), self.dropout, self.training)
+        return x + self.second(hidden)
+
+
+def _xavier(rows: int, width: int) -> nn.Parameter:
+    bound = math.sqrt(6 / (rows + width))
+    return nn.Parameter(torch.empty(1, rows, width).uniform_(-bound, bound))

@@ -1,0 +1,81 @@
+"""The figure of intervals over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from data_prep.errors import InputError
+from stforecast.plots.curves import Curve, as_curves, quantity
+from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.plots.forecasts import CLOCKS, cell_titles, forecasts_ahead, take_cells
+from stforecast.results import Run
+
+OUTSIDE = "#c00000"
+"""Colour of what lies outside an interval."""
+
+
+def intervals(
+    runs: Sequence[Run],
+    *,
+    cells: str | None = None,
+    horizon: int = 1,
+    hours: int | None = None,
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """Forecasts and their intervals beside what was observed in the test part.
+
+    One panel a cell and run, in the data's units: a line in a band, observations as a black line
+    with a red dot where they lie outside. The title says which share of the observations drawn lies
+    inside. Of runs that differ in the seed alone, the first is drawn.
+
+    Args:
+        runs: runs with intervals (`--intervals`, or `--loss quantile`).
+        cells: ids, separated by commas; by default four, from the lowest mean to the highest.
+        horizon: which step ahead to draw, from 1.
+        hours: how many hours of the test part to draw, from its start; by default all.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if a run has no intervals, or a cell or step is not there.
+    """
+    curves = as_curves(runs)
+    tested = [forecasts_ahead(curve.runs[0], horizon, hours) for curve in curves]
+    for curve, ds in zip(curves, tested, strict=True):
+        if "lower" not in ds:
+            raise InputError(
+                f"{curve.runs[0].folder}: a run without intervals; train it with --intervals "
+                "conformal"
+            )
+    titles = cell_titles(tested[0]["y"], cells)
+    fig, axes = panels(width, 1.25, len(titles) * len(curves), sharex=True)
+    places = [(cell, title, i) for cell, title in titles.items() for i in range(len(curves))]
+    for ax, (cell, title, i) in zip(axes, places, strict=True):
+        ds = take_cells(tested[i], [cell], curves[i].runs[0]).sel(cell=cell)
+        inside = _band(ax, ds, curves[i])
+        name = f"{title}; {curves[i].base}" if len(curves) > 1 else title
+        ax.set_title(f"{name}: {inside:.0%} inside", fontsize=SMALL, loc="left")
+        ax.set_ylabel(quantity([curves[i].runs[0]]))
+    fig.align_ylabels()
+    date_axis(axes[-1], CLOCKS.get(tested[0].attrs.get("clock", ""), "time on the data's clock"))
+    add_legend(fig, f"{horizon} step(s) ahead")
+    return fig
+
+
+def _band(ax: Axes, ds: xr.Dataset, curve: Curve) -> float:
+    """Draw one cell; returns the share of the observed that lies in the band."""
+    time = ds["time"].to_numpy()
+    y, lower, upper = (ds[name].to_numpy() for name in ("y", "lower", "upper"))
+    observed = ds["y"].notnull().to_numpy()
+    inside = (lower <= y) & (y <= upper)
+    label = f"{ds.attrs['coverage']:.0%} interval, {curve.base}"
+    ax.margins(x=0)
+    ax.fill_between(time, lower, upper, color=curve.color, alpha=0.25, linewidth=0, label=label)
+    ax.plot(time, ds["y_hat"], label=curve.base, color=curve.color, linewidth=1.0)
+    ax.plot(time, y, label="observed", color="black", linewidth=0.9)
+    outside = observed & ~inside
+    ax.plot(time[outside], y[outside], ".", label="observed, outside", color=OUTSIDE, markersize=5)
+    return float(inside[observed].mean()) if observed.any() else float("nan")

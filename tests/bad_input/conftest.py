@@ -1,0 +1,276 @@
+"""Sound inputs for every door of the command, and what it must do with a damaged one."""
+
+import gzip
+import io
+import json
+import re
+import shutil
+import warnings
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from data_prep.cube import make_cube, write_cube
+from experiments.cli import main
+
+FIRST_MS = 1383260400000  # 2013-11-01 00:00 Europe/Rome
+DAY = "sms-call-internet-mi-2013-11-01.txt"
+TINY = ["--split", "days:7,1,2", "--rounds", "1", "--hidden-size", "4", "--device", "cpu"]
+SENSORS = ["773869", "767541", "717447"]
+HOURS = pd.date_range("2013-11-01", periods=240, freq="h")
+
+
+@dataclass(frozen=True)
+class Door:
+    """A file that a command reads.
+
+    Attributes:
+        path: the file, sound, below the working folder.
+        words: the command.
+    """
+
+    path: Path
+    words: list[str]
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory):
+    """A folder with a sound input for each door, made once."""
+    folder = tmp_path_factory.mktemp("sound")
+    write_raw_day(folder)
+    write_metr_la(folder)
+    write_fedda(folder)
+    write_tables(folder)
+    write_town(folder)
+    write_mirror(folder)
+    (folder / "bench.toml").write_text(
+        'data = ["town.nc"]\nmethods = ["last_value"]\nservices = ["sms"]\n'
+        '[settings]\nsplit = "days:7,1,2"\n'
+    )
+    for method in ("fuels", "ridge"):
+        out = folder / f"run-{method}"
+        with pytest.raises(SystemExit) as done:
+            main(["run", "--data", str(folder / "town.nc"), "--service", "internet", "--method",
+                  method, *TINY, "--out", str(out)])  # fmt: skip
+        assert not done.value.code
+    return folder
+
+
+def write_raw_day(folder):
+    rows = [
+        f"{cell}\t{FIRST_MS + 600_000 * i}\t39\t1.5\t\t0.25\t\t{10 + i}.75\n"
+        for cell in (1, 2)
+        for i in range(144)
+    ]
+    text = "".join(rows).encode()
+    (folder / DAY).write_bytes(text)
+    (folder / f"{DAY}.gz").write_bytes(gzip.compress(text, mtime=0))
+    squares = [
+        {
+            "type": "Feature",
+            "properties": {"cellId": cell},
+            "geometry": {
+                "type": "Polygon",
+                "coordinates": [[[cell, 45], [cell + 1, 45], [cell + 1, 46], [cell, 45]]],
+            },
+        }
+        for cell in (1, 2, 3)
+    ]
+    grid = json.dumps({"type": "FeatureCollection", "features": squares})
+    (folder / "grid.geojson").write_text(grid)
+    (folder / "grid.geojson.gz").write_bytes(gzip.compress(grid.encode(), mtime=0))
+    simulated = {"note": "", "city": "milan", "start": "2013-11-01", "days": 1, "cells": 2,
+                 "seed": 1, "kinds": {}, "version": "0"}  # fmt: skip
+    (folder / "SIMULATED.json").write_text(json.dumps(simulated))
+
+
+def write_metr_la(folder):
+    times = pd.date_range("2012-03-01", periods=24, freq="5min")
+    with h5py.File(folder / "metr-la.h5", "w") as file:
+        group = file.create_group("df")
+        group.attrs.update({"pandas_type": np.bytes_("frame"), "nblocks": np.int64(1)})
+        group["axis0"] = np.array(SENSORS, dtype="S6")
+        group["axis1"] = times.to_numpy().astype("datetime64[ns]").astype(np.int64)
+        group["axis1"].attrs["kind"] = np.bytes_("datetime64")
+        group["block0_values"] = np.arange(72.0).reshape(24, 3)
+    ids = np.array(SENSORS)
+    np.savez(folder / "metr-la-adjacency.npz", sensor_id=ids, adjacency=np.eye(3))
+    pairs = [f"{a},{b},{100 * (i + 2 * j)}\n" for i, a in enumerate(ids) for j, b in enumerate(ids)]
+    (folder / "distances_la.csv").write_text("from,to,cost\n" + "".join(pairs))
+    places = [f"{i},{sensor},34.1,-118.{i}\n" for i, sensor in enumerate(ids)]
+    (folder / "locations.csv").write_text("index,sensor_id,latitude,longitude\n" + "".join(places))
+
+
+def write_fedda(folder):
+    values = np.arange(12.0).reshape(4, 3)
+    with h5py.File(folder / "milano.h5", "w") as file:
+        file["idx"] = FIRST_MS // 1000 + 3600 * np.arange(4)
+        file["cell"] = np.array([1, 2, 3])
+        file["lng"], file["lat"] = np.array([9.1, 9.2, 9.3]), np.array([45.1, 45.2, 45.3])
+        for name in ("sms", "call", "net"):
+            file[name] = values
+
+
+def write_tables(folder):
+    long = pd.DataFrame(
+        {"time": np.repeat(HOURS[:6], 2).astype(str), "cell": [1, 2] * 6, "speed": np.arange(12.0)}
+    )
+    text = long.to_csv(index=False)
+    (folder / "long.csv").write_text(text)
+    (folder / "long.csv.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    (folder / "wide.csv").write_text("time,1,2\n2024-01-01,1,2\n2024-01-02,3,4\n2024-01-03,5,6\n")
+    pl.read_csv(text.encode(), try_parse_dates=True).write_parquet(folder / "long.parquet")
+
+
+def write_town(folder):
+    rng = np.random.default_rng(0)
+    wave = 1 + 0.5 * np.sin(2 * np.pi * HOURS.hour.to_numpy() / 24)
+    values = np.array([100.0, 50.0, 400.0]) * (wave[:, None] + 0.1 * rng.normal(size=(240, 3)))
+    cube = make_cube(
+        {"internet": values, "sms": 2 * values}, HOURS, np.array([11, 22, 33]), title="a town",
+        source="invented", license="none", units="MB", time_zone="Europe/Rome",
+    )  # fmt: skip
+    write_cube(cube, folder / "town.nc")
+
+
+def write_mirror(folder):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as z:
+        for name in ("metr_la.h5", "distances_la.csv", "sensor_locations_la.csv"):
+            z.writestr(name, bytes(range(256)) * 8)
+    (folder / "mirror").mkdir()
+    (folder / "mirror" / "download.zip").write_bytes(packed.getvalue())
+
+
+DOORS = {
+    "raw day": (DAY, "prepare milan --raw {} --out out.nc"),
+    "raw day.gz": (f"{DAY}.gz", "prepare milan --raw {} --out out.nc"),
+    "grid": ("grid.geojson", f"prepare milan --raw {DAY} --grid {{}} --out out.nc"),
+    "grid.gz": ("grid.geojson.gz", f"prepare milan --raw {DAY} --grid {{}} --out out.nc"),
+    "metr-la.h5": ("metr-la.h5", "prepare metr-la --raw {} --out out.nc"),
+    "adjacency.npz": (
+        "metr-la-adjacency.npz",
+        "prepare metr-la --raw metr-la.h5 --adjacency {} --out out.nc",
+    ),
+    "distances.csv": (
+        "distances_la.csv",
+        "prepare metr-la --raw metr-la.h5 --adjacency {} --out out.nc",
+    ),
+    "locations.csv": (
+        "locations.csv",
+        "prepare metr-la --raw metr-la.h5 --locations {} --out out.nc",
+    ),
+    "fedda.h5": ("milano.h5", "prepare fedda-h5 --raw {} --out out.nc"),
+    "long.csv": ("long.csv", "prepare table --raw {} --out out.nc"),
+    "wide.csv": ("wide.csv", "prepare table --raw {} --out out.nc"),
+    "table.csv.gz": ("long.csv.gz", "prepare table --raw {} --out out.nc"),
+    "table.parquet": ("long.parquet", "prepare table --raw {} --out out.nc"),
+    "cube to train on": (
+        "town.nc",
+        "run --data {} --service sms --method last_value --split days:7,1,2 --out run",
+    ),
+    "cube to export": ("town.nc", "export {} --out out.h5"),
+    "cube to forecast from": ("town.nc", "predict run-ridge --history {} --out out.csv"),
+    "benchmark": ("bench.toml", "bench {} --out out"),
+    "forecaster.json": (
+        "run-fuels/model/forecaster.json",
+        "predict run-fuels --history town.nc --out out.csv",
+    ),
+    "state.safetensors": (
+        "run-fuels/model/state.safetensors",
+        "predict run-fuels --history town.nc --out out.csv",
+    ),
+    "state of a baseline": (
+        "run-ridge/model/state.safetensors",
+        "predict run-ridge --history town.nc --out out.csv",
+    ),
+    "run.json": ("run-fuels/run.json", "plot cdf run-fuels --out out.png"),
+    "metrics.csv": ("run-fuels/metrics.csv", "plot cdf run-fuels --out out.png"),
+    "rounds.csv": ("run-fuels/rounds.csv", "plot rounds run-fuels --out out.png"),
+    "forecasts.nc": ("run-fuels/forecasts.nc", "plot predictions run-fuels --out out.png"),
+    "archive": ("mirror/download.zip", "download metr-la --source {} --out ."),
+}
+"""Every file that the command reads: a sound one, and the words that read it."""
+
+BESIDE = {
+    "grid": [DAY],
+    "grid.gz": [DAY],
+    "adjacency.npz": ["metr-la.h5"],
+    "distances.csv": ["metr-la.h5"],
+    "locations.csv": ["metr-la.h5"],
+    "cube to forecast from": ["run-ridge"],
+    "benchmark": ["town.nc"],
+    "forecaster.json": ["town.nc"],
+    "state.safetensors": ["town.nc"],
+    "state of a baseline": ["town.nc"],
+}
+"""What else the words need."""
+
+
+@pytest.fixture
+def open_door(sound, tmp_path, monkeypatch):
+    """Puts the sound inputs of a door into the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def put(name):
+        file, words = DOORS[name]
+        for needed in (Path(file).parts[0], *BESIDE.get(name, [])):
+            copy = shutil.copytree if (sound / needed).is_dir() else shutil.copyfile
+            copy(sound / needed, tmp_path / needed)
+        return Door(Path(file), words.format(file).split())
+
+    return put
+
+
+@pytest.fixture
+def stforecast(capfd):
+    """Runs the command; gives its exit code, output and error output."""
+
+    def call(*words):
+        capfd.readouterr()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a warning would be another line on stderr
+            warnings.simplefilter("ignore", ResourceWarning)
+            with pytest.raises(SystemExit) as done:
+                main([str(word) for word in words])
+        return done.value.code or 0, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def refused(stforecast, tmp_path):
+    """Runs the command, which must refuse in one line and leave nothing behind; gives the line.
+
+    `kept` is the name of a file or folder that may stay on purpose.
+    """
+
+    def call(*words, kept=""):
+        before = contents(tmp_path)
+        code, out, err = stforecast("-q", *words)
+        after = contents(tmp_path)
+        left = sorted(
+            str(p.relative_to(tmp_path))
+            for p in before.keys() | after.keys()
+            if before.get(p) != after.get(p) and kept not in p.relative_to(tmp_path).parts
+        )
+        line = re.fullmatch(r"stforecast: ([^\n]{1,1000})\n", err)
+        if (code, out, left) != (2, "", []) or not line:
+            pytest.fail(f"exit code {code}, left {left}, stdout {out!r}, stderr {err!r}", False)
+        return line[1]
+
+    return call
+
+
+def contents(folder):
+    """Every path below a folder with its bytes; other than files by their kind."""
+    return {
+        path: path.read_bytes() if path.is_file() and not path.is_symlink() else path.is_dir()
+        for path in folder.rglob("*")
+    }

@@ -1,0 +1,98 @@
+"""What the command says to a file that is not what it should be: every door × every damage.
+
+Each case must exit with code 2, with one line on stderr that names the file, nothing on stdout, no
+traceback, and the working folder as it was.
+"""
+
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+
+TEXT = ["raw day", "grid", "long.csv", "wide.csv", "distances.csv", "locations.csv", "benchmark",
+        "forecaster.json", "run.json", "metrics.csv", "rounds.csv"]  # fmt: skip
+BINARY = ["raw day.gz", "grid.gz", "metr-la.h5", "adjacency.npz", "fedda.h5", "table.csv.gz",
+          "table.parquet", "cube to train on", "cube to export", "cube to forecast from",
+          "state.safetensors", "state of a baseline", "forecasts.nc", "archive"]  # fmt: skip
+
+
+class Bomb:
+    """A pickle that makes a file when it is loaded."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("pickle was loaded"),)
+
+
+def in_its_place(make):
+    """A damage that puts something else where the file was."""
+
+    def damage(path):
+        path.unlink()
+        make(path)
+
+    return damage
+
+
+def overwritten(change):
+    """A damage that changes the file's bytes."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+def cut(share):
+    return overwritten(lambda data: data[: int(len(data) * share)])
+
+
+def noise(data):
+    return random.Random(1).randbytes(len(data))
+
+
+def zeros_in_the_middle(data):
+    third = len(data) // 3
+    return data[:third] + bytes(third) + data[2 * third :]
+
+
+EVERYWHERE = {
+    "is not there": Path.unlink,
+    "is a folder": in_its_place(Path.mkdir),
+    "cannot be read": in_its_place(lambda path: path.symlink_to("/proc/self/mem")),
+    "is a link to itself": in_its_place(lambda path: path.symlink_to(path.name)),
+    "is empty": overwritten(lambda data: b""),
+    "is one byte": overwritten(lambda data: data[:1]),
+    "is noise": overwritten(noise),
+    "is zeros": overwritten(lambda data: bytes(len(data))),
+    "is a pickle": overwritten(lambda data: pickle.dumps(Bomb())),
+    "is UTF-16": overwritten(lambda data: "time,1\n2024-01-01,2\n".encode("utf-16")),
+    "has a hole": overwritten(zeros_in_the_middle),
+    "is nested 100,000 deep": overwritten(lambda data: b"[" * 100_000),
+}
+"""Damages that every file may have."""
+
+TO_BINARY = {
+    "is cut after 10 %": cut(0.1),
+    "is cut after a half": cut(0.5),
+    "is cut after 90 %": cut(0.9),
+    "lacks its last byte": overwritten(lambda data: data[:-1]),
+    "lacks its first byte": overwritten(lambda data: data[1:]),
+    "is text": overwritten(lambda data: b"time,cell,speed\n2024-01-01,1,2\n"),
+}
+"""Damages that a binary file shows."""
+
+CASES = [(door, damage) for door in TEXT + BINARY for damage in EVERYWHERE]
+CASES += [(door, damage) for door in BINARY for damage in TO_BINARY]
+
+
+@pytest.mark.parametrize("door", TEXT + BINARY)
+def test_a_sound_file_is_accepted(open_door, stforecast, door):
+    code, _, err = stforecast(*open_door(door).words)
+    assert code == 0, err
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="Linux only")
+@pytest.mark.parametrize(("door", "damage"), CASES)
+def test_a_damaged_file_is_refused(open_door, refused, tmp_path, door, damage):
+    opened = open_door(door)
+    {**EVERYWHERE, **TO_BINARY}[damage](tmp_path / opened.path)
+    message = refused(*opened.words)
+    if not any(part in message for part in opened.path.parts):
+        pytest.fail(f"{opened.path} is not named in {message!r}", False)

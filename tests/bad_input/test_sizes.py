@@ -1,0 +1,120 @@
+"""Sizes that a file declares or unpacks to are refused before they take any memory."""
+
+import gzip
+import io
+import tracemalloc
+import zipfile
+
+import h5py
+import numpy as np
+import polars as pl
+import pytest
+
+from data_prep import limits
+from data_prep.telecom_italia import cdr
+
+MEGABYTE = 2**20
+
+
+@pytest.fixture(autouse=True)
+def small_machine(monkeypatch):
+    """A machine with 16 MB of memory."""
+    monkeypatch.setattr(limits, "memory", lambda: 16 * MEGABYTE)
+    monkeypatch.setattr(cdr, "MAX_BYTES", 8 * MEGABYTE)
+    monkeypatch.setattr("data_prep.download.archive.MAX_UNPACKED", 8 * MEGABYTE)
+
+
+def packed_zeros(path):
+    path.write_bytes(gzip.compress(bytes(64 * MEGABYTE)))
+
+
+def packed_rows(path):
+    line = gzip.decompress(path.read_bytes()).partition(b"\n")[0] + b"\n"
+    fields = line.split(b"\t")
+    rows = (b"\t".join([*fields[:2], b"%d" % i, *fields[3:]]) for i in range(300_000))
+    path.write_bytes(gzip.compress(b"".join(rows), 1))
+
+
+def packed_table(path):
+    path.write_bytes(gzip.compress(b"time,1\n" + b"2024-01-01,1\n" * 2_000_000, 1))
+
+
+def packed_array(path):
+    array = io.BytesIO()
+    np.save(array, np.zeros((2048, 2048)))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("sensor_id.npy", b"")
+        z.writestr("adjacency.npy", array.getvalue())
+        z.writestr("sensor_id.npy", array.getvalue())
+
+
+def repeated_rows(path):
+    zeros = pl.repeat(0, 5_000_000, dtype=pl.Int64, eager=True)
+    pl.DataFrame({"time": zeros, "cell": zeros, "v": zeros}).write_parquet(path)
+
+
+def wide_file(name, shape):
+    def make(path):
+        with h5py.File(path, "a") as file:
+            attributes = dict(file[name].attrs)
+            del file[name]
+            file.create_dataset(name, shape, "f8", chunks=(1,) * len(shape))
+            for key in attributes.keys() & {"kind", "units"}:
+                file[name].attrs[key] = attributes[key]
+
+    return make
+
+
+def big_cube(path):
+    with h5py.File(path, "a") as file:
+        file["sms"].resize((240, 3)) if file["sms"].maxshape[0] is None else None
+    wide_file("time", (2**22,))(path)
+
+
+def sparse_times(path):
+    path.write_text("time,1\n2024-01-01T00:00:00,1\n2024-01-01T00:00:01,1\n2024-01-31,1\n")
+
+
+def diagonal(path):
+    rows = (f"{1_400_000_000 + 60 * i},{i},1\n" for i in range(5000))
+    path.write_text("time,cell,v\n" + "".join(rows))
+
+
+def zip_bomb(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
+        for name in ("metr_la.h5", "distances_la.csv", "sensor_locations_la.csv"):
+            z.writestr(name, bytes(4 * MEGABYTE))
+
+
+CASES = [
+    ("raw day.gz", packed_zeros, "line 1: found 1 tab-separated field", []),
+    ("raw day.gz", packed_rows, "holds more than 0.00839 GB of rows", []),
+    ("grid.gz", packed_zeros, "unpacked and parsed, it would take", []),
+    ("table.csv.gz", packed_zeros, "long.csv.gz", []),
+    ("table.csv.gz", packed_table, "unpacked and parsed, it would take", []),
+    ("adjacency.npz", packed_array, "sensor_id.npy would take 0.03355 GB", []),
+    ("table.parquet", repeated_rows, "5000000 rows would take 0.12 GB", []),
+    ("metr-la.h5", wide_file("df/block0_values", (24, 2**20)), "/df/block0_values would take", []),
+    ("fedda.h5", wide_file("sms", (4, 2**20)), "/sms would take", []),
+    ("fedda.h5", wide_file("idx", (2**22,)), "/idx would take", []),
+    ("cube to train on", big_cube, "town.nc: time would take", []),
+    ("wide.csv", sparse_times, "an axis of 2592001 time steps would take", ["--allow-gaps"]),
+    ("long.csv", diagonal, "the cube would take", ["--allow-gaps"]),
+    ("archive", zip_bomb, "would unpack to 12582912 bytes, at most 8388608 are allowed", []),
+]
+
+
+@pytest.mark.parametrize(("door", "make", "expected", "options"), CASES)
+def test_a_size_beyond_the_machine_is_refused(
+    open_door, refused, tmp_path, door, make, expected, options
+):
+    opened = open_door(door)
+    make(tmp_path / opened.path)
+    tracemalloc.start()
+    try:
+        message = refused(*opened.words, *options, kept="download.zip")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert expected in message
+    assert peak < 64 * MEGABYTE

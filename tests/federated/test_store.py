@@ -1,0 +1,28 @@
+import pytest
+import torch
+
+from data_prep.errors import InputError
+from stforecast.federated.store import Store
+
+
+def test_a_stored_tensor_is_a_file():
+    store = Store()
+    tensor = store.copy(torch.arange(6.0).view(2, 3))
+    tensor[1] += 10
+    (path,) = store.folder.iterdir()
+    values = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.float32)
+    assert values.tolist() == [0, 1, 2, 13, 14, 15]
+    assert tensor.tolist() == [[0, 1, 2], [13, 14, 15]]
+
+
+def test_zeros_take_no_space():
+    store = Store()
+    assert not store.zeros(torch.empty(1000, 1000, device="meta", dtype=torch.int64)).any()
+    (path,) = store.folder.iterdir()
+    assert path.stat().st_size == 8_000_000
+    assert path.stat().st_blocks * 512 < 100_000
+
+
+def test_a_full_disk_is_told():
+    with pytest.raises(InputError, match=r"need 40000000\.0 GB more; set TMPDIR"):
+        Store().zeros(torch.empty(10**8, 10**8, device="meta"))

@@ -1,0 +1,96 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from stforecast import Forecaster
+from stforecast.baselines import LastValue
+from stforecast.leaks import fitting_leaks, forecast_leaks
+from stforecast.scaling import fit_scaler
+from stforecast.splits import _Cut
+from stforecast.windows import Calendar, WindowSpec
+
+CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
+STARTS = np.arange(30, 60)
+SPEC = WindowSpec(closeness=3, periods=0, horizon=2)
+
+
+@pytest.fixture
+def series():
+    return np.random.default_rng(0).normal(size=(62, 2))
+
+
+def last_value(series):
+    return LastValue().fit(series, np.arange(3, 20), SPEC, CLOCK)
+
+
+class PeeksAtTheTarget(LastValue):
+    """A planted leak: a little of the first target is in the forecast."""
+
+    def _forecast(self, series, starts, calendar):
+        ahead = series[np.minimum(starts, len(series) - 1)].T[..., None]
+        return super()._forecast(series, starts, calendar) + 0.01 * ahead
+
+
+class PeeksPastTheTarget(LastValue):
+    """Another: gaps are filled from behind, which is seen only where there is one."""
+
+    def _forecast(self, series, starts, calendar):
+        filled = pd.DataFrame(series).bfill().to_numpy()
+        return super()._forecast(filled, starts, calendar)
+
+
+def test_an_honest_forecaster_has_no_leak(series):
+    assert forecast_leaks(last_value(series), series, STARTS, SPEC, CLOCK) == []
+
+
+def test_a_forecast_that_holds_its_target_is_found(series):
+    planted = PeeksAtTheTarget().fit(series, np.arange(3, 20), SPEC, CLOCK)
+    leaks = forecast_leaks(planted, series, STARTS, SPEC, CLOCK)
+    assert {leak.what for leak in leaks} == {"forecast"}
+    assert len(leaks) == 8
+    assert "forecast of the window at step 30 changed by" in str(leaks[0])
+
+
+def test_gaps_filled_from_behind_are_found(series):
+    series[::2] = np.nan
+    planted = PeeksPastTheTarget().fit(series, np.arange(3, 20), SPEC, CLOCK)
+    leaks = forecast_leaks(planted, series, STARTS, SPEC, CLOCK)
+    assert {leak.what for leak in leaks} == {"forecast"}
+
+
+def test_a_target_among_the_inputs_is_found(series, monkeypatch):
+    monkeypatch.setattr(WindowSpec, "lags", property(lambda self: (2, 1, 0)))
+    leaks = forecast_leaks(last_value(series), series, STARTS, SPEC, CLOCK)
+    assert {leak.what for leak in leaks} == {"inputs"}
+
+
+@pytest.mark.parametrize("method", ["ridge", "fuels", "boosting"])
+def test_fitting_does_not_look_at_the_test_part(cube, tiny, method):
+    settings = tiny if method == "fuels" else {"split": tiny["split"]}
+    assert fitting_leaks(method, cube, service="internet", horizon=2, **settings) == []
+
+
+def test_a_scaler_that_saw_the_whole_series_is_found(cube, monkeypatch):
+    def fit_to_all(series, fit_steps, scope, cells):
+        return fit_scaler(series, len(series), scope, cells)
+
+    monkeypatch.setattr("stforecast.forecaster.fit_scaler", fit_to_all)
+    leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
+    assert "scaler" in {leak.what for leak in leaks}
+
+
+def everything(rule, n_steps, per_day, spec, first):
+    """A cut whose training windows go on to the last step."""
+    end = 7 * per_day
+    parts = range(first, n_steps), range(end, end + per_day), range(end + per_day, n_steps)
+    return _Cut(*parts, fit_steps=end)
+
+
+def test_training_windows_from_the_test_part_are_found(cube, monkeypatch):
+    monkeypatch.setattr("stforecast.splits._cut_days", everything)
+    leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
+    assert [leak.what for leak in leaks] == ["model"]
+
+
+def test_a_saved_model_can_be_checked(cube, tiny):
+    assert Forecaster("fuels", service="internet", **tiny).fit(cube).find_leaks(cube) == []

@@ -1,0 +1,62 @@
+"""The figure of intervals, read back from its axes."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from data_prep.errors import InputError
+from stforecast.plots import intervals
+from stforecast.results import open_run
+
+TIMES = np.datetime64("2013-11-25", "ns") + np.arange(4) * np.timedelta64(1, "h")
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Writes a run with forecasts of one cell: 90 % intervals of ±1 around 10."""
+
+    def make(name="fuels", bounds=True, y=(10.0, 10.5, 12.0, np.nan)):
+        out = tmp_path / name
+        out.mkdir()
+        settings = {"method": name, "select": "best", "seed": 1}
+        about = {"settings": settings, "label": name, "data": "milan.nc", "service": "internet"}
+        (out / "run.json").write_text(json.dumps(about))
+        values = {"y": np.array(y), "y_hat": np.full(4, 10.0)}
+        if bounds:
+            values |= {"lower": np.full(4, 9.0), "upper": np.full(4, 11.0)}
+        dims = ("cell", "time", "horizon")
+        xr.Dataset(
+            {k: (dims, v[None, :, None], {"units": "MB"}) for k, v in values.items()},
+            {"cell": [4142], "time": TIMES, "horizon": [1]},
+            {"clock": "utc", "coverage": 0.9},
+        ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
+        return open_run(out)
+
+    return make
+
+
+def test_the_band_and_what_lies_outside_are_drawn(make_run):
+    fig = intervals([make_run()])
+    (ax,) = fig.axes
+    band = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (9.0, 11.0)
+    lines = {line.get_label(): line.get_ydata() for line in ax.lines}
+    assert lines["observed, outside"].tolist() == [12.0]
+    assert lines["fuels"].tolist() == [10.0] * 4
+    # Two of the three that were observed.
+    assert ax.get_title(loc="left").endswith(": 67% inside")
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert "90% interval, fuels" in labels
+
+
+def test_each_run_has_a_panel_of_each_cell(make_run):
+    fig = intervals([make_run("fuels"), make_run("ridge", y=(10, 10, 10, 10))], cells="4142")
+    titles = [ax.get_title(loc="left") for ax in fig.axes]
+    assert titles == ["cell 4142; fuels: 67% inside", "cell 4142; ridge: 100% inside"]
+
+
+def test_a_run_without_intervals_is_named(make_run):
+    with pytest.raises(InputError, match="solo: a run without intervals; train it with --interv"):
+        intervals([make_run("fuels"), make_run("solo", bounds=False)])

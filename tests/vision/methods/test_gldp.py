@@ -1,0 +1,227 @@
+"""GLDP against clients trained one by one in plain Python, over stages and rounds."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
+from stforecast.federated.rounds import Federation, predictions
+from stforecast.federated.stream import Stream
+from vision.methods.gldp import GLDP, GLDPOptions, batch_distance
+
+SETTINGS = {"optimizer": "sgd", "lr": 0.1, "rounds": 2, "epochs": 3, "batch_size": 4}
+SIZES = [(8, 12), (12, 8)]
+"""Samples of both clients in each of two stages."""
+
+
+@pytest.fixture
+def stages(make_data):
+    """Two stages; the second has other images, and no sample of class 1."""
+    first, second = (make_data(list(sizes), seed) for seed, sizes in enumerate(SIZES))
+    second.tensors["y"][second.tensors["y"] == 1] = 3
+    return [first, second]
+
+
+@pytest.fixture
+def over_stages(federate, stages):
+    """Makes a federation over the stages: `over_stages(lam=0)`."""
+
+    def make(epochs=3, **options):
+        settings = {**SETTINGS, "epochs": epochs}
+        method = federate(partial(GLDP, options=GLDPOptions(**options)), (8, 8), **settings).method
+        return Federation(method, Stream(stages), seed=1)
+
+    return make
+
+
+class Plain:
+    """Algorithm 1 for one client at a time; prototypes are dicts from class to vector."""
+
+    def __init__(self, clients, stages, o, body_epochs):
+        self.clients, self.stages, self.o, self.body_epochs = clients, stages, o, body_epochs
+        self.body = {n: t for n, t in clients[0].values().items() if n.startswith("encoder.")}
+        self.own, self.globals = [{} for _ in clients], {}
+
+    def loss(self, i, features, y):
+        client, o = self.clients[i], self.o
+        loss = F.cross_entropy(client.decode(features), y)
+        local, pull = [], []
+        for h, c in zip(features, y.tolist(), strict=True):
+            old = self.own[i].get(c)
+            if old is not None:
+                if o.form == "head":
+                    old, h_ = client.decode(old).detach(), client.decode(h)
+                else:
+                    h_ = h
+                p = old.softmax(0)
+                local.append((p * (p.log() - h_.log_softmax(0))).sum())
+            if c in self.globals and o.align == "instance":
+                pull.append((h - self.globals[c]).square().mean())
+        if o.align == "batch":
+            for c in set(y.tolist()) & set(self.globals):
+                mean = features[y == c].mean(0)
+                pull.append((y == c).sum() * (mean - self.globals[c]).square().mean())
+        zero = torch.zeros(())
+        loss = loss + o.lam * sum(local, zero) / len(y)
+        return loss + (1 - o.lam) * sum(pull, zero) / len(y)
+
+    def train(self, i, stage):
+        client, size = self.clients[i], int(self.stages[stage].sizes[i])
+        x, y = (self.stages[stage].tensors[n][i, :size] for n in ("x", "y"))
+        client.receive(self.body)
+        epochs = [("encoder.", self.body_epochs), ("head.", 3 - self.body_epochs)]
+        if self.o.fedrep_order:
+            epochs.reverse()
+        epochs = [part for part, n in epochs for _ in range(n)]
+        for part in epochs:
+            seen = {}
+            trained = [p for n, p in client.params.items() if n.startswith(part)]
+            optimizer = torch.optim.SGD(trained, lr=SETTINGS["lr"])
+            for start in range(0, size, 4):
+                xs, ys = x[start : start + 4], y[start : start + 4]
+                features = client.encode(xs)
+                for h, c in zip(features.detach(), ys.tolist(), strict=True):
+                    seen.setdefault(c, []).append(h)
+                optimizer.zero_grad()
+                self.loss(i, features, ys).backward()
+                optimizer.step()
+        return {c: torch.stack(hs).mean(0) for c, hs in seen.items()}
+
+    def round(self, stage):
+        o, beta = self.o, self.o.beta
+        new = [self.train(i, stage) for i in range(len(self.clients))]
+        values = [client.values() for client in self.clients]
+        self.body = {n: sum(v[n] for v in values) / len(values) for n in self.body}
+        for own, mine in zip(self.own, new, strict=True):
+            for c, p in mine.items():
+                own[c] = beta * own[c] + (1 - beta) * p if c in own else p
+        beta = beta if o.server_beta is None else o.server_beta
+        for c in {c for mine in new for c in mine}:
+            held = [mine[c] for mine in new if c in mine]
+            mean = sum(held) / len(held)
+            old = self.globals.get(c)
+            self.globals[c] = mean if old is None else beta * old + (1 - beta) * mean
+
+
+def assert_prototypes(prototypes, known, expected):
+    assert known.nonzero().flatten().tolist() == sorted(expected)
+    for c, p in expected.items():
+        torch.testing.assert_close(prototypes[c], p)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lam": 0.3, "beta": 0.7},
+        {"form": "head", "lam": 0.8},
+        {"align": "batch", "lam": 0.2, "server_beta": 0.1},
+        {"fedrep_order": True, "body_epochs": 2},
+    ],
+    ids=lambda o: "-".join(o),
+)
+def test_equals_a_plain_loop_over_clients(over_stages, alone, stages, options):
+    f = over_stages(**options)
+    plain = Plain(alone(f), stages, GLDPOptions(**options), options.get("body_epochs", 1))
+    for _ in range(2):
+        for stage in range(2):
+            plain.round(stage)
+            f.run_round()
+    server, clients = f.state.server, f.state.clients
+    for name, t in plain.body.items():
+        torch.testing.assert_close(server[name], t)
+    assert_prototypes(server["prototypes"], server["known"], plain.globals)
+    for i, client in enumerate(plain.clients):
+        for name, t in client.values().items():
+            torch.testing.assert_close(clients.params[name][i], t)
+        memory = clients.memory
+        assert_prototypes(memory["prototypes"][i], memory["known"][i], plain.own[i])
+
+
+def test_predictions_are_of_the_nearest_prototype(over_stages, stages):
+    f = over_stages()
+    f.run()
+    server, memory = f.state.server, f.state.clients.memory
+    x = stages[0].tensors["x"][:, :4]
+    body = {n: t[None] for n, t in server.items() if n.startswith("encoder.")}
+    for view, prototypes, known in (
+        ("global", server["prototypes"].expand(2, -1, -1), server["known"].expand(2, -1)),
+        ("local", memory["prototypes"], memory["known"]),
+    ):
+        (_, scores), *_ = predictions(f.method, f.state, stages[0], view=view)
+        for i in range(2):
+            features = f.method.population.encode(body, x[i : i + 1])[0]
+            for j, h in enumerate(features):
+                distance = (h - prototypes[i]).norm(dim=1)
+                distance[~known[i]] = torch.inf
+                assert scores[i, j].argmax() == distance.argmin()
+
+
+def test_a_client_without_prototypes_predicts_by_the_global_ones(federate):
+    f = federate(GLDP, rounds=1, participation=0.67, full_start=False, cohort_size=3)
+    f.run()
+    present = f.state.clients.memory["known"].any(1).tolist()
+    (_, local), *_ = predictions(f.method, f.state, f.train, view="local")
+    (_, common), *_ = predictions(f.method, f.state, f.train, view="global")
+    assert sum(present) == 2
+    assert [not torch.equal(a, b) for a, b in zip(local, common, strict=True)] == present
+
+
+def test_without_relations_it_is_fedrep_with_equal_clients(federate):
+    settings = {"optimizer": "sgd", "lr": 0.1}
+    options = GLDPOptions(relations=False, fedrep_order=True, body_epochs=1)
+    f = federate(partial(GLDP, options=options), epochs=3, **settings)
+    fedrep = federate(partial(FedRep, options=FedRepOptions(head_epochs=2)), epochs=1, **settings)
+    f.run()
+    fedrep.run()
+    for name, t in fedrep.state.clients.params.items():
+        torch.testing.assert_close(f.state.clients.params[name], t)
+
+
+def test_lambda_chooses_the_relation(over_stages):
+    # In the very first round there are no prototypes; then each relation changes the body.
+    bodies = []
+    for options in ({"relations": False}, {"lam": 0}, {"lam": 1}, {"lam": 0.5}):
+        f = over_stages(**options)
+        f.run_round()
+        bodies.append([f.state.server["encoder.1.weight"].clone()])
+        f.run_round()
+        bodies[-1].append(f.state.server["encoder.1.weight"])
+    for i in range(4):
+        assert torch.equal(bodies[i][0], bodies[0][0])
+        assert not any(torch.equal(bodies[i][1], bodies[j][1]) for j in range(i))
+
+
+def test_the_body_and_prototypes_travel(federate, n_classes):
+    f = federate(GLDP, (8, 8), rounds=2)
+    f.run()
+    body, table = 4 * (6 * 5 + 5), n_classes * (4 * 5 + 1)
+    assert [(r.bytes_down, r.bytes_up) for r in f.reports] == [
+        (2 * body, 2 * (body + table)),
+        (2 * (body + table), 2 * (body + table)),
+    ]
+
+
+def test_class_means_weigh_by_their_share():
+    features = torch.tensor([[[1.0, 3.0], [3.0, 5.0], [9.0, 9.0], [4.0, 4.0]]])
+    keys = torch.tensor([[0, 0, 1, 2]])
+    prototypes = torch.tensor([[[0.0, 0.0], [9.0, 8.0], [7.0, 7.0]]])
+    known = torch.tensor([[True, True, False]])
+    # Class 0: mean (2, 4), error 10, half the batch; class 1: 1/2, a quarter; class 2 is unknown.
+    found = batch_distance(features, keys, prototypes, known).tolist()
+    assert found == [pytest.approx(10 / 2 + 0.5 / 4)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"lam": 1.1}, {"beta": -0.1}, {"server_beta": 2}, {"body_epochs": 0}, {"form": "x"}]
+)
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        GLDPOptions(**options)
+
+
+def test_more_epochs_for_the_body_than_there_are_are_refused(federate):
+    with pytest.raises(InputError, match="body_epochs is 5; there are 2 local epochs"):
+        federate(partial(GLDP, options=GLDPOptions(body_epochs=5)))

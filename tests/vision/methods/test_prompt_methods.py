@@ -1,0 +1,225 @@
+"""FedViT, FedL2P and FedDualP against plain loops over clients and samples."""
+
+import pytest
+import torch
+
+from data_prep.errors import InputError
+from stforecast.federated.data import ClientData
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.payload import floats_per_client
+from stforecast.federated.population import Population
+from stforecast.federated.rounds import Federation, predictions
+from stforecast.federated.stream import Stream
+from stforecast.federated.training import Training
+from vision.backbones import TINY
+from vision.methods.feddualp import FedDualP, FedDualPOptions
+from vision.methods.fedl2p import FedL2P, FedL2POptions
+from vision.methods.fedvit import FedViT, FedViTOptions
+from vision.methods.prompts import prompt_tokens
+from vision.models.vit import FrozenViT, ViTOptions
+from vision.task import Classification
+
+N_CLASSES, WIDTH = 4, 16
+L2P = FedL2POptions(pool_size=4, prompt_length=2, top_n=2)
+DUALP = FedDualPOptions(g_length=2, g_blocks=1, e_length=3, e_blocks=2, experts=2)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def images_of(sizes, seed=0, first=0, n=N_CLASSES):
+    g = torch.Generator().manual_seed(seed)
+    shape = (len(sizes), max(sizes))
+    y = first + torch.randint(n, shape, generator=g)
+    x = torch.rand(*shape, 3, 8, 8, generator=g) + 0.3 * y[..., None, None, None]
+    return ClientData({"x": x, "y": y}, torch.tensor(sizes))
+
+
+def federation(method, options=None, train=None, **settings):
+    settings = {"rounds": 2, "epochs": 2, "batch_size": 4, "lr": 0.01} | settings
+    model = lambda: FrozenViT((3, 8, 8), N_CLASSES, ViTOptions(backbone=TINY, input_size=8))  # noqa: E731
+    method = method(Population(model, 1), Classification(N_CLASSES), Training(**settings), options)
+    return Federation(method, train or images_of((8, 12)), seed=1)
+
+
+class Reference:
+    """One client in plain tensors; a subclass says what a sample's feature is."""
+
+    def __init__(self, federation, client, stage=0):
+        self.o, self.stage = federation.method.options, stage
+        self.vit = federation.method.backbone._vit
+        state = federation.state.clients
+        self.p = {n: t[client].clone().requires_grad_() for n, t in state.params.items()}
+        data = federation.stream.stages[stage]
+        size = int(data.sizes[client])
+        self.x, self.y = (data.tensors[n][client, :size] for n in ("x", "y"))
+        self.optimiser = torch.optim.Adam(self.p.values(), lr=0.01)
+
+    def image(self, x):
+        mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
+        return ((x - mean) / torch.tensor([0.229, 0.224, 0.225])[:, None, None])[None]
+
+    def nearest(self, x, n):
+        query = self.vit(self.image(x))[0, 0]
+        cosine = torch.stack(
+            [torch.dot(query, k) / query.norm() / k.norm() for k in self.p["prompt.keys"]]
+        )
+        return cosine, sorted(range(len(cosine)), key=lambda i: -cosine[i].item())[:n]
+
+    def update(self, server):
+        with torch.no_grad():
+            for name, t in server.items():
+                self.p[name].copy_(t)
+        present = sorted(set(self.y.tolist()))
+        for _ in range(2):
+            for start in range(0, len(self.y), 4):
+                rows = range(start, start + 4)
+                losses = []
+                for i, (feature, extra) in zip(rows, self.train_features(rows), strict=True):
+                    logits = (feature @ self.p["head.weight"] + self.p["head.bias"])[present]
+                    y = present.index(int(self.y[i]))
+                    losses.append(extra - logits.log_softmax(0)[y])
+                self.optimiser.zero_grad()
+                (sum(losses) / 4).backward()
+                self.optimiser.step()
+        return {n: t.detach().clone() for n, t in self.p.items()}
+
+
+class L2PReference(Reference):
+    def train_features(self, rows):
+        cosines, chosen = zip(*(self.nearest(self.x[i], 2) for i in rows), strict=True)
+        votes = [sum(own.count(p) for own in chosen) for p in range(4)]
+        common = sorted(range(4), key=lambda p: -votes[p])[:2]
+        for i, cosine in zip(rows, cosines, strict=True):
+            yield self.under(self.x[i], common), 0.1 * sum(1 - cosine[p] for p in common)
+
+    def under(self, x, prompts):
+        tokens = torch.cat([self.p["prompt.pool"][p] for p in prompts])
+        return self.vit(self.image(x), tokens[None])[0, 1:5].mean(0)
+
+    def predict(self, x):
+        return self.under(x, self.nearest(x, 2)[1])
+
+
+class DualPReference(Reference):
+    def train_features(self, rows):
+        for i in rows:
+            cosine, (best,) = self.nearest(self.x[i], 1)
+            expert = self.stage if self.stage < 2 else best
+            yield self.under(self.x[i], expert), 1 - cosine[expert]
+
+    def under(self, x, expert):
+        general, own = self.p["prompt.general"], self.p["prompt.experts"][expert]
+        prefixes = {
+            0: tuple(general[0, :, None]),
+            1: tuple(own[0, :, None]),
+            2: tuple(own[1, :, None]),
+        }
+        return self.vit(self.image(x), None, prefixes)[0, 0]
+
+    def predict(self, x):
+        return self.under(x, self.nearest(x, 1)[1][0])
+
+
+def server_mean(models):
+    return {n: (8 * models[0][n] + 12 * models[1][n]) / 20 for n in models[0]}
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "reference"),
+    [(FedL2P, L2P, L2PReference), (FedDualP, DUALP, DualPReference)],
+)
+def test_two_rounds_are_those_of_a_plain_loop(method, options, reference):
+    f = federation(method, options)
+    clients = [reference(f, i) for i in range(2)]
+    server = {n: t.clone() for n, t in f.state.server.items()}
+    for _ in range(2):
+        server = server_mean([c.update(server) for c in clients])
+        f.run_round()
+        for name, t in server.items():
+            torch.testing.assert_close(f.state.server[name], t, msg=lambda m, n=name: f"{n}: {m}")
+    data = images_of((3, 3), seed=4)
+    ((_, logits),) = predictions(f.method, f.state, data)
+    clients[0].p = server
+    for x, y_hat in zip(data.tensors["x"][1], logits[1], strict=True):
+        expected = clients[0].predict(x) @ server["head.weight"] + server["head.bias"]
+        torch.testing.assert_close(y_hat, expected)
+
+
+def test_a_stage_trains_its_own_expert_alone():
+    stages = [images_of((8, 12), seed=s, first=2 * s, n=2) for s in range(2)]
+    f = federation(FedDualP, DUALP, Stream(stages, "sequential"), rounds=1)
+    first = f.state.server["prompt.experts"].clone()
+    f.run_round()
+    second = f.state.server["prompt.experts"].clone()
+    f.run_round()
+    third = f.state.server["prompt.experts"]
+    assert [torch.equal(a, b) for a, b in zip(first, second, strict=True)] == [False, True]
+    assert not torch.equal(second[1], third[1])
+
+
+def test_what_is_sent():
+    head = (WIDTH + 1) * N_CLASSES
+    for method, prompts in (
+        (FedViT, 0),
+        (FedL2P, 10 * 5 * WIDTH + 10 * WIDTH),
+        (FedDualP, 2 * 2 * 5 * WIDTH + 10 * 3 * 2 * 5 * WIDTH + 10 * WIDTH),
+    ):
+        f = federation(method)
+        down = f.method.broadcast(f.state.server, f.participants())
+        assert floats_per_client(down) == head + prompts, method.name
+        report = f.run_round()
+        assert report.bytes_up == report.bytes_down == 2 * 8 * (head + prompts)
+
+
+def test_fedvit_is_fedavg_where_all_classes_are_predicted():
+    ours, plain = federation(FedViT, FedViTOptions(within_task=False)), federation(FedAvg)
+    for f in (ours, plain):
+        f.run()
+    for name, t in plain.state.server.items():
+        assert torch.equal(t, ours.state.server[name])
+
+
+def test_within_a_task_absent_classes_are_left_alone():
+    f = federation(FedViT, train=images_of((8, 12), first=1, n=2))
+    before = {n: t.clone() for n, t in f.state.server.items()}
+    f.run()
+    changed = (f.state.server["head.weight"] != before["head.weight"]).any(0)
+    assert changed.tolist() == [False, True, True, False]
+
+
+def test_a_prediction_does_not_depend_on_its_batch():
+    f = federation(FedL2P, L2P)
+    f.run()
+    data = images_of((5, 5), seed=2)
+    ((_, together),) = predictions(f.method, f.state, data)
+    alone = ClientData({n: t[:, 2:3] for n, t in data.tensors.items()}, torch.tensor([1, 1]))
+    ((_, single),) = predictions(f.method, f.state, alone)
+    torch.testing.assert_close(single, together[:, 2:3])
+
+
+def test_chosen_prompts_stand_in_order():
+    pool = torch.arange(12.0).view(1, 3, 2, 2)
+    tokens = prompt_tokens(pool, torch.tensor([[[2, 0]]]))
+    assert tokens.flatten().tolist() == [8, 9, 10, 11, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", [FedViT, FedL2P, FedDualP])
+def test_a_model_without_backbone_is_refused(method, federate):
+    with pytest.raises(InputError, match="--model vit"):
+        federate(method, build="stacked")
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(InputError, match="top_n"):
+        FedL2POptions(top_n=11)
+    with pytest.raises(InputError, match="pull"):
+        FedL2POptions(pull=-1)
+    with pytest.raises(InputError, match="experts"):
+        FedDualPOptions(experts=0)
+    with pytest.raises(InputError, match="has 5 blocks"):
+        federation(FedDualP, FedDualPOptions(g_blocks=3))

@@ -1,0 +1,116 @@
+"""FedDualP: FedAvg of DualPrompt's general and expert prompts, keys and head.
+
+Wang, Zhang, Ebrahimi, Sun, Zhang, Lee, Ren, Su, Perot, Dy, Pfister: DualPrompt: Complementary
+Prompting for Rehearsal-free Continual Learning, ECCV 2022, arXiv 2204.04799, Eq. 3–6 and
+Algorithms 1 and 2; averaged by FedAvg as in FedTA's Table 1 (Yu et al., CVPR 2025), which says no
+more about it.
+
+Prompts are further keys and values of the attention (prefix tuning): the general one (G) in the
+first blocks, one expert (E) for each task in the next. Training uses the present task's expert and
+pulls its key to the query; a prediction takes the expert with the nearest key.
+
+- Defaults are those of the released PyTorch port for CIFAR-100; the paper's experts have 20 tokens.
+- The port starts a new task's expert from the last one's values; this does not.
+- In the port, a batch at test votes for one expert; here each image has its own.
+- A stage beyond the last expert chooses by keys while training too, as in the port.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Task
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Population
+from stforecast.federated.state import Cohort
+from stforecast.federated.training import Training
+from vision.methods.prompts import PromptedFedAvg, chosen_prompts, key_distance, uniform
+
+
+@dataclass(frozen=True)
+class FedDualPOptions:
+    """Settings of FedDualP; defaults of the released code for CIFAR-100.
+
+    Attributes:
+        g_length: tokens of the general prompt.
+        g_blocks: first blocks, which have it.
+        e_length: tokens of an expert prompt (paper: 20).
+        e_blocks: blocks after those, which have an expert.
+        experts: expert prompts, one for each task.
+        pull: weight of the pull on the expert's key, 0 or more.
+        within_task: whether training predictions choose among the present task's classes only.
+    """
+
+    g_length: int = 5
+    g_blocks: int = 2
+    e_length: int = 5
+    e_blocks: int = 3
+    experts: int = 10
+    pull: float = 1.0
+    within_task: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        counts = ("g_length", "g_blocks", "e_length", "e_blocks", "experts")
+        check_options(self, positive=counts, not_negative=("pull",))
+
+
+class FedDualP(PromptedFedAvg):
+    """FedAvg of general and expert prefixes, the experts' keys and a head."""
+
+    name = "feddualp"
+    summary = "averages general and expert prefixes of a frozen transformer's attention"
+    paper = "Wang et al., ECCV 2022"
+    Options = FedDualPOptions
+    options: FedDualPOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        used = self.options.g_blocks + self.options.e_blocks
+        if used > self.backbone.depth:
+            raise InputError(
+                f"g_blocks and e_blocks are {used} in all; the backbone has {self.backbone.depth} "
+                "blocks"
+            )
+
+    def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
+        """The general prefix, the experts `(clients, experts, blocks, 2, length, d)`, their keys."""
+        o, n, d = self.options, n_clients, self.backbone.width
+        return {
+            "prompt.general": uniform(n, o.g_blocks, 2, o.g_length, d, rng=rng),
+            "prompt.experts": uniform(n, o.experts, o.e_blocks, 2, o.e_length, d, rng=rng),
+            "prompt.keys": uniform(n, o.experts, d, rng=rng),
+        }
+
+    def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features under the present task's expert, and the pull on its key (Eq. 5)."""
+        query, keys = batch["query"], cohort.params["prompt.keys"]
+        if cohort.stage < self.options.experts:
+            chosen = query.new_full((*query.shape[:2], 1), cohort.stage, dtype=torch.long)
+        else:
+            chosen = chosen_prompts(query, keys, 1)
+        features = self._under(cohort.params, batch["x"], chosen)
+        return features, self.options.pull * key_distance(query, keys, chosen)
+
+    def features(self, params: Payload, x: Tensor) -> Tensor:
+        """Features under the expert with the nearest key (Eq. 6)."""
+        chosen = chosen_prompts(self.backbone.query(x), params["prompt.keys"], 1)
+        return self._under(params, x, chosen)
+
+    def _under(self, params: Payload, x: Tensor, chosen: Tensor) -> Tensor:
+        general, experts = params["prompt.general"], params["prompt.experts"]
+        client = torch.arange(len(experts), device=experts.device)[:, None]
+        own = experts[client, chosen[..., 0]]
+        first = self.options.g_blocks
+        prefixes = {b: general[:, None, b].expand(-1, x.shape[1], -1, -1, -1) for b in range(first)}
+        prefixes |= {first + b: own[:, :, b] for b in range(self.options.e_blocks)}
+        return self.backbone.prompted(x, prefixes=prefixes)

@@ -1,0 +1,100 @@
+"""FedL2P: FedAvg of L2P's prompt pool, keys and head.
+
+Wang, Zhang, Lee, Zhang, Sun, Ren, Su, Perot, Dy, Pfister: Learning to Prompt for Continual
+Learning, CVPR 2022, arXiv 2112.08654, Eq. 3–5; averaged by FedAvg as in FedTA's Table 1 (Yu et al.,
+CVPR 2025), which says no more about it.
+
+An image's frozen class feature chooses the N prompts with the nearest keys; they join its tokens,
+and the head reads the mean of the prompts' own outputs. The chosen keys are pulled to the query.
+
+- The pull's weight is 0.5 in the paper and 0.1 in the released PyTorch port, whose numbers these
+  defaults are; dis = 1 - cos.
+- In the port the prompts that most of a batch choose serve the whole batch. Here that holds in
+  training alone (`vote`): a prediction must not depend on what is predicted beside it.
+- Cross-entropy chooses among the classes of the present task, as in the port (`train_mask`).
+- The port adds learned positions to prompts; without positions, as here, nothing else changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.data import Batch
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.state import Cohort
+from vision.methods.prompts import (
+    PromptedFedAvg,
+    chosen_prompts,
+    key_distance,
+    prompt_tokens,
+    uniform,
+)
+
+
+@dataclass(frozen=True)
+class FedL2POptions:
+    """Settings of FedL2P; defaults of the released code for CIFAR-100.
+
+    Attributes:
+        pool_size: prompts in the pool.
+        prompt_length: tokens of a prompt.
+        top_n: prompts of an image, at most `pool_size`.
+        vote: while training, a batch uses the prompts that most of its samples choose.
+        pull: weight of the pull on the chosen keys, 0 or more (paper: 0.5).
+        within_task: whether training predictions choose among the present task's classes only.
+    """
+
+    pool_size: int = 10
+    prompt_length: int = 5
+    top_n: int = 5
+    vote: bool = True
+    pull: float = 0.1
+    within_task: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(
+            self, positive=("pool_size", "prompt_length", "top_n"), not_negative=("pull",)
+        )
+        if self.top_n > self.pool_size:
+            raise InputError(f"top_n is {self.top_n}; the pool has {self.pool_size} prompts")
+
+
+class FedL2P(PromptedFedAvg):
+    """FedAvg of a pool of prompts, its keys and a head."""
+
+    name = "fedl2p"
+    summary = "averages a pool of prompts for a frozen transformer, chosen by keys"
+    paper = "Wang et al., CVPR 2022"
+    Options = FedL2POptions
+    options: FedL2POptions
+
+    def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
+        """The pool and its keys."""
+        o, d = self.options, self.backbone.width
+        return {
+            "prompt.pool": uniform(n_clients, o.pool_size, o.prompt_length, d, rng=rng),
+            "prompt.keys": uniform(n_clients, o.pool_size, d, rng=rng),
+        }
+
+    def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Features under the chosen prompts, and the pull on their keys."""
+        query, keys = batch["query"], cohort.params["prompt.keys"]
+        chosen = chosen_prompts(query, keys, self.options.top_n, self.options.vote)
+        features = self._read(cohort.params, batch["x"], chosen)
+        return features, self.options.pull * key_distance(query, keys, chosen)
+
+    def features(self, params: Payload, x: Tensor) -> Tensor:
+        """Features under the prompts that each image chooses for itself."""
+        query = self.backbone.query(x)
+        chosen = chosen_prompts(query, params["prompt.keys"], self.options.top_n)
+        return self._read(params, x, chosen)
+
+    def _read(self, params: Payload, x: Tensor, chosen: Tensor) -> Tensor:
+        tokens = prompt_tokens(params["prompt.pool"], chosen)
+        return self.backbone.prompted(x, tokens, read="prompts")

@@ -1,0 +1,85 @@
+"""FedLwF: FedAvg whose clients keep to what the model said before their present task.
+
+Li, Hoiem: Learning without Forgetting, IEEE TPAMI 2017, arXiv 1606.09282, Eq. 1–4; with FedAvg it
+is the baseline of that name in FedTA (Yu et al., CVPR 2025) and TARGET (Zhang et al., ICCV 2023).
+
+At the start of a stage a client keeps the global model that it receives, the teacher. Its loss on
+the new samples is the cross-entropy, and λ times the distance of its softened predictions for the
+classes of its former stages from the teacher's. A client in its first stage has no teacher.
+
+LwF gives each task a head of its own. Here there is one head for all classes; the distillation
+looks at the logits of the client's former classes, the cross-entropy at all. A teacher predicts
+with its running statistics and never changes. The teacher is the client's; nothing more is sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.data import Batch
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.state import Cohort
+from vision.methods.anchors import UNKNOWN
+from vision.methods.teacher import TaughtFedAvg
+
+
+@dataclass(frozen=True)
+class FedLwFOptions:
+    """Settings of FedLwF.
+
+    Attributes:
+        distillation: weight λ of the distillation, 0 or more (paper: 1).
+        temperature: T of the softened predictions (paper: 2).
+    """
+
+    distillation: float = 1.0
+    temperature: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, positive=("temperature",), not_negative=("distillation",))
+
+
+class FedLwF(TaughtFedAvg):
+    """FedAvg with distillation from the model before the present stage."""
+
+    name = "fedlwf"
+    summary = "FedAvg that distils former classes from the model before the task"
+    paper = "Li and Hoiem, TPAMI 2017"
+    Options = FedLwFOptions
+    options: FedLwFOptions
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Cross-entropy, and λ times the distillation (Eq. 4)."""
+        features = self.population.encode(cohort.state, batch["x"])
+        loss = self.task_loss(cohort, features, batch)
+        former = cohort.memory["former"]
+        if not self.options.distillation or not former.any():
+            return loss
+        student = self.population.decode(cohort.state, features)
+        teacher = self.teach(cohort, batch["x"])
+        kept = distillation(student, teacher, former, self.options.temperature)
+        return loss + self.options.distillation * kept
+
+
+def distillation(student: Tensor, teacher: Tensor, classes: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of softened predictions among some classes (LwF, Eq. 2 and 3).
+
+    Args:
+        student: logits `(clients, batch, n_classes)`.
+        teacher: likewise.
+        classes: `(clients, n_classes)`; a client without any has loss 0.
+        temperature: T, by which logits are divided.
+
+    Returns:
+        `(clients,)`, mean over the batch.
+    """
+    out = ~classes[:, None]
+    target = (teacher / temperature).masked_fill(out, UNKNOWN).softmax(-1)
+    log_p = (student / temperature).masked_fill(out, UNKNOWN).log_softmax(-1)
+    loss = -(target * log_p).masked_fill(out, 0.0).sum(-1).mean(1)
+    return torch.where(classes.any(1), loss, 0.0)

@@ -1,0 +1,243 @@
+"""FedMGP: coarse prompts that clients share, and fine ones, one for each class, that they keep.
+
+Yu, Yang, Gao, Kang, Wang, Zhang, Li: Personalized Federated Continual Learning via
+Multi-granularity Prompt, KDD 2024, arXiv 2407.00113. It is the sibling of FedTA and the best
+baseline in its Table 1.
+
+A client first trains the global prompts, a pool with keys as L2P's, and the global head. Then, with
+these fixed, it trains its local prompts, further keys and values in the attention of some blocks,
+with a head of their own. The server distils the clients' pools into one on its surrogate set and
+trains the heads' mean there on the labels.
+
+Facts from the released code, where they decide:
+
+- Heads read the mean of the global prompts' own outputs. While training, a sample has the local
+  prompt of its class; a prediction takes that whose key is nearest to what the head would read
+  under global prompts alone, the query. So in the second stage the key of the class is pulled.
+- All weights of pulls are 0.1; predictions choose among the present task's classes while training.
+- The code's heads have a hidden layer of 512; these are linear, as those of the other methods here.
+- The code can leave out clients whose prompts do badly on the surrogate set, but that is switched
+  off. It fuses into the first client's pool; here the target is drawn, as in FedTA (Eq. 8 there).
+- The code votes for one prompt per batch, at test too; here every image has its own.
+
+Without a surrogate set pools and heads are averaged by the clients' samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.algebra import weighted_mean
+from stforecast.federated.data import Batch, ClientData
+from stforecast.federated.method import Method, Participants, Task
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params, Population
+from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.training import Optimizer, Training, zero_moments
+from vision.methods.fusion import fused_pool
+from vision.methods.prompts import (
+    DEFAULTS,
+    INIT,
+    add_parameters,
+    chosen_prompts,
+    key_distance,
+    loss_among,
+    present_classes,
+    prompt_tokens,
+    queried,
+    uniform,
+)
+from vision.models.vit import backbone_of
+from vision.task import cross_entropy
+
+COARSE, HEAD, FINE = "coarse.", "head.", "fine."
+SERVER = (0, 7)
+"""Key of the server's random numbers, behind the round."""
+
+
+@dataclass(frozen=True)
+class FedMGPOptions:
+    """Settings of FedMGP; defaults of the released code for CIFAR-100.
+
+    Attributes:
+        pool_size: global prompts.
+        prompt_length: tokens of a global prompt.
+        top_n: global prompts of an image, at most `pool_size`.
+        fine_length: keys and values of a local prompt, in each block.
+        first_block: first block (from 0) with local prompts.
+        fine_blocks: how many blocks have them.
+        pull: weight of the pulls on keys, 0 or more.
+        within_task: whether training predictions choose among the present task's classes only.
+        server_epochs: the server's epochs on the surrogate set; by default the run's.
+    """
+
+    pool_size: int = 10
+    prompt_length: int = 10
+    top_n: int = 1
+    fine_length: int = 10
+    first_block: int = 2
+    fine_blocks: int = 3
+    pull: float = 0.1
+    within_task: bool = True
+    server_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        given = () if self.server_epochs is None else ("server_epochs",)
+        counts = ("pool_size", "prompt_length", "top_n", "fine_length", "fine_blocks", *given)
+        check_options(self, positive=counts, not_negative=("first_block", "pull"))
+        if self.top_n > self.pool_size:
+            raise InputError(f"top_n is {self.top_n}; the pool has {self.pool_size} prompts")
+
+
+class FedMGP(Method):
+    """FedMGP. The functions stand in the order of a round."""
+
+    name = "fedmgp"
+    summary = "shares coarse prompts, fused on the server, and keeps fine ones for each class"
+    paper = "Yu et al., KDD 2024"
+    views: ClassVar[tuple[str, ...]] = ("global", "personal")
+    Options = FedMGPOptions
+    options: FedMGPOptions
+    defaults = DEFAULTS
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        self.backbone = backbone_of(population, self.name)
+        last = self.options.first_block + self.options.fine_blocks
+        if last > self.backbone.depth:
+            raise InputError(
+                f"local prompts reach to block {last}; the backbone has {self.backbone.depth}"
+            )
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """The same prompts and heads for all clients."""
+        o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
+        rng = generator(seed, *INIT)
+        head = {name.removeprefix(HEAD): t for name, t in clients.params.items()}
+        own = {
+            "coarse.pool": uniform(n, o.pool_size, o.prompt_length, d, rng=rng),
+            "coarse.keys": uniform(n, o.pool_size, d, rng=rng),
+            "fine.prompts": uniform(n, c, o.fine_blocks, 2, o.fine_length, d, rng=rng),
+            "fine.keys": uniform(n, c, d, rng=rng),
+            **{f"fine.head.{name}": t.clone() for name, t in head.items()},
+        }
+        add_parameters(clients, own)
+        shared = {n: t[0].clone() for n, t in clients.params.items() if not n.startswith(FINE)}
+        return {**shared, "seed": torch.tensor(seed)}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The global prompts, their keys and the global head."""
+        shared = {name: t for name, t in server.items() if name != "seed"}
+        return {name: t.expand(len(to.ids), *t.shape) for name, t in shared.items()}
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Global prompts first, then the local ones."""
+        self.receive(cohort, payload)
+        whole, data = cohort.data, queried(cohort, self.backbone)
+        classes = present_classes(self, cohort) if self.options.within_task else None
+        cohort.data = ClientData(data, whole.sizes)
+        with cohort.training_only(COARSE, HEAD):
+            for batch in cohort.batches():
+                cohort.step(self.coarse_loss(cohort, batch, classes))
+        with torch.no_grad():
+            read = self.coarse(cohort.params, data["x"], data["query"])
+        cohort.data = ClientData({**data, "read": read}, whole.sizes)
+        with cohort.training_only(FINE):
+            for batch in cohort.batches():
+                cohort.step(self.fine_loss(cohort, batch, classes))
+        cohort.data = whole
+        return {n: t.detach() for n, t in cohort.params.items() if not n.startswith(FINE)}
+
+    def tokens(self, params: Payload, query: Tensor) -> Tensor:
+        """Global prompts that queries choose."""
+        chosen = chosen_prompts(query, params["coarse.keys"], self.options.top_n)
+        return prompt_tokens(params["coarse.pool"], chosen)
+
+    def coarse(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
+        """What the global head reads, `(clients, batch, d)`."""
+        return self.backbone.prompted(x, self.tokens(params, query), read="prompts")
+
+    def coarse_loss(self, cohort: Cohort, batch: Batch, classes: Tensor | None) -> Tensor:
+        """Loss of the first stage."""
+        o, params, query = self.options, cohort.params, batch["query"]
+        logits = self.population.decode(cohort.state, self.coarse(params, batch["x"], query))
+        chosen = chosen_prompts(query, params["coarse.keys"], o.top_n)
+        pull = key_distance(query, params["coarse.keys"], chosen)
+        return loss_among(self, cohort, logits, batch, classes) + o.pull * pull
+
+    def fine(self, params: Payload, x: Tensor, query: Tensor, chosen: Tensor) -> Tensor:
+        """Logits of the local head under local prompts `chosen` `(clients, batch)` besides."""
+        prompts = params["fine.prompts"]
+        client = torch.arange(len(prompts), device=prompts.device)[:, None]
+        own = prompts[client, chosen]
+        first = self.options.first_block
+        prefixes = {first + b: own[:, :, b] for b in range(self.options.fine_blocks)}
+        tokens = self.tokens(params, query)
+        read = self.backbone.prompted(x, tokens, prefixes, read="prompts")
+        head = {name: params[f"fine.{name}"] for name in self.population.names}
+        return self.population.decode(head, read)
+
+    def fine_loss(self, cohort: Cohort, batch: Batch, classes: Tensor | None) -> Tensor:
+        """Loss of the second stage."""
+        y, keys = self.task.keys(batch), cohort.params["fine.keys"]
+        logits = self.fine(cohort.params, batch["x"], batch["query"], y)
+        pull = key_distance(batch["read"], keys, y[..., None])
+        return loss_among(self, cohort, logits, batch, classes) + self.options.pull * pull
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Average, or with a surrogate set fuse the pools and train the head."""
+        mean = {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
+        surrogate = getattr(self.task, "surrogate", None)
+        if surrogate is None or len(of.ids) < 2:
+            return {**mean, "seed": server["seed"]}
+        device = mean["coarse.pool"].device
+        rng = generator(int(server["seed"]), of.round, *SERVER)
+        pool, keys = fused_pool(
+            self.backbone,
+            (uploads["coarse.pool"], uploads["coarse.keys"]),
+            surrogate["x"][0].to(device),
+            top_n=self.options.top_n,
+            training=self.training,
+            epochs=self.options.server_epochs or self.training.epochs,
+            rng=rng,
+            read="prompts",
+        )
+        fused = {"coarse.pool": pool, "coarse.keys": keys}
+        head = self.trained_head({**mean, **fused}, surrogate, rng)
+        return {**fused, **head, "seed": server["seed"]}
+
+    def trained_head(self, params: Params, surrogate: Batch, rng: torch.Generator) -> Params:
+        """The head, trained on the surrogate set's labels under the fused prompts."""
+        one = {name: t[None] for name, t in params.items()}
+        x, y = (surrogate[name].to(params["coarse.pool"].device) for name in ("x", "y"))
+        features = self.coarse(one, x, self.backbone.query(x))
+        head = {n: t.clone().requires_grad_() for n, t in one.items() if n.startswith(HEAD)}
+        optimizer = Optimizer(head, zero_moments(head, self.training), self.training)
+        with torch.enable_grad():
+            for _ in range(self.options.server_epochs or self.training.epochs):
+                order = torch.randperm(y.shape[1], generator=rng).to(y.device)
+                for rows in order.split(self.training.batch_size):
+                    logits = self.population.decode(head, features[:, rows])
+                    optimizer.step(cross_entropy(logits, y[:, rows]).mean(1))
+        return {name: t.detach()[0] for name, t in head.items()}
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By global prompts and head, or by the client's own local ones besides."""
+        params = {**state, **payload}
+        query = self.backbone.query(x)
+        read = self.coarse(params, x, query)
+        if view == "global":
+            return self.population.decode(params, read)
+        chosen = chosen_prompts(read, params["fine.keys"], 1)[..., 0]
+        return self.fine(params, x, query, chosen)

@@ -1,0 +1,147 @@
+"""Figures of task streams: who has what when, and what is known after each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from data_prep.errors import InputError
+from vision.plots.runs import by_label, check_mask, check_view
+from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, line_look, panels
+from vision.results import ImageRun
+from vision.streams.measures import known
+
+NARROW = 20
+"""Most classes of which five stages stand side by side."""
+
+
+def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_COLUMNS) -> Figure:
+    """Who has what when: clients × classes, one panel a stage; darker is more samples.
+
+    Shades follow the square root of the number, so that rare classes can be seen beside frequent
+    ones.
+
+    Args:
+        runs: finished runs with a task stream; the first is drawn.
+        part: `train` or `test`.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the run has no stages, or for an unknown part.
+    """
+    run = runs[0]
+    if "stages" not in run.about:
+        raise InputError(f"{run.folder}: has no stages; draw a run with a task stream")
+    if part not in ("train", "test"):
+        raise InputError(f"part is {part!r}; choose train or test")
+    return stages_of(run.partition(), run.about["classes"], run.about["clients"], part, width)
+
+
+def stages_of(
+    table: pd.DataFrame,
+    classes: Sequence[str],
+    n_clients: int,
+    part: str = "train",
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """The figure of a stream's table, before any training.
+
+    Args:
+        table: what `TaskStream.table` gives.
+        classes: names of the classes.
+        n_clients: number of clients.
+        part: `train` or `test`.
+        width: width of the figure in inches.
+    """
+    rows = table[table["part"] == part]
+    n_stages = int(table["stage"].max()) + 1
+    n_columns = min(n_stages, 5 if len(classes) <= NARROW else 2)
+    n_rows = -(-n_stages // n_columns)
+    height = n_rows * (0.11 * max(n_clients, 6) + 0.35) + _name_height(classes)
+    fig = Figure(figsize=(width, height), layout="constrained")
+    axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
+    shades = PowerNorm(0.5, 0, max(int(rows["samples"].max()), 1))
+    for stage, ax in enumerate(axes[:n_stages]):
+        counts = _counts(rows[rows["stage"] == stage], classes, n_clients)
+        image = ax.imshow(counts, cmap="Blues", norm=shades, aspect="auto", interpolation="nearest")
+        _name_axes(ax, stage, classes, n_clients)
+    for ax in axes[n_stages:]:
+        ax.remove()
+    bar = fig.colorbar(image, ax=axes[:n_stages].tolist(), pad=0.01, aspect=30)
+    bar.set_label(f"{'training' if part == 'train' else 'test'} samples", fontsize=TEXT)
+    bar.ax.tick_params(labelsize=SMALL)
+    return fig
+
+
+def _counts(rows: pd.DataFrame, classes: Sequence[str], n_clients: int) -> np.ndarray:
+    """Samples `(clients, classes)`, domains together; NaN, which stays white, for none."""
+    counts = rows.pivot_table("samples", "client", "class", aggfunc="sum")
+    return counts.reindex(index=range(n_clients), columns=list(classes)).to_numpy()
+
+
+def _name_height(names: Sequence[str]) -> float:
+    """Inches that the names of the classes take below the axis, where they are shown."""
+    return 0.3 + (0.07 * max(map(len, names)) if len(names) <= NARROW else 0)
+
+
+def _name_axes(ax: Axes, stage: int, classes: Sequence[str], n_clients: int) -> None:
+    ax.set_title(f"stage {stage}", fontsize=TEXT)
+    ax.tick_params(labelsize=SMALL, length=2)
+    if len(classes) <= NARROW:
+        ax.set_xticks(range(len(classes)), classes, rotation=90)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_ylim(n_clients - 0.5, -0.5)
+    ax.set_xlabel("class", fontsize=TEXT)
+    ax.set_ylabel("client", fontsize=TEXT)
+    ax.label_outer()
+
+
+def stages(
+    runs: Sequence[ImageRun],
+    *,
+    view: str = "",
+    mask: str = "all classes",
+    participants: bool = True,
+    passes: int = 10,
+    width: float = ONE_COLUMN,
+) -> Figure:
+    """Accuracy after each stage on the test images of all stages so far (GLDP, Figure 4).
+
+    Args:
+        runs: finished runs with task streams; those that differ in their seed only are averaged,
+            and a band is ± one standard deviation.
+        view: which of a method's models; by default its first.
+        mask: `all classes`, or `own classes`: those that a client has had so far.
+        participants: of the clients that took part in the stage (A^sel), or of all.
+        passes: mean over so many of the last judged rounds of each stage.
+        width: width of the figure in inches.
+    """
+    check_view(runs, view)
+    check_mask(mask)
+    fig, (ax,) = panels(width, 0.75 * width)
+    for place, (label, members) in enumerate(by_label(runs).items()):
+        curves = [
+            known(
+                run.stages(), view or run.views[0], mask, participants=participants, passes=passes
+            )
+            for run in members
+        ]
+        table = 100 * pd.concat(curves, axis=1)
+        color, style = line_look(place)
+        mean, spread = table.mean(axis=1), table.std(axis=1).fillna(0)
+        ax.plot(mean.index, mean, style, color=color, linewidth=1.2, marker=".", label=label)
+        if len(members) > 1:
+            ax.fill_between(
+                mean.index, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0
+            )
+    ax.set_xlabel("stage", fontsize=TEXT)
+    ax.set_ylabel(f"test accuracy in %, {mask}", fontsize=TEXT)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    fig.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    return fig

@@ -1,0 +1,63 @@
+"""Knowledge retention over time and among clients: FedTA's KR_t and KR_s.
+
+Yang, Yu, Gao, Wang, Zhang, Li: Federated Continual Learning via Knowledge Fusion: A Survey, IEEE
+TKDE 2024, arXiv 2312.16475; as Eq. 11 and 12 in FedTA (Yu et al., CVPR 2025). Both read the table
+of stages (`stages.csv`, `vision.judge.STAGE_COLUMNS`) and are ratios of accuracies, client by
+client; above 1, knowledge has grown. A client whose denominator is 0 knew nothing that it could
+keep and does not count.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from vision.evaluation import MASKS
+
+
+def temporal_retention(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -> pd.Series:
+    """KR_t: a local model's accuracy on the first task, as a share of that after the first task.
+
+    Args:
+        stages: table of stages.
+        local: view of the clients' own models: `personal`, or `trained` for methods without.
+        mask: classes that a prediction chooses from.
+
+    Returns:
+        Mean over clients after each stage, indexed by `stage`; 1 after the first.
+    """
+    accuracy = _accuracy(stages, local, mask).xs(0, level="test_stage")
+    first = accuracy.xs(0, level="stage")
+    return _mean_ratio(accuracy, first[first > 0])
+
+
+def spatial_retention(
+    stages: pd.DataFrame, shared: str, local: str, mask: str = MASKS[0]
+) -> pd.Series:
+    """KR_s: the global model's accuracy on a client's present task, as a share of its own model's.
+
+    Args:
+        stages: table of stages.
+        shared: view of the global model: `global`, FedTA's `fused`.
+        local: view of the clients' own models: `personal`, or `trained` for methods without.
+        mask: classes that a prediction chooses from.
+
+    Returns:
+        Mean over clients after each stage, indexed by `stage`.
+    """
+    present = stages[stages["stage"] == stages["test_stage"]]
+    ours, own = (_accuracy(present, v, mask).droplevel("test_stage") for v in (shared, local))
+    return _mean_ratio(ours, own[own > 0])
+
+
+def _accuracy(stages: pd.DataFrame, view: str, mask: str) -> pd.Series:
+    """Accuracy by `stage, client, test_stage` in the last judged round of each stage."""
+    rows = stages[(stages["view"] == view) & (stages["mask"] == mask)]
+    rows = rows[rows["round"] == rows.groupby("stage")["round"].transform("max")]
+    counts = rows.set_index(["stage", "client", "test_stage"])
+    return counts["right"] / counts["samples"]
+
+
+def _mean_ratio(accuracy: pd.Series, reference: pd.Series) -> pd.Series:
+    """Mean over clients of `accuracy / reference`, by stage, of those who have a reference."""
+    joined = accuracy.rename("a").to_frame().join(reference.rename("b"), how="inner")
+    return (joined["a"] / joined["b"]).groupby("stage").mean().rename("retention")
