@@ -23,8 +23,8 @@ from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.report import results_table
 from stforecast.config import resolve
-from stforecast.federated.run_folder import write_csv
-from stforecast.results import Run, open_run, run
+from stforecast.federated.run_folder import is_begun, is_finished, read_begun, write_csv
+from stforecast.results import COMMAND, Run, open_run, resume, run
 from stforecast.variants import NO_DIFFERENCE
 
 
@@ -63,6 +63,8 @@ class ForecastJob:
         with rounds_bar(
             config.training.rounds, progress=progress and config.federated, keep=False
         ) as after_round:
+            if is_begun(self.folder):
+                return resume(self.folder, self.data, after_round=after_round)
             return run(
                 self.entry.method,
                 self.data,
@@ -74,16 +76,23 @@ class ForecastJob:
 
     def finished(self) -> Run | None:
         """The run in the folder, if it is there and is of these data and settings."""
-        if not (self.folder / "run.json").exists():
+        if is_begun(self.folder):
+            self._check(read_begun(self.folder, COMMAND))
+        if not is_finished(self.folder):
             return None
         found = open_run(self.folder)
-        made = {name: v for name, v in found.about["settings"].items() if name != "method"}
+        self._check(found.about)
+        return found
+
+    def _check(self, about: dict[str, Any]) -> None:
+        """Refuse a run of other data or settings."""
+        made = dict(about["settings"])
+        method = made.pop("method")
         refuse_other(
             self.folder,
             {**_settings(self.entry.method, self.settings), "data": self.data.resolve()},
-            {**_settings(found.method, made), "data": Path(found.about["data"]).resolve()},
+            {**_settings(method, made), "data": Path(about["data"]).resolve()},
         )
-        return found
 
 
 def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:

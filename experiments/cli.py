@@ -11,6 +11,7 @@ from data_prep.errors import InputError
 from experiments import bench_command, data_commands, forecast_commands
 from experiments.images import commands as image_commands
 from experiments.options import HELP
+from stforecast.federated.stopped import Stopped
 
 
 @click.group(context_settings=HELP)
@@ -36,10 +37,13 @@ for module in (data_commands, forecast_commands, bench_command, image_commands):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
+    """Run the command and exit: 0 done, 2 bad input (one line on stderr), 130 or 143 stopped."""
     args = sys.argv[1:] if argv is None else argv
     try:
         sys.exit(cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False))
+    except Stopped as e:
+        click.echo(f"stforecast: {e}", err=True)
+        sys.exit(128 + e.signal)
     except Exception as e:
         if "--debug" in args:
             raise

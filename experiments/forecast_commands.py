@@ -30,22 +30,24 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     unused = f" (not used by {method})" if method in BASELINES else ""
     titles = {
         "data": "Data", "window": "Windows", "training": f"Training{unused}",
-        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "interval": "Intervals",
-        "rolling": "Rolling evaluation", "run": "Computation",
+        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "robust": f"Defence{unused}",
+        "interval": "Intervals", "rolling": "Rolling evaluation", "run": "Computation",
         "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
     }  # fmt: skip
     return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
 
 
 @click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
-@click.option("--data", type=PATH, required=True, help="Cube that prepare wrote.")
+@click.option("--data", type=PATH, help="Cube that prepare wrote.  [required]")
 @click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
-@click.option("--out", type=PATH, required=True, help="Folder for the run.")
+@click.option("--out", type=PATH, help="Folder for the run.  [required]")
 @click.option("--label", help="Name in tables and figures. By default the method's.")
-@click.pass_obj
+@click.option("--resume", type=PATH, help="Go on with this unfinished run, in place of a new one.")
+@click.pass_context
 def run_command(
-    obj: dict[str, bool], data: Path, method: str, out: Path, label: str | None, **settings: Any
-) -> None:
+    ctx: click.Context, data: Path, method: str, out: Path, label: str | None,
+    resume: Path | None, **settings: Any,
+) -> None:  # fmt: skip
     """Train a method, judge it on the test part and save it all.
 
     The last options depend on --method and --model: `stforecast run --method NAME --help` lists
@@ -53,12 +55,23 @@ def run_command(
     """
     from experiments.progress import rounds_bar
     from experiments.report import summary
+    from experiments.resuming import check_resumed
+    from stforecast import results
     from stforecast.config import resolve
-    from stforecast.results import run
+    from stforecast.federated.run_folder import read_settings
 
-    federated = resolve(method, **settings).federated
-    with rounds_bar(settings["rounds"], progress=obj["progress"] and federated) as after_round:
-        finished = run(method, data, out, settings, label=label, after_round=after_round)
+    check_resumed(ctx, allowed=["data"], needed=["data", "out"])
+    if resume:
+        settings = read_settings(resume, results.COMMAND)
+        method = settings.pop("method")
+    progress = ctx.obj["progress"] and resolve(method, **settings).federated
+    with rounds_bar(settings["rounds"], progress=progress) as after_round:
+        if resume:
+            finished = results.resume(resume, data, after_round=after_round)
+        else:
+            finished = results.run(
+                method, data, out, settings, label=label, after_round=after_round
+            )
     click.echo(summary(finished))
 
 

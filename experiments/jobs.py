@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from tqdm import tqdm
 
 from data_prep.errors import InputError
+from stforecast.federated.stopped import Stopped
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,10 @@ def do_jobs(
             try:
                 runs.append(found[job.folder] or job.run(progress))
                 (job.folder / FAILED).unlink(missing_ok=True)
+            except Stopped as stop:
+                raise Stopped(
+                    stop.signal, f"{stop.place} of {job.name}", "begin the same again to go on"
+                ) from stop
             except Exception as e:
                 name = str(job.folder.relative_to(folder))
                 failures[name] = str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"

@@ -30,6 +30,6 @@ def rounds_bar(
             if math.isnan(loss):
                 loss, shown = report.train_task_loss, "training"
             bar.set_postfix_str(f"{shown} loss {loss:.4f}", refresh=False)
-            bar.update()
+            bar.update(report.round - bar.n)  # A resumed run begins in the middle.
 
         yield after_round

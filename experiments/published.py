@@ -10,7 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
 
-METRICS = {"mse": "MSE", "mae": "MAE", "accuracy": "accuracy"}
+METRICS = {
+    "mse": "MSE", "mae": "MAE", "accuracy": "accuracy", "A_glo": "A^glo", "A_loc": "A^loc",
+}  # fmt: skip
 """What papers print, and the headings."""
 
 MARK = "*"

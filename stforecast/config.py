@@ -16,6 +16,7 @@ from data_prep.errors import InputError, choose
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
 from stforecast.federated.options import check_options
+from stforecast.federated.robust import Robust
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.training import Training
@@ -109,6 +110,7 @@ class Config:
         training: rounds, batches and the like; like the next two, only for federated methods.
         loss: what training minimises.
         uplink: what is done to uploads on their way.
+        robust: how the server guards itself against bad uploads.
         interval: how sure a forecast is.
         rolling: refitting while the test part goes by.
         run: model, seed, device.
@@ -122,6 +124,7 @@ class Config:
     training: Training
     loss: LossOptions
     uplink: Uplink
+    robust: Robust
     interval: IntervalOptions
     rolling: RollingOptions
     run: RunOptions
@@ -201,6 +204,7 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
         "training": Training,
         "loss": LossOptions,
         "uplink": Uplink,
+        "robust": Robust,
         "interval": IntervalOptions,
         "rolling": RollingOptions,
         "run": RunOptions,

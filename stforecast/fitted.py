@@ -221,6 +221,7 @@ def federate(
         device=pick_device(config.run.device),
         cohort_size=config.run.cohort or None,
         uplink=config.uplink,
+        robust=config.robust,
         workers=config.run.workers or torch.get_num_threads(),
         memory=parse_bytes(config.run.memory) if config.run.memory else None,
     )

@@ -10,6 +10,7 @@ import vision.methods  # noqa: F401  importing makes the image methods known
 from data_prep.errors import choose
 from stforecast.federated.method import find_method, methods
 from stforecast.federated.options import check_options
+from stforecast.federated.robust import Robust
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
 from stforecast.federated.uplink import Uplink
@@ -102,6 +103,7 @@ class Config:
         partition: how they are divided among clients, or among clients and stages.
         training: rounds, batches and the like.
         uplink: what is done to uploads on their way.
+        robust: how the server guards itself against bad uploads.
         run: model, seed, device.
         method_options: an instance of the method's `Options`.
         model_options: an instance of the model's `Options`.
@@ -112,6 +114,7 @@ class Config:
     partition: Partitioner | Streamer
     training: Training
     uplink: Uplink
+    robust: Robust
     run: RunOptions
     method_options: Any
     model_options: Any
@@ -155,6 +158,7 @@ def sections(method: str, model: str, partition: str) -> dict[str, type]:
         "partition": find_division(partition),
         "training": Training,
         "uplink": Uplink,
+        "robust": Robust,
         "run": RunOptions,
         "method_options": known[method].Options,
         "model_options": MODELS[model].Options,

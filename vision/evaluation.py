@@ -18,7 +18,9 @@ from stforecast.federated.rounds import predictions
 from stforecast.federated.state import State
 
 MASKS = ("all classes", "own classes")
-"""Classes that a prediction chooses from: all, or those of the client's training samples."""
+"""Classes that a prediction chooses from: all, or those of the client's training samples.
+
+Of a task stream, those of its stages so far."""
 
 TRAINED = "trained"
 """View of a method that has no personal models: each client's model as it last trained it."""

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from data_prep.errors import InputError
 from stforecast.federated.method import Participants
 from stforecast.federated.rounds import Federation, RoundReport
 from stforecast.federated.state import State
@@ -29,8 +30,17 @@ class ImageFederation(Federation):
     latest: Participants
 
     def participants(self) -> Participants:
-        """The clients of the coming round, as drawn by the core."""
+        """The clients of the coming round, as drawn by the core.
+
+        Raises:
+            InputError: if none of those drawn has images in the stage.
+        """
         self.latest = super().participants()
+        if not len(self.latest.ids):
+            raise InputError(
+                f"no client that was drawn for round {self.state.round + 1} has images in stage "
+                f"{self.stage}; let more take part (participation) or spread stages less"
+            )
         return self.latest
 
 

@@ -108,6 +108,7 @@ class Learner:
             device=pick_device(run.device),
             cohort_size=run.cohort or None,
             uplink=self.config.uplink,
+            robust=self.config.robust,
             workers=run.workers or torch.get_num_threads(),
         )
         by_stage = stream is self.partition

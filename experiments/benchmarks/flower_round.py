@@ -91,7 +91,8 @@ def server_app(n_clients: int, n_batches: int, rounds: int, report: list[dict[st
     @app.main()
     def main(grid: Any, context: Any) -> None:
         federation = make_federation(n_clients, n_batches)
-        everyone, server, of_node = federation.participants(), federation.state.server, {}
+        everyone, server = federation.participants(), federation.state.server
+        of_node: dict[int, int] = {}
         while len(nodes := list(grid.get_node_ids())) < n_clients:
             time.sleep(0.1)
         for round in range(rounds):

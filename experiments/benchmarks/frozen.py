@@ -26,9 +26,10 @@ from stforecast.federated.rounds import Federation
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
 from vision.backbones import TINY, Backbone
+from vision.backbones.backbone import Precision
 from vision.backbones.cache import FeatureCache
 from vision.methods.fedta import FedTA
-from vision.models.vit import FrozenViT, ViTOptions, backbone_of
+from vision.models.vit import FrozenEncoder, FrozenViT, ViTOptions, backbone_of
 from vision.task import Classification
 
 N_CLASSES = 8
@@ -90,8 +91,7 @@ def federation(method: type[FedTA], model: ViTOptions, samples: int, epochs: int
     population = Population(lambda: FrozenViT((3, 32, 32), N_CLASSES, model), seed=0)
     training = Training(rounds=1, epochs=epochs, batch_size=16, drop_last=False)
     if method is RecomputingFedTA:
-        encoder = population.model.encoder
-        encoder.backbone = forgetful(backbone_of(population, "this"))
+        population.model.encoder = FrozenEncoder(forgetful(backbone_of(population, "this")))
     made = method(population, Classification(N_CLASSES), training)
     return Federation(made, ClientData({"x": x, "y": y}, torch.tensor([samples])), seed=0)
 
@@ -139,11 +139,11 @@ def compare(model: ViTOptions, samples: int, epochs: int) -> tuple[dict[str, flo
 @click.option("--precision", default="float32", type=click.Choice(["float32", "bfloat16"]))
 @click.option("--samples", default=64, show_default=True, help="Images of the client.")
 @click.option("--epochs", default=5, show_default=True, help="Epochs of each stage.")
-def main(weights: str | None, size: int, precision: str, samples: int, epochs: int) -> None:
+def main(weights: str | None, size: int, precision: Precision, samples: int, epochs: int) -> None:
     """Measure a frozen backbone, and FedTA with and without remembered features."""
     model = ViTOptions(
         backbone=TINY, backbone_weights=weights, input_size=size, precision=precision
-    )  # type: ignore[arg-type]  # click has checked the choice
+    )
     population = Population(lambda: FrozenViT((3, 32, 32), N_CLASSES, model), seed=0)
     images = torch.randint(256, (32, 3, 32, 32), dtype=torch.uint8)
     rows = [[n, 1e3 * s] for n, s in costs(backbone_of(population, "this"), images).items()]

@@ -17,10 +17,10 @@ from experiments.images.report import results_table
 from experiments.jobs import do_jobs, facts, refuse_other
 from experiments.names import slug
 from experiments.progress import rounds_bar
-from stforecast.federated.run_folder import ABOUT, write_csv
+from stforecast.federated.run_folder import is_begun, is_finished, read_begun, write_csv
 from vision.config import NO_DIFFERENCE, resolve
 from vision.plots import PLOTS
-from vision.results import ImageRun, open_image_run, run
+from vision.results import COMMAND, ImageRun, open_image_run, resume, run
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class ImageJob:
         """Fit, judge and save a learner."""
         rounds = resolve(self.entry.method, **self.settings).training.rounds
         with rounds_bar(rounds, progress=progress, keep=False) as after_round:
+            if is_begun(self.folder):
+                return resume(self.folder, after_round=after_round)
             return run(
                 self.entry.method,
                 self.folder,
@@ -67,13 +69,20 @@ class ImageJob:
 
     def finished(self) -> ImageRun | None:
         """The run in the folder, if it is there and is of these settings."""
-        if not (self.folder / ABOUT).exists():
+        if is_begun(self.folder):
+            self._check(read_begun(self.folder, COMMAND))
+        if not is_finished(self.folder):
             return None
         found = open_image_run(self.folder)
-        made = {name: v for name, v in found.about["settings"].items() if name != "method"}
-        wanted = _settings(self.entry.method, self.settings)
-        refuse_other(self.folder, wanted, _settings(found.method, made))
+        self._check(found.about)
         return found
+
+    def _check(self, about: dict[str, Any]) -> None:
+        """Refuse a run of other settings."""
+        made = dict(about["settings"])
+        method = made.pop("method")
+        wanted = _settings(self.entry.method, self.settings)
+        refuse_other(self.folder, wanted, _settings(method, made))
 
 
 def run_image_grid(grid: ImageGrid, out: Path, *, progress: bool = False) -> ImageOutcome:
@@ -102,8 +111,8 @@ def _jobs(grid: ImageGrid, out: Path) -> list[ImageJob]:
             entry,
             {**grid.settings, **own, **entry.settings, "data": data, "seed": seed},
         )
-        for data in grid.data
         for scenario, own in grid.scenarios.items()
+        for data in ([own["data"]] if "data" in own else grid.data)
         for entry in grid.entries
         for seed in grid.seeds
     ]

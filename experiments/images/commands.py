@@ -20,8 +20,8 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     partition = peek(args, "--partition", RunOptions.partition)
     titles = {
         "data": "Images", "partition": f"Partition {partition}", "training": "Training",
-        "uplink": "Uploads", "run": "Computation", "method_options": f"Options of {method}",
-        "model_options": f"Options of {model}",
+        "uplink": "Uploads", "robust": "Defence", "run": "Computation",
+        "method_options": f"Options of {method}", "model_options": f"Options of {model}",
     }  # fmt: skip
     made_for = defaults(method)
     found = sections(method, model, partition).items()
@@ -30,12 +30,14 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 @click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
 @click.option("--method", default="pfpl", show_default=True, help="See: vision list methods.")
-@click.option("--out", type=PATH, required=True, help="Folder for the run.")
+@click.option("--out", type=PATH, help="Folder for the run.  [required]")
 @click.option("--label", help="Name in tables and figures. By default the method's.")
-@click.pass_obj
+@click.option("--resume", type=PATH, help="Go on with this unfinished run, in place of a new one.")
+@click.pass_context
 def run_command(
-    obj: dict[str, bool], method: str, out: Path, label: str | None, **settings: Any
-) -> None:
+    ctx: click.Context, method: str, out: Path, label: str | None, resume: Path | None,
+    **settings: Any,
+) -> None:  # fmt: skip
     """Divide images among clients, train a method, judge it and save it all.
 
     The last options depend on --method, --model and --partition: `stforecast vision run --method
@@ -43,10 +45,18 @@ def run_command(
     """
     from experiments.images.report import summary
     from experiments.progress import rounds_bar
-    from vision.results import run
+    from experiments.resuming import check_resumed
+    from stforecast.federated.run_folder import read_settings
+    from vision import results
 
-    with rounds_bar(settings["rounds"], progress=obj["progress"]) as after_round:
-        finished = run(method, out, settings, label=label, after_round=after_round)
+    check_resumed(ctx, allowed=[], needed=["out"])
+    if resume:
+        settings = read_settings(resume, results.COMMAND)
+    with rounds_bar(settings["rounds"], progress=ctx.obj["progress"]) as after_round:
+        if resume:
+            finished = results.resume(resume, after_round=after_round)
+        else:
+            finished = results.run(method, out, settings, label=label, after_round=after_round)
     click.echo(summary(finished))
 
 

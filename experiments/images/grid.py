@@ -11,7 +11,7 @@ figures = ["partition", { plot = "rounds", methods = ["fedavg", "α = 0.3"] }]
 rounds = 100
 clients = 20
 
-[scenarios]                            # ways to divide the images: settings again
+[scenarios]                            # ways to divide the images: settings, data too
 "n = 3" = { ways = 3 }
 "n = 4" = { ways = 4 }
 
@@ -45,7 +45,9 @@ from experiments.config_file import (
 from experiments.figures import FigureSpec, parse_figures
 from experiments.names import shown, slug
 from experiments.published import Published, parse_published
+from stforecast.federated.method import find_method
 from vision.config import resolve
+from vision.evaluation import TRAINED
 from vision.plots import PLOTS
 
 
@@ -55,7 +57,7 @@ class ImageGrid:
 
     Attributes:
         title: heading of the table.
-        data: names of image sets.
+        data: names of image sets, for scenarios that name none.
         scenarios: name to settings of how images are divided; one without a name if none is given.
         seeds: seeds, of the division too.
         entries: methods and variants.
@@ -142,9 +144,14 @@ def load_image_grid(path: Path, preset: str | None = None) -> ImageGrid:
     return dataclasses.replace(grid, command=(*grid.command, shown(path), *chosen))
 
 
+def _views(method: str) -> tuple[str, ...]:
+    """The method's models, which have rows of their own."""
+    return (*find_method(method).views, TRAINED)
+
+
 def _with_preset(table: dict[str, Any], name: str | None) -> dict[str, Any]:
     """The table with one of its presets in place; `settings` are merged, other keys replaced."""
-    presets = check_keys(table, KEYS, {"task", "data", "methods"}).get("presets", {})
+    presets = check_keys(table, KEYS, {"task", "methods"}).get("presets", {})
     rest = {key: value for key, value in table.items() if key != "presets"}
     if name is None:
         return rest
@@ -156,21 +163,24 @@ def _with_preset(table: dict[str, Any], name: str | None) -> dict[str, Any]:
 
 
 def _grid(table: dict[str, Any]) -> ImageGrid:
-    found = check_keys(table, KEYS, {"task", "data", "methods"})
+    found = check_keys(table, KEYS, {"task", "methods"})
     settings, scenarios = found.get("settings", {}), found.get("scenarios", {"": {}})
     if len({slug(name) for name in scenarios}) < len(scenarios):
         raise InputError("two scenarios have names that differ in signs only; rename one")
-    for own in scenarios.values():
+    for name, own in scenarios.items():
+        if "data" not in found and "data" not in own:
+            raise InputError(f"no data, and scenario {name!r} names none; it is {KEYS['data'][1]}")
         entries = parse_entries(found["methods"], {**settings, **own}, resolve)
     labels = [e.label for e in entries]
+    rows = [*labels, *(f"{e.label} ({v})" for e in entries for v in _views(e.method))]
     published = found.get("published")
     return ImageGrid(
         title=found["title"],
-        data=tuple(found["data"]),
+        data=tuple(found.get("data", ())),
         scenarios=scenarios,
         seeds=tuple(found.get("seeds", [1])),
         entries=entries,
         settings=settings,
         figures=parse_figures(found.get("figures", []), labels, PLOTS),
-        published=published and parse_published(published, labels, scenarios),
+        published=published and parse_published(published, rows, scenarios),
     )

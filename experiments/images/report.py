@@ -15,6 +15,7 @@ from vision.evaluation import MASKS
 from vision.models import MODELS
 from vision.partition import PARTITIONS
 from vision.results import ImageRun
+from vision.streams import STREAMS
 
 SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"}
 """Selections in a table, and their headings."""
@@ -81,16 +82,16 @@ def _section(
     for run in runs:
         variants.setdefault(run.label, []).append(run)
     rows = [(label, view, rs) for label, rs in variants.items() for view in rs[0].views]
-    labels = [label if view == rs[0].views[0] else "" for label, view, rs in rows]
-    printed = published.columns(scenario, labels) if published else {}
+    names = [label if v == rs[0].views[0] else f"{label} ({v})" for label, v, rs in rows]
+    printed = published.columns(scenario, names) if published else {}
     table = [
         {
-            "method": label if view == rs[0].views[0] else f"{label} ({view})",
+            "method": names[i],
             "runs": str(len(rs)),
             **_measured(rs, view),
             **{heading: numbers[i] for heading, numbers in printed.items()},
         }
-        for i, (label, view, rs) in enumerate(rows)
+        for i, (_, view, rs) in enumerate(rows)
     ]
     about = runs[0].about
     name = f"{data}, {scenario}" if scenario else data
@@ -179,8 +180,9 @@ def data_list() -> str:
 
 
 def partitions_list() -> str:
-    """Every way to divide images among clients."""
-    rows = [[name, title(p.__doc__)] for name, p in PARTITIONS.items()]
+    """Every way to divide images among clients, and streams of tasks."""
+    known: dict[str, type] = {**PARTITIONS, **STREAMS}
+    rows = [[name, title(p.__doc__)] for name, p in known.items()]
     return _list(["partition", "what it is"], rows)
 
 

@@ -121,6 +121,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> None:
     lines = [f"{_sum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
     (folder / SUMS).write_text("".join(lines))
     for path in (*folder.iterdir(), folder):
+        path.chmod(0o755 if path is folder else 0o644)
         _flush(path)
 
 

@@ -23,6 +23,7 @@ from stforecast.federated.checkpoint import Checkpoint, fingerprint, newest_soun
 from stforecast.federated.rounds import Federation, RoundReport
 from stforecast.federated.run_folder import BEGUN, CHECKPOINTS, begin, writing
 from stforecast.federated.sizing import total_bytes
+from stforecast.federated.stopped import Stopped
 
 log = logging.getLogger(__name__)
 
@@ -33,24 +34,6 @@ SHARE = 0.05
 
 USUAL_SPEED = 100e6
 """Bytes a second at which the first checkpoint is expected to be written, and read for its sum."""
-
-
-class Stopped(BaseException):
-    """A signal ended the run, which can go on; like `KeyboardInterrupt`, no `Exception`.
-
-    Attributes:
-        signal: its number; the exit code is 128 more.
-        place: how far the run is.
-        again: how to go on.
-    """
-
-    def __init__(self, signal: int, place: str, again: str) -> None:
-        super().__init__(signal, place, again)
-        self.signal, self.place, self.again = signal, place, again
-
-    def __str__(self) -> str:
-        """In one line."""
-        return f"stopped by {signal.Signals(self.signal).name} {self.place}; {self.again}"
 
 
 class Witness(Protocol):

@@ -84,6 +84,8 @@ class Method:
     """Which models predict, the first one chosen by default: `personal`, `global`."""
     personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
+    keeps_apart: ClassVar[bool] = False
+    """Whether the server keeps uploads apart: see `stforecast.federated.robust`."""
     pooled: ClassVar[bool] = False
     """Whether it is meant for one client that holds the data of all, which no federation allows."""
     Options: ClassVar[type] = NoOptions

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,8 +17,10 @@ from torch import Tensor
 from data_prep.errors import InputError
 from stforecast.federated import sizing
 from stforecast.federated.data import Batch, ClientData, take
+from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, sound_clients, told
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate, total_bytes
+from stforecast.federated.robust import Robust
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.store import Store
 from stforecast.federated.stream import Stream
@@ -52,6 +54,8 @@ class RoundReport:
         bytes_down: bytes sent to clients, counted from the payloads.
         bytes_up: bytes sent by clients.
         seconds: wall-clock seconds of the round, validation included.
+        failed: participants that were left out, see `stforecast.federated.faults`; the losses and
+            `bytes_up` are those of the others.
     """
 
     round: int
@@ -62,11 +66,12 @@ class RoundReport:
     bytes_down: int
     bytes_up: int
     seconds: float
+    failed: int = 0
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """A cohort's part of a round."""
+    """A cohort's part of a round: tensors are those of the clients `ids`, which did not fail."""
 
     ids: Tensor
     upload: Payload
@@ -74,6 +79,7 @@ class _Trained:
     bytes_up: int
     loss: Tensor
     task_loss: Tensor
+    failed: dict[int, str] = field(default_factory=dict)
 
 
 class Federation:
@@ -88,6 +94,7 @@ class Federation:
         cohort_size: most clients trained together; None takes what fits the caches of a CPU or
             the free memory of a GPU, and one by one where the model runs client by client.
         uplink: what is done to uploads on their way.
+        robust: how the server guards itself against bad uploads.
         workers: cohorts that train at the same time, on a CPU.
         memory: bytes that the run may take; where it needs more, the clients' states are kept in
             files. By default what the machine has left.
@@ -112,6 +119,7 @@ class Federation:
         device: torch.device | str = "cpu",
         cohort_size: int | None = None,
         uplink: Uplink | None = None,
+        robust: Robust | None = None,
         workers: int = 1,
         memory: int | None = None,
     ) -> None:
@@ -120,7 +128,7 @@ class Federation:
         _check_stream(self.stream, method.training)
         self.train = self.stream.stages[0].to(device)
         self.validation = validation.to(device) if validation is not None else None
-        self.uplink = uplink or Uplink()
+        self.uplink, self.robust = uplink or Uplink(), robust or Robust()
         self.best: State | None = None
         self.reports: list[RoundReport] = []
         self._draws = has_dropout(method)
@@ -251,10 +259,13 @@ class Federation:
         start = time.perf_counter()
         self._enter(self.stage)
         participants = self.participants()
-        trained = self._workers.map(
+        parts = self._workers.map(
             self._train, cohorts(participants.ids, self.state.clients, self.cohort_size)
         )
-        self._aggregate([(t.ids, t.upload) for t in trained])
+        trained = [t for part in parts for t in part]
+        failed = {i: reason for t in trained for i, reason in t.failed.items()}
+        self._tell(failed, len(participants.ids))
+        self._aggregate([(t.ids, t.upload) for t in trained if len(t.ids)])
         self.state.round += 1
         report = RoundReport(
             round=self.state.round,
@@ -265,6 +276,7 @@ class Federation:
             bytes_down=sum(t.bytes_down for t in trained),
             bytes_up=sum(t.bytes_up for t in trained),
             seconds=time.perf_counter() - start,
+            failed=len(failed),
         )
         if not math.isfinite(report.train_loss):
             loss = report.train_loss
@@ -272,17 +284,57 @@ class Federation:
         self.reports.append(report)
         return report
 
-    def _train(self, method: Method, ids: Tensor) -> _Trained:
-        """What a cohort sends after its local training."""
+    def _tell(self, failed: dict[int, str], participants: int) -> None:
+        """Warn of failures, the first time.
+
+        Raises:
+            InputError: if nobody is left.
+        """
+        if failed and len(failed) == participants:
+            raise InputError(
+                f"round {self.state.round + 1}: all participants failed: {told(failed)}; a smaller "
+                "--lr keeps values finite"
+            )
+        if failed and not any(r.failed for r in self.reports):
+            log.warning(
+                "round %d: left out %s; rounds.csv counts failures",
+                self.state.round + 1, told(failed),
+            )  # fmt: skip
+
+    def _train(self, method: Method, ids: Tensor) -> list[_Trained]:
+        """What a cohort sends after its local training; if it fails, client by client."""
         method.population.train()
-        cohort = self._cohort(self.state, ids)
         payload = method.broadcast(self.state.server, self._some(ids))
-        with self._own_randomness(int(ids[0])):
-            upload = method.local_update(cohort, payload)
-        cohort.write_back()
-        wire, upload = self._send(ids, upload)
-        losses = (_mean_record(cohort, name) for name in ("loss", "task_loss"))
-        return _Trained(ids, upload, total_bytes(payload), total_bytes(wire), *losses)
+        cohort = self._cohort(self.state, ids, copied=True)
+        try:
+            with self._own_randomness(int(ids[0])):
+                upload = method.local_update(cohort, payload)
+        except NOT_THE_CLIENTS:
+            raise
+        except Exception as e:
+            log.debug("clients %s: %s", ids.tolist(), e, exc_info=True)
+            if len(ids) > 1:
+                return [t for i in ids for t in self._train(method, i[None])]
+            failed = {int(ids[0]): f"{type(e).__name__}: {e}"}
+            nothing = torch.empty(0)
+            return [_Trained(ids[:0], {}, total_bytes(payload), 0, nothing, nothing, failed)]
+        return [self._returned(cohort, payload, upload)]
+
+    def _returned(self, cohort: Cohort, payload: Payload, upload: Payload) -> _Trained:
+        """What the clients that did not diverge send; only their state is kept."""
+        of_client = (cohort.params, cohort.buffers, cohort.memory, upload)
+        sound = sound_clients(*of_client, n=len(cohort))
+        failed = {int(i): DIVERGED for i in cohort.ids[~sound]}
+        ids, wire = cohort.ids, Payload()
+        loss, task_loss = (_mean_record(cohort, name) for name in ("loss", "task_loss"))
+        if failed:
+            ids, loss, task_loss = ids[sound], loss[sound], task_loss[sound]
+            upload = {name: t[sound] for name, t in upload.items()}
+        if len(ids):
+            cohort.write_back(sound)
+            wire, upload = self._send(ids, upload)
+        down, up = total_bytes(payload), total_bytes(wire)
+        return _Trained(ids, upload, down, up, loss, task_loss, failed)
 
     @contextmanager
     def _own_randomness(self, first: int) -> Iterator[None]:
@@ -318,9 +370,8 @@ class Federation:
             ids = drawn[: max(1, round(training.participation * n))].sort().values
         return self._some(ids[self.train.sizes[ids] > 0])
 
-    def _cohort(self, state: State, ids: Tensor) -> Cohort:
-        data, training = self.train.take(ids), self.method.training
-        copied, stage = self._workers.parallel, self.stage
+    def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
+        data, training, stage = self.train.take(ids), self.method.training, self.stage
         return Cohort(state.clients, ids, data, training, self.seed, state.round, copied, stage)
 
     def _some(self, ids: Tensor) -> Participants:
@@ -348,8 +399,12 @@ class Federation:
             for name, t in joined.items():
                 self.state.received.setdefault(name, t.new_zeros(len(self.train), *t.shape[1:]))
                 self.state.received[name][ids] = t
+        method = self.method
         with torch.no_grad():
-            self.state.server = self.method.aggregate(self.state.server, self._some(ids), joined)
+            joined = self.robust.guard(joined, method.keeps_apart, method.population.names)
+            server = method.aggregate(self.state.server, self._some(ids), joined)
+        # Checkpoints keep no strides, and sums may depend on them.
+        self.state.server = {name: t.contiguous() for name, t in server.items()}
 
     def _validate(self) -> float:
         """Validation loss now; keeps a copy of the state if it is the best so far."""

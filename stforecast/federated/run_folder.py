@@ -52,7 +52,7 @@ def check_new(out: Path, command: str) -> None:
     """
     if (out / ABOUT).exists():
         raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
-    if any((out / CHECKPOINTS).glob("round-*")):
+    if is_begun(out):
         raise InputError(
             f"{out} holds an unfinished run; go on with `{command} --resume {out}`, choose another "
             "--out or delete it"
@@ -83,8 +83,8 @@ def is_finished(out: Path) -> bool:
 
 
 def is_begun(out: Path) -> bool:
-    """Whether the folder holds a run that was begun and not finished."""
-    return (out / BEGUN).exists() and not is_finished(out)
+    """Whether the folder holds an unfinished run with something to go on from."""
+    return not is_finished(out) and any((out / CHECKPOINTS).glob("round-*"))
 
 
 def read_begun(out: Path, command: str) -> dict[str, Any]:
@@ -105,6 +105,16 @@ def read_begun(out: Path, command: str) -> dict[str, Any]:
     if changed := [f"{p} {then[p]}" for p in now if then.get(p, now[p]) != now[p]]:
         log.warning("%s was begun with %s; numbers may differ a little", out, ", ".join(changed))
     return about
+
+
+def read_settings(out: Path, command: str) -> dict[str, Any]:
+    """Settings of a run, finished or only begun, by flat name.
+
+    Raises:
+        InputError: if the folder holds none.
+    """
+    about = read_about(out, command) if is_finished(out) else read_begun(out, command)
+    return dict(about["settings"])
 
 
 def finish(out: Path) -> None:

@@ -221,8 +221,11 @@ class Cohort:
         """Uniform numbers `(n, *shape)`, drawn per client so that cohorts do not change them."""
         return torch.stack([torch.rand(shape, generator=g) for g in self.generators])
 
-    def write_back(self) -> None:
+    def write_back(self, sound: Tensor | None = None) -> None:
         """Return the cohort's state to the population, where it is not a view of it.
+
+        Args:
+            sound: `(n,)` whether a client's state shall be returned; by default all are.
 
         Raises:
             KeyError: for a name that the method's `init` did not give to all clients.
@@ -234,12 +237,14 @@ class Cohort:
             moments=self._moments,
             memory=self.memory,
         )
-        views = is_range(self.ids)
-        rows = slice(int(self.ids[0]), int(self.ids[-1]) + 1) if views else self.ids
+        some = slice(None) if sound is None or bool(sound.all()) else sound
+        ids = self.ids[some]
+        views = is_range(ids)
+        rows = slice(int(ids[0]), int(ids[-1]) + 1) if views else ids
         for (_, whole), (_, part) in zip(self._clients.groups(), parts.groups(), strict=True):
             for name, t in part.items():
                 if not views or t.data_ptr() != whole[name][rows].data_ptr():
-                    whole[name][rows] = t.detach()
+                    whole[name][rows] = t.detach()[some]
 
 
 def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:

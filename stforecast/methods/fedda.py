@@ -117,6 +117,7 @@ class FedDA(FedAvg):
     name = "fedda"
     summary = "joins models within and between clusters by attention, held to a warm-up model"
     paper = "Zhang et al., INFOCOM 2021"
+    keeps_apart = True
     views = ("global",)
     Options = FedDAOptions
     options: FedDAOptions
@@ -130,7 +131,10 @@ class FedDA(FedAvg):
                 f"training samples, a period has {self.task.n_keys}; use longer data"
             )
         model = super().init(clients, sizes, seed)
-        return {**model, "samples": samples, "seed": torch.tensor(seed)}
+        nobodys = torch.zeros(
+            len(clients), dtype=torch.long, device=next(iter(model.values())).device
+        )
+        return {**model, "samples": samples, "seed": torch.tensor(seed), "label": nobodys}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """The model to train from; in the first round, the length of the profile."""
@@ -180,7 +184,7 @@ class FedDA(FedAvg):
     ) -> dict[str, Tensor]:
         """Join models within each cluster, then those of the clusters that took part."""
         if "samples" in server:
-            return self.warm_up(server, uploads)
+            return self.warm_up(server, of, uploads)
         quasi = self.kept(server, "quasi.")
         clusters = {name: t.clone() for name, t in self.kept(server, "cluster.").items()}
         label = server["label"][of.ids]
@@ -203,13 +207,18 @@ class FedDA(FedAvg):
         averaged = {n: weighted_mean(t, sizes) for n, t in uploads.items() if n not in trained}
         return {**moved, **averaged}
 
-    def warm_up(self, server: dict[str, Tensor], uploads: Payload) -> dict[str, Tensor]:
-        """Train the quasi-global model, group the clients, start every model from the former."""
+    def warm_up(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Train the quasi-global model, group the clients, start every model from the former.
+
+        Clients whose sample did not arrive join the largest cluster.
+        """
         seed = generator(int(server["seed"]), *SERVER_SEED).initial_seed()
         initial = self.kept(server, "")
         quasi = self.quasi_global(initial, uploads, seed)
         location = uploads.get("location")
-        label = torch.from_numpy(
+        found = torch.from_numpy(
             cluster_clients(
                 uploads["profile"].cpu().numpy(),
                 None if location is None else location.cpu().numpy(),
@@ -217,7 +226,9 @@ class FedDA(FedAvg):
                 seed % 2**32,
             )
         ).to(uploads["profile"].device)
-        k = int(label.max()) + 1
+        k = int(found.max()) + 1
+        label = found.mode().values.repeat(len(server["label"]))
+        label[of.ids] = found
         return {
             **prefixed("quasi.", quasi),
             **prefixed("cluster.", {n: t.repeat(k, *[1] * t.ndim) for n, t in quasi.items()}),

@@ -90,11 +90,12 @@ class Fuels(Method):
     name = "fuels"
     summary = "exchanges hourly prototypes; intra- and inter-client contrastive losses"
     paper = "Liu et al., AAAI 2025"
+    keeps_apart = True
     Options = FuelsOptions
     options: FuelsOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Give each client its filtering matrix W `(B, B)`; the server starts with nothing."""
+        """Give each client its filtering matrix W `(B, B)`; the server knows no prototypes."""
         if self.training.shuffle:
             raise InputError("fuels needs batches in order of time (row b is slot b): no --shuffle")
         n, b = len(clients), self.training.batch_size
@@ -115,16 +116,17 @@ class Fuels(Method):
         device = next(iter(clients.params.values())).device
         group = clients.params if self.options.filter_train else clients.memory
         group["filter"] = filters.to(device)
-        return {}
+        return {"jsd": torch.zeros(n, n, device=device)} if self.options.inter else {}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Global positive and negative prototypes of each client (Eq. 9, 10); none at first."""
-        if not server:
+        if "prototypes" not in server:
             return {}
         jsd, prototypes = server["jsd"], server["prototypes"]
         ids = to.ids.to(jsd.device)
-        alike = jsd[ids] <= server["threshold"]
-        others = torch.arange(len(jsd), device=jsd.device) != ids[:, None]
+        known = are_known(prototypes)
+        alike = known & (jsd[ids] <= server["threshold"])
+        others = known & (torch.arange(len(jsd), device=jsd.device) != ids[:, None])
         positive = alike if self.options.include_self else alike & others
         return {
             "positive": weighted_prototypes(prototypes, positive.float()),
@@ -195,21 +197,22 @@ class Fuels(Method):
         """Store the prototypes and refresh the divergences of those who took part (3.3.2).
 
         The rows of absent clients are reused. The divergences of a pair of absent clients cannot
-        have changed, since their prototypes have not.
+        have changed, since their prototypes have not. Clients that have never sent any have zeros
+        and count for nobody.
         """
         if not uploads:
             return server
-        fresh = uploads["prototypes"]
-        if server:
-            prototypes, jsd = server["prototypes"].clone(), server["jsd"].clone()
-        else:
-            prototypes, jsd = fresh.clone(), fresh.new_zeros(len(fresh), len(fresh))
+        fresh, jsd = uploads["prototypes"], server["jsd"].clone()
+        nothing = fresh.new_zeros(len(jsd), *fresh.shape[1:])
+        prototypes = server.get("prototypes", nothing).clone()
         ids = of.ids.to(jsd.device)
         prototypes[ids] = fresh
         rows = self.divergences(fresh, prototypes)
         rows[:, ids] = (rows[:, ids] + rows[:, ids].T) / 2  # A tie must not depend on rounding.
         jsd[ids], jsd[:, ids] = rows, rows.T
-        return {"prototypes": prototypes, "jsd": jsd, "threshold": self.threshold(jsd)}
+        known = are_known(prototypes)
+        threshold = self.threshold(jsd[known][:, known])
+        return {"prototypes": prototypes, "jsd": jsd, "threshold": threshold}
 
     def divergences(self, p: Tensor, q: Tensor) -> Tensor:
         """JSD between the prototypes of two groups of clients, `(n, m)`, in nats a value.
@@ -233,6 +236,11 @@ class Fuels(Method):
 
     def _keys(self, batch: Batch) -> Tensor:
         return self.task.keys(batch) if self.options.prototypes == "periodic" else batch["sample"]
+
+
+def are_known(prototypes: Tensor) -> Tensor:
+    """Which clients have sent prototypes `(clients, slots, d)`: others have zeros; `(clients,)`."""
+    return prototypes.flatten(1).any(1)
 
 
 def quantile(values: Tensor, q: float) -> Tensor:

@@ -235,7 +235,8 @@ def test_places_reach_the_clustering(expected):
     uploads["profile"] = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     uploads["location"] = torch.tensor([[0.0, 0.0], [9.0, 9.0]])[expected]
     uploads["location"] += 0.01 * uploads["profile"]
-    assert same_groups(run.method.warm_up(run.state.server, uploads)["label"], expected)
+    of = Participants(torch.arange(4), run.train.sizes, 0)
+    assert same_groups(run.method.warm_up(run.state.server, of, uploads)["label"], expected)
 
 
 def test_a_diverging_warm_up_says_so():

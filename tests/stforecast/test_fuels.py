@@ -279,7 +279,8 @@ def everyone(n, round=1):
 
 def aggregated(run, prototypes):
     uploads = {"prototypes": torch.tensor(prototypes).float()}
-    return run.method.aggregate({}, everyone(len(prototypes)), uploads)
+    start = run.method.init(run.state.clients, run.train.sizes, seed=0)
+    return run.method.aggregate(start, everyone(len(prototypes)), uploads)
 
 
 @pytest.mark.parametrize("how", ["flat", "rows"])
@@ -588,7 +589,7 @@ def test_prototypes_are_all_that_is_sent():
     upload = run.method.local_update(cohort, {})
     assert {name: t.shape for name, t in upload.items()} == {"prototypes": (3, P, 6)}
     assert not upload["prototypes"].requires_grad
-    server = run.method.aggregate({}, everyone(3, round=0), upload)
+    server = run.method.aggregate(run.state.server, everyone(3, round=0), upload)
     payload = run.method.broadcast(server, everyone(3))
     assert {name: t.shape for name, t in payload.items()} == {
         "positive": (3, P, 6),

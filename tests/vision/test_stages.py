@@ -134,3 +134,19 @@ def test_the_server_gets_images_that_no_client_has():
     assert surrogate["y"][0].bincount().tolist() == [3] * 10
     whole = Learner("fedavg", **{**settings, "surrogate": 0}).fit().images
     assert len(learner.images) + 30 == len(whole)
+
+
+def test_a_round_without_participants_is_refused():
+    settings = {**SETTINGS, "clients": 3, "rounds": 4, "stage_spread": 2, "seed": 0}
+    with pytest.raises(InputError, match="has images in stage"):
+        Learner("fedavg", participation=0.34, **settings).fit()
+
+
+def test_own_classes_are_those_so_far():
+    # With one class a stage, whatever is predicted in the first is right.
+    learner = Learner("fedavg", **{**SETTINGS, "shards": 1, "rounds": 1}).fit()
+    masked = learner.stages_[learner.stages_["mask"] == MASKS[1]]
+    of_first = masked[masked["stage"] == 0]
+    assert (of_first["right"] == of_first["samples"]).all()
+    later = masked[masked["stage"] == 2]
+    assert (later["right"] < later["samples"]).any()

@@ -23,7 +23,7 @@ Read = Literal["feature", "prompts"]
 TOKENS = -1
 """Among the inputs of a run: prompt tokens, which enter before block 0."""
 
-CHUNK_ON_CPU, CHUNK_ON_GPU = 32, 256
+CHUNK_ON_CPU, CHUNK_ON_GPU = 16, 256
 """Images that run through the network at once without gradients.
 
 Every chunk has just so many, the last one repeated where they are fewer: with one shape of products

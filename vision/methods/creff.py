@@ -166,19 +166,19 @@ class CReFF(FedAvg):
         old = {name: server[RETRAINED + name] for name in self.head}
         self.population.train(False)
         with torch.enable_grad():
-            features = self.matched(server["features"], old, real, holders > 0)
+            features = self.matched(server["features"], old, real)
             classifier = self.retrained(features)
         new = {RETRAINED + name: t for name, t in classifier.items()}
         return {**model, **new, "features": features}
 
-    def matched(self, features: Tensor, classifier: Params, real: Params, held: Tensor) -> Tensor:
+    def matched(self, features: Tensor, classifier: Params, real: Params) -> Tensor:
         """The features after some steps towards the gradients of real ones.
 
         Args:
             features: `(classes, features, d)`.
             classifier: φ̂, without client axis.
-            real: mean gradients `(classes, …)` of real features.
-            held: `(classes,)` whether somebody has the class.
+            real: mean gradients `(classes, …)` of real features; zeros, which move nothing, of
+                classes that nobody has.
         """
         n_keys, o = len(features), self.options
         copies = {
@@ -191,7 +191,7 @@ class CReFF(FedAvg):
             made = torch.autograd.grad(losses.sum(), list(copies.values()), create_graph=True)
             pairs = zip(made, (real[name] for name in copies), strict=True)
             distances = sum((gradient_distance(a, b) for a, b in pairs), torch.zeros_like(losses))
-            (slope,) = torch.autograd.grad(distances[held].sum(), features)
+            (slope,) = torch.autograd.grad(distances.sum(), features)
             features = features - o.match_lr * slope
         return features.detach()
 

@@ -83,7 +83,7 @@ class FedDualP(PromptedFedAvg):
             )
 
     def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
-        """The general prefix, the experts `(clients, experts, blocks, 2, length, d)`, their keys."""
+        """The general prefix, experts `(clients, experts, blocks, 2, length, d)`, their keys."""
         o, n, d = self.options, n_clients, self.backbone.width
         return {
             "prompt.general": uniform(n, o.g_blocks, 2, o.g_length, d, rng=rng),

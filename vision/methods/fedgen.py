@@ -101,6 +101,7 @@ class FedGen(FedAvg):
     name = "fedgen"
     summary = "FedAvg with features from a generator that the server trains"
     paper = "Zhu et al., ICML 2021"
+    keeps_apart = True
     Options = FedGenOptions
     options: FedGenOptions
 

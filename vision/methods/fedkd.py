@@ -91,6 +91,7 @@ class FedKD(TwoModels):
     name = "fedkd"
     summary = "local mentors and an averaged mentee distil each other; updates travel as low rank"
     paper = "Wu et al., Nature Communications 2022"
+    keeps_apart = True
     Options = FedKDOptions
     options: FedKDOptions
 

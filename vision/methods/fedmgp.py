@@ -102,6 +102,7 @@ class FedMGP(Method):
     name = "fedmgp"
     summary = "shares coarse prompts, fused on the server, and keeps fine ones for each class"
     paper = "Yu et al., KDD 2024"
+    keeps_apart = True
     views: ClassVar[tuple[str, ...]] = ("global", "personal")
     Options = FedMGPOptions
     options: FedMGPOptions

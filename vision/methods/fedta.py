@@ -23,8 +23,9 @@ called sibling code is that of FedMGP, by the same first author):
   both sides are normalised. A sample whose class has no global prototype yet adds nothing.
 - Cross-entropy chooses among the classes of the client's present task, as in the sibling code and
   in L2P's; `within_task=False` lets it choose among all. Both ways are tested (masks).
-- Anchors start at zero, so that one that no sample has chosen yet changes nothing; their keys, and
-  prompts with theirs, start uniform on [-1, 1], as in the sibling code.
+- Anchors and their head start at zero: an anchor that no sample has chosen changes nothing, and a
+  class that no task has had scores 0. Anchors' keys, and prompts with theirs, start uniform on
+  [-1, 1], as in the sibling code.
 - λ₁, Thr: from the sibling code (0.1, 0.15). λ₂, λ₃, τ are nowhere; 1, 0.1 and 0.1 are ours.
 - The target KB_i of Eq. 8 is the pool that is trained, starting from a client drawn at random, the
   others being its teachers; the sum over teachers has the gradient of one distance to their mean
@@ -155,6 +156,7 @@ class FedTA(Method):
     name = "fedta"
     summary = "prompts before and anchors behind a frozen transformer, drawn to fixed prototypes"
     paper = "Yu et al., CVPR 2025"
+    keeps_apart = True
     views: ClassVar[tuple[str, ...]] = ("fused", "personal", "nearest")
     Options = FedTAOptions
     options: FedTAOptions
@@ -180,12 +182,11 @@ class FedTA(Method):
             },
         )
         if o.tail_anchor:
-            bound = self.mixed_width**-0.5
             anchors = {
                 "anchor.values": torch.zeros(n, o.anchors, d),
                 "anchor.keys": uniform(n, o.anchors, d, rng=rng),
-                "anchor.weight": bound * uniform(n, self.mixed_width, c, rng=rng),
-                "anchor.bias": bound * uniform(n, c, rng=rng),
+                "anchor.weight": torch.zeros(n, self.mixed_width, c),
+                "anchor.bias": torch.zeros(n, c),
             }
             add_parameters(clients, anchors)
         device = clients.params["enhance.pool"].device
@@ -210,7 +211,6 @@ class FedTA(Method):
         """Both stages; the second on vectors that are computed once."""
         self.receive(cohort, payload)
         o, data = self.options, queried(cohort, self.backbone)
-        cohort.scratch["classes"] = present_classes(self, cohort) if o.within_task else None
         self.train(cohort, (ENHANCE, HEAD), None, data, self.enhancement_loss)
         with torch.no_grad():
             features = self.enhanced(cohort.params, data["x"], data["query"])
@@ -242,6 +242,10 @@ class FedTA(Method):
                 cohort.step(loss(cohort, batch))
         cohort.data = whole
 
+    def classes(self, cohort: Cohort) -> Tensor | None:
+        """Classes among which training predictions choose, None for all."""
+        return present_classes(self, cohort) if self.options.within_task else None
+
     def enhanced(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
         """F_out `(clients, batch, d)`: features under the prompts that queries choose (Eq. 2)."""
         chosen = chosen_prompts(query, params["enhance.keys"], self.options.top_n)
@@ -253,7 +257,7 @@ class FedTA(Method):
         chosen = chosen_prompts(query, keys, o.top_n, o.vote)
         tokens = prompt_tokens(cohort.params["enhance.pool"], chosen)
         logits = self.population.decode(cohort.state, self.backbone.prompted(batch["x"], tokens))
-        loss = loss_among(self, cohort, logits, batch, cohort.scratch["classes"])
+        loss = loss_among(self, cohort, logits, batch, self.classes(cohort))
         return loss + o.lambda1 * key_distance(query, keys, chosen)
 
     def anchored(self, params: Payload, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,7 +271,7 @@ class FedTA(Method):
         o, features = self.options, batch["feature"]
         mixed, chosen = self.anchored({**cohort.params, **cohort.memory}, features)
         logits = anchor_head(cohort.params, mixed)
-        loss = loss_among(self, cohort, logits, batch, cohort.scratch["classes"])
+        loss = loss_among(self, cohort, logits, batch, self.classes(cohort))
         classes = self.task.keys(batch)
         contrast = consistency_loss(
             mixed, classes, payload["prototypes"], payload["known"], o.temperature
@@ -332,12 +336,15 @@ class FedTA(Method):
         )
         return {"enhance.pool": pool, "enhance.keys": keys}
 
+    def represent(self, params: Payload, x: Tensor) -> Tensor:
+        """F_TA of images `(clients, batch, width)`, whose place is what anchors fix (Fig. 5)."""
+        features = self.enhanced(params, x, self.backbone.query(x))
+        return self.anchored(params, features)[0] if self.options.tail_anchor else features
+
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """By the anchors' head with the fused or the own pool, or by global prototype."""
         params = state if view == "personal" else {**state, **payload}
-        features = self.enhanced(params, x, self.backbone.query(x))
-        if self.options.tail_anchor:
-            features, _ = self.anchored(params, features)
+        features = self.represent(params, x)
         if view == "nearest":
             return prototype_scores(features, payload["prototypes"], payload["known"])
         if self.options.tail_anchor:

@@ -72,6 +72,7 @@ class FPL(FedAvg):
     name = "fpl"
     summary = "FedAvg with features drawn to clustered prototypes of their class"
     paper = "Huang et al., CVPR 2023"
+    keeps_apart = True
     Options = FPLOptions
     options: FPLOptions
 

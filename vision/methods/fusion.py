@@ -50,7 +50,7 @@ def fused_pool(
     chosen = chosen_prompts(query, keys, top_n)
     others = [i for i in range(len(prompts)) if i != target]
     if not len(images):
-        return prompts[target], keys[target]
+        return prompts[target].clone(), keys[target].clone()
     with torch.no_grad():
         under = [prompt_tokens(prompts[i, None], chosen[i, None]) for i in others]
         taught = [backbone.prompted(images[None], t, read=read)[0] for t in under]
@@ -65,4 +65,4 @@ def fused_pool(
                 tokens = prompt_tokens(pool, chosen[target, None, rows])
                 features = backbone.prompted(images[None, rows], tokens, read=read)
                 optimizer.step(F.mse_loss(features[0], mean[rows])[None])
-    return pool.detach()[0], keys[target]
+    return pool.detach()[0], keys[target].clone()

@@ -69,13 +69,13 @@ class GLDPOptions:
     """Settings of GLDP.
 
     Attributes:
-        lam: λ, share of the local relation L_LP against the global one L_GP, in [0, 1] (paper:
+        lam: share λ of the local relation L_LP against the global one L_GP, in [0, 1] (paper:
             0.5). 0 leaves the global relation alone, 1 the local one.
         relations: whether there are relations at all; without, only L_CE is learned.
-        beta: β, share of the old prototype in a client's moving average, in [0, 1] (paper: 0.5).
+        beta: share β of the old prototype in a client's moving average, in [0, 1] (paper: 0.5).
         server_beta: the same on the server; by default `beta`.
-        body_epochs: t; the other local epochs, s, are the head's. By default a sixth of them, at
-            least one (paper: t + s = 30, t < s).
+        body_epochs: local epochs t of the body; the others, s, are the head's. By default a sixth,
+            at least one (paper: t + s = 30, t < s).
         fedrep_order: train the head before the body.
         form: what L_LP compares: `feature` or `head`.
         align: what L_GP draws to the prototypes: every `instance`, or the `batch` mean of each

@@ -80,6 +80,7 @@ class PFPL(Method):
     name = "pfpl"
     summary = "draws features to prototypes mixed for each client by distance; only these travel"
     paper = "Zeng et al., 2025"
+    keeps_apart = True
     views: ClassVar[tuple[str, ...]] = ("personal", "nearest")
     Options = PFPLOptions
     options: PFPLOptions

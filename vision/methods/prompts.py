@@ -38,9 +38,14 @@ DEFAULTS: dict[str, Any] = {
     "batch_size": 16,
     "optimizer": "adam",
     "lr": 1e-3,
-    "weight_decay": 1e-3,
+    "weight_decay": 0.0,
 }
-"""FedTA's settings, as far as its sibling code tells them, for all on a frozen backbone."""
+"""FedTA's settings, as far as its sibling code tells them, for all on a frozen backbone.
+
+That code also decays weights, by 1e-3, in its first stage, and tests among a task's classes only.
+Where a head's other classes have no gradient, Adam makes full steps of the decay and they are
+forgotten.
+"""
 
 
 class PromptedFedAvg(FedAvg):
@@ -178,7 +183,10 @@ def key_distance(query: Tensor, keys: Tensor, chosen: Tensor) -> Tensor:
 
 def present_classes(method: Method, cohort: Cohort) -> Tensor:
     """`(clients, classes)` whether a client has samples of a class now, in its present task."""
-    return label_counts(method.task, cohort) > 0
+    if "present" not in cohort.scratch:
+        cohort.scratch["present"] = label_counts(method.task, cohort) > 0
+    present: Tensor = cohort.scratch["present"]
+    return present
 
 
 def loss_among(

@@ -11,7 +11,14 @@ from data_prep.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import generator
-from vision.methods.fedic import FEDIC, SERVER, FEDICOptions, distillation_loss, teacher_logits
+from vision.methods.fedic import (
+    FEDIC,
+    SERVER,
+    FEDICOptions,
+    _Draw,
+    distillation_loss,
+    teacher_logits,
+)
 from vision.task import Classification
 
 STEPS = 3
@@ -175,3 +182,13 @@ def test_a_server_without_images_is_refused(fedic, n_classes):
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(InputError, match=next(iter(options))):
         FEDICOptions(**options)
+
+
+def test_the_tuned_copy_is_asked_in_evaluation_mode(fedic):
+    f = fedic(build="module", server_steps=0)
+    average = {n: f.state.server[n] for n in f.method.shared}
+    images = f.method.task.surrogate
+    f.method.population.train(False)
+    _, expected = f.method.outputs({n: t[None] for n, t in average.items()}, images["x"])
+    found = f.method.tuned(average, _Draw(images, generator(0)))
+    assert torch.equal(found, expected[0])

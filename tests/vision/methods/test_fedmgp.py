@@ -168,6 +168,11 @@ def test_two_rounds_are_those_of_a_plain_loop():
     data = ClientData({"x": x}, torch.tensor([2, 2]))
     client = clients[1]
     client.p |= server
+    # Keys that tell what is read under prompts from the query; else both have the same nearest.
+    with torch.no_grad():
+        apart = client.coarse(x[1, 0])[0] - client.vit(client.image(x[1, 0]))[0, 0]
+        client.p["fine.keys"] = torch.stack([apart, -apart, 0 * apart + 1])
+    f.state.clients.params["fine.keys"][1] = client.p["fine.keys"]
     for view in f.method.views:
         ((_, logits),) = predictions(f.method, f.state, data, view=view)
         for image, y_hat in zip(x[1], logits[1], strict=True):

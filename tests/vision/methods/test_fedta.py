@@ -223,6 +223,17 @@ def test_pool_and_prototypes_are_what_is_sent():
     assert report.bytes_up == 8 * floats + 2 * N_CLASSES
 
 
+def test_trainable_parameters_are_those_that_the_paper_lists_and_two_heads():
+    """The paper's numbers, with width 16 for 768, and 10 prompts of 10 tokens and 100 anchors."""
+    params = federation(FedTAOptions()).state.clients.params
+    count = {n: t[0].numel() for n, t in params.items()}
+    assert count["enhance.pool"] * 768 / WIDTH == 76_800
+    assert count["anchor.values"] * 768 / WIDTH == 76_800
+    assert (count["enhance.keys"] + count["anchor.keys"]) * 768 / WIDTH == 84_480
+    heads = (WIDTH + 1) * N_CLASSES + (2 * WIDTH + 1) * N_CLASSES
+    assert sum(count.values()) == (2 * 76_800 + 84_480) * WIDTH / 768 + heads
+
+
 def test_without_a_surrogate_set_or_fusion_pools_are_averaged(monkeypatch):
     averaged = [
         federation(FedTAOptions(**SMALL), surrogate=False),

@@ -1,0 +1,154 @@
+"""A federation of three nodes on this machine: `python -m experiments.federation_demo --out X`.
+
+Simulates a tiny city, gives each third of its cells to a node as a file of its own, starts a
+SuperLink and three SuperNodes, trains FUELS, and compares with training in one process. Whatever
+was started is stopped at the end, also on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+
+from data_prep.cube import open_cube, write_cube
+from data_prep.errors import InputError
+from data_prep.milan import prepare
+from data_prep.simulate import simulate
+from experiments.flower_keys import make_keys, make_node_key
+from experiments.flower_processes import LocalFlower
+from stforecast.config import resolve
+from stforecast.federated.coordinator import Patience
+from stforecast.flower.app_folder import write_app
+from stforecast.flower.settings import RunSettings
+from stforecast.forecaster import Forecaster
+
+NODES = ("north", "centre", "south")
+
+SETTINGS: dict[str, Any] = {
+    "service": "internet", "split": "days:7,1,2", "hidden_size": 8, "device": "cpu",
+}  # fmt: skip
+"""Of the forecast: ten days, so tiny that a round takes no time beside Flower's own."""
+
+DAYS, CELLS = 10, 9
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("federation-demo"))
+@click.option("--method", default="fuels", show_default=True, help="Method.")
+@click.option("--rounds", default=3, show_default=True, help="Rounds.")
+@click.option("--tls", is_flag=True, help="Encrypt, and let in nodes with known keys alone.")
+def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
+    """Train on three nodes of this machine, and stop them."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: stop all, then end.
+    start = time.perf_counter()
+    try:
+        about = federate(out.resolve(), method, rounds, tls)
+    except InputError as e:
+        raise click.ClickException(str(e)) from e
+    alone = in_one_process(out / "city.nc", method, rounds)
+    click.echo(f"\ntest MSE of z-scores, pooled: {about['test']['mse']:.6f} on three nodes")
+    click.echo(f"                              {alone:.6f} in one process")
+    click.echo(f"each node's models and errors: {out}/<node>.federation")
+    click.echo(f"Done in {time.perf_counter() - start:.0f} s; everything is stopped.")
+
+
+def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
+    """Make the data, do the run and return what the server writes of it.
+
+    Args:
+        out: folder; what an earlier demo left there is removed.
+        method: name of the method.
+        rounds: number of rounds.
+        tls: whether to use certificates and keys.
+    """
+    if (out / "city.nc").exists():
+        shutil.rmtree(out)
+    cubes = make_cubes(out)
+    config = resolve(method, **SETTINGS, rounds=rounds)
+    app = write_app(
+        out / "app", RunSettings(config, CELLS, Patience(start=300, answer=300), str(out))
+    )
+    keys = make_keys(out / "keys") if tls else None
+    with LocalFlower(out / "logs", keys) as flower:
+        click.echo(f"SuperLink at {flower.address}" + (" with TLS" if tls else ""))
+        for i, name in enumerate(NODES):
+            key = None
+            if tls:
+                key, public = make_node_key(out / "keys", name)
+                flower.register(public)
+            first = i * CELLS // len(NODES)
+            flower.start_node(name, {"data": str(cubes[i]), "first-client": first}, key)
+            click.echo(f"SuperNode {name}: {cubes[i].name}, clients from number {first} on")
+        run = flower.run(app)
+        click.echo(f"run {run} of {method}, {rounds} rounds:")
+        return follow(flower, run, out)
+
+
+def follow(flower: LocalFlower, run: str, out: Path, seconds: float = 900.0) -> dict[str, Any]:
+    """Show the server's log until the run is done.
+
+    Args:
+        flower: the processes.
+        run: Flower's number of the run.
+        out: the server's folder.
+        seconds: how long to wait.
+
+    Raises:
+        InputError: if the run fails or takes longer.
+    """
+    done, log, shown, look = out / "federation.json", out / "server.log", 0, 1
+    end = time.monotonic() + seconds
+    while not done.exists():
+        time.sleep(0.5)
+        shown = _show_new(log, shown)
+        look += 1
+        # To ask Flower is a process of its own each time, so that is seldom done.
+        ended = look % 60 == 0 and flower.status(run).startswith("finished")
+        if time.monotonic() > end or (ended and not done.exists()):
+            raise InputError(f"the run failed or takes too long; see {log} and {flower.folder}")
+    _show_new(log, shown)
+    about: dict[str, Any] = json.loads(done.read_text())
+    return about
+
+
+def _show_new(log: Path, shown: int) -> int:
+    """Echo the lines that came since; returns how far."""
+    text = log.read_text() if log.exists() else ""
+    whole = text.rfind("\n") + 1
+    for line in text[shown:whole].splitlines():
+        click.echo(f"  {line}")
+    return max(shown, whole)
+
+
+def make_cubes(out: Path) -> list[Path]:
+    """A simulated city and its thirds, one file a node."""
+    raw, whole = out / "raw", out / "city.nc"
+    simulate(raw, cells=CELLS, days=DAYS, seed=1)
+    prepare(raw, whole)
+    shutil.rmtree(raw)
+    paths = []
+    with open_cube(whole) as cube:
+        for i, name in enumerate(NODES):
+            share = slice(i * CELLS // len(NODES), (i + 1) * CELLS // len(NODES))
+            paths.append(write_cube(cube.isel(cell=share).load(), out / f"{name}.nc"))
+    return paths
+
+
+def in_one_process(cube: Path, method: str, rounds: int) -> float:
+    """The same test error without a network."""
+    forecaster = Forecaster(method, **SETTINGS, rounds=rounds).fit(cube)
+    table: pd.DataFrame = forecaster.evaluate().query(
+        "client == 'all' and horizon == 'all' and metric == 'mse' and split == 'test'"
+    )
+    return float(table.loc[table["selection"] == "best", "value"].iloc[0])
+
+
+if __name__ == "__main__":
+    demo()

@@ -1,0 +1,237 @@
+"""Flower's processes on this machine: a SuperLink, SuperNodes and runs, all stopped at the end.
+
+Every process has a group of its own, so whatever it starts is stopped with it. Nothing leaves the
+machine: all addresses are 127.0.0.1, telemetry is off, and Flower's home is a folder given here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from data_prep.errors import InputError
+from experiments.flower_keys import Keys
+
+HOST = "127.0.0.1"
+
+CONNECTION = "here"
+"""Name of the SuperLink in Flower's configuration."""
+
+GRACE = 5.0
+"""Seconds that a process has to end by itself."""
+
+
+class LocalFlower:
+    """A SuperLink with SuperNodes: a context, at whose end everything is stopped.
+
+    Args:
+        folder: for logs and Flower's home.
+        keys: certificates and keys for TLS and node authentication; None is neither.
+
+    Raises:
+        InputError: if Flower is not installed here, or the SuperLink does not start.
+    """
+
+    def __init__(self, folder: Path, keys: Keys | None = None) -> None:
+        self.folder, self.keys = folder.resolve(), keys
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[IO[bytes]] = []
+        self.address = f"{HOST}:{free_port()}"
+        self.home = self.folder / "flower-home"
+
+    def __enter__(self) -> LocalFlower:
+        """Start the SuperLink."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        trust = {"root-certificates": str(self.keys.authority)} if self.keys else {"insecure": True}
+        lines = [f"{k} = {json.dumps(v)}" for k, v in ({"address": self.address} | trust).items()]
+        table = [f'[superlink]\ndefault = "{CONNECTION}"\n', f"[superlink.{CONNECTION}]", *lines]
+        (self.home / "config.toml").write_text("\n".join(table) + "\n")
+        host, port = self.address.split(":")
+        tls = (
+            [
+                f"--ssl-certfile={self.keys.certificate}",
+                f"--ssl-keyfile={self.keys.private}",
+                f"--ssl-ca-certfile={self.keys.authority}",
+                "--enable-supernode-auth",
+            ]
+            if self.keys
+            else ["--insecure"]
+        )
+        try:
+            self.start(
+                "superlink", "flower-superlink", "--host", host, "--port", port,
+                "--disable-runtime-dependency-installation", *tls,
+            )  # fmt: skip
+            self._wait_for_port(int(port), "superlink")
+        except BaseException:
+            self.stop_all()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop everything."""
+        self.stop_all()
+
+    def start(self, name: str, program: str, *args: object) -> None:
+        """Start a process that writes to `NAME.log`.
+
+        Args:
+            name: what to call it.
+            program: beside this Python, or on the path.
+            *args: its arguments.
+        """
+        log = (self.folder / f"{name}.log").open("ab")
+        self._logs.append(log)
+        self.running[name] = subprocess.Popen(
+            [find_program(program), *map(str, args)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            start_new_session=True,
+        )
+
+    def start_node(self, name: str, config: Mapping[str, Any], key: Path | None = None) -> None:
+        """Start a SuperNode.
+
+        Args:
+            name: what to call it.
+            config: the node's configuration.
+            key: its private key, with authentication.
+        """
+        words = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+        trust = [f"--root-certificates={self.keys.authority}"] if self.keys else ["--insecure"]
+        trust += [f"--auth-supernode-private-key={key}"] if key else []
+        self.start(
+            name, "flower-supernode", "--superlink", self.address, "--host", HOST, "--port",
+            free_port(), "--node-config", words, *trust,
+        )  # fmt: skip
+
+    def register(self, public_key: Path) -> None:
+        """Let a node in, by its public key.
+
+        Raises:
+            InputError: with what Flower says, if it does not.
+        """
+        self.flwr("supernode", "register", public_key, CONNECTION)
+
+    def run(self, app: Path) -> str:
+        """Start a run; returns its number.
+
+        Args:
+            app: folder of the app.
+
+        Raises:
+            InputError: with what Flower says, if it does not start.
+        """
+        answer = self.flwr("run", app, CONNECTION, "--format", "json")
+        return str(json.loads(answer[answer.index("{") :])["run-id"])
+
+    def status(self, run: str) -> str:
+        """How the run stands: `running`, `finished:completed`, ….
+
+        Args:
+            run: what `run` returned.
+        """
+        answer = self.flwr("list", CONNECTION, "--run-id", run, "--format", "json")
+        return str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
+
+    def flwr(self, *args: object) -> str:
+        """What Flower's own command answers.
+
+        Raises:
+            InputError: with what it says, if it fails.
+        """
+        done = subprocess.run(
+            [find_program("flwr"), *map(str, args)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise InputError(f"flwr {args[0]} failed: {' '.join(done.stdout.split())[-500:]}")
+        return done.stdout
+
+    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """End a process and all that it started."""
+        process = self.running.pop(name)
+        _signal_group(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        _signal_group(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def stop_all(self) -> None:
+        """End everything, the SuperLink last."""
+        for name in sorted(self.running, key=lambda name: name == "superlink"):
+            self.stop(name)
+        for log in self._logs:
+            log.close()
+        self._logs.clear()
+
+    def environment(self) -> dict[str, str]:
+        """What the processes see: no telemetry, this Python's programs first."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        return {
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": os.pathsep.join(filter(None, map(str, sys.path))),
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def _wait_for_port(self, port: int, name: str, seconds: float = 120.0) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.running[name].poll() is None:
+            with socket.socket() as s:
+                if s.connect_ex((HOST, port)) == 0:
+                    return
+            time.sleep(0.2)
+        tail = (self.folder / f"{name}.log").read_text(errors="replace").split()[-60:]
+        raise InputError(f"{name} did not start: {' '.join(tail)}")
+
+
+def find_program(name: str) -> str:
+    """A program beside this Python, or on the path.
+
+    Raises:
+        InputError: if there is none.
+    """
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise InputError(f"no {name} here; install the extra: pip install 'stforecast[flower]'")
+    return found
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as s:
+        s.bind((HOST, 0))
+        return int(s.getsockname()[1])
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)

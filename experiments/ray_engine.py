@@ -1,0 +1,171 @@
+"""Many machines, by Ray (extra `ray`): a task for each raw file, or for each run of a benchmark.
+
+What is done is what is done without it: a raw day is summed into the folder where
+`data_prep.telecom_italia.day_store` looks for it, a run of a benchmark writes its run folder, and
+the ordinary code goes on from there. So the machines need one file system with the same paths, and
+the results are equal. A task whose worker is lost is done again, elsewhere.
+
+Without an address (Ray's own `RAY_ADDRESS`) Ray is started on this machine and stopped at the end.
+Ray pickles what it moves between its own processes; nothing of it comes from files of data.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from data_prep.errors import InputError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRIES = 3
+"""How often a task is done again whose worker was lost."""
+
+
+@contextmanager
+def cluster(n_cpus: int | None = None) -> Iterator[Any]:
+    """Ray, connected; what was started here is stopped at the end.
+
+    Args:
+        n_cpus: cores to use where Ray is started here; by default all.
+
+    Raises:
+        InputError: if Ray is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as e:
+        raise InputError("no ray here; install the extra: pip install 'stforecast[ray]'") from e
+    ours = not ray.is_initialized()
+    if ours:
+        where: dict[str, Any] = (
+            {} if "RAY_ADDRESS" in os.environ else {"num_cpus": n_cpus, "include_dashboard": False}
+        )
+        ray.init(log_to_driver=False, logging_level=logging.WARNING, **where)
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def each(
+    do: Callable[[T], None], items: Sequence[T], title: str, *, progress: bool = False
+) -> dict[int, str]:
+    """Do something with each item, one task each.
+
+    A task that raises does not stop the others, and is not done again.
+
+    Args:
+        do: a function of a module; what it gives is dropped.
+        items: what to do it with.
+        title: for the progress bar.
+        progress: whether to show it.
+
+    Returns:
+        Position of each item that failed to its error's one line.
+    """
+    failures: dict[int, str] = {}
+    with cluster() as ray:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_quietly)
+        waiting = {task.remote(do, item): i for i, item in enumerate(items)}
+        with tqdm(total=len(items), desc=title, disable=not progress) as bar:
+            while waiting:
+                (done,), _ = ray.wait(list(waiting), num_returns=1)
+                i = waiting.pop(done)
+                bar.update()
+                try:
+                    if problem := ray.get(done):
+                        failures[i] = problem
+                except ray.exceptions.RayError as e:
+                    failures[i] = f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
+    return failures
+
+
+def _quietly(do: Callable[[T], None], item: T) -> str:
+    """Do it; an error's one line, or nothing. One core is one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        do(item)
+    except Exception as e:
+        return str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"
+    return ""
+
+
+def sum_days(name: str, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> None:
+    """Sum a Telecom Italia set's raw days into their folder, so that `prepare` finds them there.
+
+    What cannot be read is left to `prepare`, which says it in its own words.
+
+    Args:
+        name: `milan` or `trentino`.
+        raw: folder of the daily files.
+        out: the cube that will be written.
+        progress: whether to show a progress bar.
+        **options: those of `prepare`.
+
+    Raises:
+        InputError: if the data set has no raw days, or the folder or an option does not fit.
+    """
+    store, days = _days(name, raw, out, options)
+    items = [(store, day) for day in days]
+    for i, problem in each(_sum_day, items, f"{name}: days", progress=progress).items():
+        log.warning("%s: %s", days[i].path.name, problem)
+
+
+def _days(name: str, raw: Path, out: Path, options: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """The store of summed days and the raw days, as `TelecomItalia.prepare` finds them."""
+    import numpy as np
+
+    from data_prep.cube import check_target
+    from data_prep.registry import find_data_set
+    from data_prep.telecom_italia.day_store import DayStore
+    from data_prep.telecom_italia.grid import read_grid
+    from data_prep.telecom_italia.raw_folder import find_days
+    from data_prep.telecom_italia.release import TelecomItalia, intervals_per_step
+
+    release = getattr(find_data_set(name).prepare, "__self__", None)
+    if not isinstance(release, TelecomItalia):
+        raise InputError(f"{name} is one file, so there is nothing to spread; leave out --engine")
+    check_target(out)
+    grid = options.get("grid")
+    known = read_grid(grid).cells if grid else np.arange(1, release.max_cell + 1)
+    store = DayStore(out, intervals_per_step(options.get("step", "1h")))
+    return store, find_days(raw, release.prefix, known, release.time_zone)
+
+
+def _sum_day(item: tuple[Any, Any]) -> None:
+    store, day = item
+    store.day(day)
+
+
+def do_runs(jobs: Sequence[Any], title: str, *, progress: bool = False) -> None:
+    """Do every run of a benchmark that is not finished, one task each.
+
+    Failures are left to `experiments.jobs.do_jobs`, which comes after: it finds what is finished,
+    tries again what is not and notes what fails.
+
+    Args:
+        jobs: see `experiments.jobs.Job`.
+        title: of the benchmark, for the progress bar.
+        progress: whether to show it.
+    """
+    todo = [job for job in jobs if job.finished() is None]
+    for i, problem in each(_do_run, todo, title, progress=progress).items():
+        log.warning("%s: %s; it is tried again here", todo[i].name, problem)
+
+
+def _do_run(job: Any) -> None:
+    if job.finished() is None:
+        job.run(progress=False)

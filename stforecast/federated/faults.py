@@ -1,0 +1,63 @@
+"""Clients that fail in a round: their tensors are not finite, or their local update raises.
+
+Such a client is left out of the round: it sends nothing, its state stays what it was before the
+round, so that it may do better in the next one, and nobody else's numbers change by more than its
+absence. What is everyone's fault passes: bad settings, and memory that is too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+
+DIVERGED = "its values are not finite"
+
+NOT_THE_CLIENTS = (InputError, MemoryError, torch.OutOfMemoryError)
+"""Errors that no single client is to blame for."""
+
+
+def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
+    """Which clients hold neither NaN nor infinity.
+
+    Args:
+        groups: named tensors `(clients, …)`.
+        n: number of clients.
+
+    Returns:
+        `(clients,)` whether all values of a client are finite, on the CPU.
+
+    Example:
+        >>> uploads = {"w": torch.tensor([[1.0, 2.0], [1.0, torch.nan]])}
+        >>> sound_clients(uploads, n=2)
+        tensor([ True, False])
+    """
+    sound = torch.ones(n, dtype=torch.bool)
+    for t in (t.detach().reshape(n, -1) for group in groups for t in group.values()):
+        if t.is_floating_point() and not t.sum(1).isfinite().all():  # Of all, and fast: a sum.
+            sound &= t.isfinite().all(1).cpu()
+    return sound
+
+
+def told(failed: Mapping[int, str]) -> str:
+    """Failures in words, by reason.
+
+    Example:
+        >>> told({0: "too late", 3: DIVERGED, 4: DIVERGED})
+        'client 0 (too late), clients 3, 4 (its values are not finite)'
+    """
+    by_reason: dict[str, list[int]] = {}
+    for client, reason in sorted(failed.items()):
+        by_reason.setdefault(reason, []).append(client)
+    return ", ".join(
+        f"client{'s' if len(ids) > 1 else ''} {_few(ids)} ({reason})"
+        for reason, ids in by_reason.items()
+    )
+
+
+def _few(ids: list[int], most: int = 5) -> str:
+    more = [f"and {len(ids) - most} more"] if len(ids) > most else []
+    return ", ".join([*map(str, ids[:most]), *more])

@@ -1,0 +1,148 @@
+"""The two ends of a Flower app: what runs on the SuperLink's side and what on a SuperNode's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from data_prep.cube import atomic_path
+from stforecast.federated.coordinator import Coordinator
+from stforecast.federated.letters import Letter
+from stforecast.federated.rounds import RoundReport
+from stforecast.federated.run_folder import write_csv
+from stforecast.fitted import build_method
+from stforecast.flower.node import Node
+from stforecast.flower.settings import RunSettings
+from stforecast.flower.wire import GridLink, pack, unpack
+
+log = logging.getLogger(__name__)
+
+
+def make_client_app() -> Any:
+    """Flower's `ClientApp` of a node."""
+    from flwr.app import Message
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.train()
+    def answer(message: Any, context: Any) -> Any:
+        _tell()
+        run = RunSettings.from_run_config(context.run_config)
+        node = Node(run, context.node_config, context.run_id)
+        letter = node.answer(unpack(message.content))
+        return Message(pack(letter), reply_to=message)
+
+    return app
+
+
+def make_server_app() -> Any:
+    """Flower's `ServerApp`: the rounds."""
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Any, context: Any) -> None:
+        _tell()
+        serve(GridLink(grid), RunSettings.from_run_config(context.run_config))
+
+    return app
+
+
+def serve(link: Any, run: RunSettings) -> dict[str, Any]:
+    """Do the run; write `server.log` on the way, then `rounds.csv` and, last, `federation.json`.
+
+    Args:
+        link: to the nodes.
+        run: what the run's configuration says.
+
+    Returns:
+        The contents of `federation.json`.
+
+    Raises:
+        InputError: if the clients do not come, or no node answers any more.
+    """
+    config, out = run.config, Path(run.out)
+    method = build_method(config)
+    coordinator = Coordinator(
+        method,
+        link,
+        run.n_clients,
+        seed=config.run.seed,
+        uplink=config.uplink,
+        patience=run.patience,
+    )
+    with logged(out / "server.log"):
+        last_words = coordinator.run(_log_round)
+    rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.reports])
+    write_csv(rounds, out / "rounds.csv")
+    about = {
+        "settings": config.flat(),
+        "clients": run.n_clients,
+        "best_round": coordinator.best_round,
+        "nodes": len(last_words),
+        "models": sum(bool(letter.about.get("model")) for letter in last_words.values()),
+        "test": pooled_errors(last_words),
+    }
+    with atomic_path(out / "federation.json") as part:
+        part.write_text(json.dumps(about, indent=2) + "\n")
+    log.info("test errors of all nodes: %s", about["test"])
+    return about
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Within the context, write what this package tells to a file too, and an error's one line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    package = logging.getLogger("stforecast")
+    package.addHandler(handler)
+    try:
+        yield
+    except Exception as e:
+        log.error("the run ends: %s", e)
+        raise
+    finally:
+        package.removeHandler(handler)
+        handler.close()
+
+
+def pooled_errors(last_words: Mapping[int, Letter]) -> dict[str, float]:
+    """Test MSE and MAE over all nodes' targets; a node that tells no numbers is left out."""
+    sums: dict[str, list[tuple[float, int]]] = {}
+    for node, letter in last_words.items():
+        try:
+            n, errors = int(letter.about["targets"]), letter.about["errors"]
+            of_node = {name: float(errors[name]) for name in ("mse", "mae")}
+        except (KeyError, TypeError, ValueError) as e:
+            log.warning("node %d tells no errors (%r)", node, e)
+            continue
+        for name, value in of_node.items():
+            sums.setdefault(name, []).append((value, n))
+    return {
+        name: math.fsum(v * n for v, n in values) / max(1, sum(n for _, n in values))
+        for name, values in sums.items()
+    }
+
+
+def _log_round(report: RoundReport) -> None:
+    log.info(
+        "round %d: %d clients, training loss %.4f, validation loss %.4f, %d bytes down, %d up, "
+        "%.1f s", report.round, report.participants, report.train_loss, report.validation_loss,
+        report.bytes_down, report.bytes_up, report.seconds,
+    )  # fmt: skip
+
+
+def _tell() -> None:
+    """Let Flower's processes show what this package logs."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("stforecast").setLevel(logging.INFO)

@@ -1,0 +1,175 @@
+"""A SuperNode's side: one cube of its own, its cells as clients, payloads in and out.
+
+The node's owner says, in the node's configuration, where its data are and which clients of the
+federation they are; nothing that comes from the server can change that:
+
+    data            path of the cube
+    first-client    number of its first cell in the whole federation, from 0
+    out             folder for the clients' state and results; by default beside the cube
+
+At the end the folder holds `metrics.csv`, the errors of this node's clients, and `model/`, which
+`Forecaster.load` reads: the forecaster of this node's cells, in need of no server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_prep.errors import InputError
+from stforecast.config import Config, resolve, sections
+from stforecast.evaluation import Evaluation
+from stforecast.federated.host import Host
+from stforecast.federated.letters import Letter
+from stforecast.federated.method import Method
+from stforecast.federated.run_folder import write_csv
+from stforecast.federated.settings import flatten
+from stforecast.federated.shard import Shard
+from stforecast.federated.state import Clients, State
+from stforecast.fitted import FittedMethod, build_method, federate
+from stforecast.flower.settings import RunSettings
+from stforecast.model_files import write_model
+from stforecast.scaling import fit_scaler
+from stforecast.series import as_series
+from stforecast.splits import make_split
+from stforecast.windows import target_windows
+
+ALONE = "solo"
+"""The method of a node's model once the server is gone."""
+
+
+class Node:
+    """Answers the server's letters with the clients of one cube.
+
+    Args:
+        run: what the run's configuration says.
+        node_config: what the node's owner says; see above.
+        run_id: Flower's number of the run.
+
+    Raises:
+        InputError: if the configuration or the data cannot be used.
+    """
+
+    def __init__(self, run: RunSettings, node_config: Mapping[str, Any], run_id: int) -> None:
+        place = _place(node_config, run_id)
+        config, self.folder = run.config, place.out
+        series = as_series(place.data, config.data.service)
+        calendar, n_steps = series.calendar, len(series.values)
+        times = calendar.local_times(np.arange(n_steps))
+        split = make_split(config.data.split, n_steps, calendar.step, config.window, times)
+        scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
+        self.evaluation = Evaluation(config, series, split, scaler)
+        parts = (split.train, split.validation)
+        z = scaler.transform(series.values)
+        here = federate(config, build_method(config), z, parts, calendar, series.locations)
+        shard = Shard(
+            here.method,
+            here.train,
+            here.validation,
+            first=place.first,
+            n_clients=run.n_clients,
+            seed=config.run.seed,
+            uplink=config.uplink,
+            device=here.device,
+        )
+        self.host = Host(shard, place.out / "checkpoints", {"settings": config.flat()})
+
+    def answer(self, letter: Letter) -> Letter:
+        """What the node says to a letter.
+
+        Raises:
+            InputError: for a task that it does not know.
+        """
+        task = letter.about.get("task")
+        if task == "join":
+            return self.host.join()
+        if task == "round":
+            return self.host.round(letter)
+        if task == "finish":
+            return self._finish(letter)
+        raise InputError(f"the server asks for {task!r}; it may be of another version")
+
+    def _finish(self, letter: Letter) -> Letter:
+        """Judge and save the models; the server learns the mean errors, not whose they are."""
+        config, method = self.evaluation.config, self.host.shard.method
+        states = self.host.finish(letter)
+        view = method.views[0]
+        fitted = {name: FittedMethod(config, method, s, view) for name, s in states.items()}
+        table = self.evaluation.table(fitted)
+        write_csv(table, self.folder / "metrics.csv")
+        chosen = states[config.run.select]
+        saved = _keeps_alone(method)
+        if saved:
+            self._save(chosen)
+        pooled = table[
+            (table["client"] == "all")
+            & (table["horizon"] == "all")
+            & (table["split"] == "test")
+            & (table["selection"] == config.run.select)
+        ]
+        errors = {m: float(v) for m, v in zip(pooled["metric"], pooled["value"], strict=True)}
+        series, split, scaler = (
+            self.evaluation.series, self.evaluation.split, self.evaluation.scaler
+        )  # fmt: skip
+        z = scaler.transform(series.values)
+        _, known = target_windows(z, split.test, config.window)
+        return Letter({"errors": errors, "targets": int(known.sum()), "model": saved})
+
+    def _save(self, state: State) -> None:
+        """The clients' models with what the server last sent, as a forecaster of its own."""
+        evaluation = self.evaluation
+        series, config = evaluation.series, alone(evaluation.config)
+        method = build_method(config)
+        whole = {**state.clients.params, **state.clients.buffers, **state.server}
+        clients = Clients(
+            params={name: whole[name] for name in method.population.parameters(1)},
+            buffers={name: whole[name] for name in method.population.buffers(1)},
+            moments={},
+            sizes=state.clients.sizes,
+        )
+        fitted = FittedMethod(config, method, State(clients, {}, state.round, state.seed))
+        scaler = {f"scaler/{name}": a for name, a in evaluation.scaler.state().items()}
+        about = {
+            "settings": config.flat(),
+            "service": series.service,
+            "units": series.units,
+            "step": str(series.calendar.step),
+            "cells": series.cells.tolist(),
+            "round": state.round,
+        }
+        write_model(self.folder / "model", about, {**fitted.arrays(), **scaler})
+
+
+class _Place(NamedTuple):
+    data: Path
+    first: int
+    out: Path
+
+
+def _place(node_config: Mapping[str, Any], run_id: int) -> _Place:
+    try:
+        data, first = Path(str(node_config["data"])), int(node_config["first-client"])
+    except (KeyError, ValueError) as e:
+        raise InputError(
+            f"the node's configuration has no usable {e}; start the node with "
+            "--node-config 'data=\"CUBE.nc\" first-client=0'"
+        ) from e
+    if not data.is_file():
+        raise InputError(f"{data}: no such file; give the path of this node's cube as data")
+    out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
+    return _Place(data, first, out / f"run-{run_id}")
+
+
+def _keeps_alone(method: Method) -> bool:
+    """Whether what the server sent can simply be put into the clients' models."""
+    return type(method).predict is Method.predict and not method.personalises
+
+
+def alone(config: Config) -> Config:
+    """The settings of a node's model once the server is gone: those that are not the method's."""
+    types = sections(ALONE, config.run.model)
+    parts = [getattr(config, name) for name in types if name != "method_options"]
+    return resolve(ALONE, **flatten(*parts))

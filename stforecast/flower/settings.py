@@ -1,0 +1,82 @@
+"""What a federation of nodes is told at its start, and which settings can be meant there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from data_prep.errors import InputError
+from stforecast.config import Config, resolve
+from stforecast.federated.coordinator import Patience
+from stforecast.federated.method import find_method
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the run's configuration says, the same for the server and all nodes.
+
+    Attributes:
+        config: settings of the forecast.
+        n_clients: cells of all nodes together.
+        patience: how long the server waits.
+        out: folder on the server for what it has to tell.
+    """
+
+    config: Config
+    n_clients: int
+    patience: Patience
+    out: str
+
+    def as_run_config(self) -> dict[str, Any]:
+        """Flat, as Flower's run configuration has it."""
+        return {
+            "settings": json.dumps(self.config.flat()),
+            "clients": self.n_clients,
+            "start": float(self.patience.start),
+            "answer": float(self.patience.answer),
+            "enough": self.patience.enough,
+            "out": self.out,
+        }
+
+    @classmethod
+    def from_run_config(cls, values: Mapping[str, Any]) -> RunSettings:
+        """What `as_run_config` gave.
+
+        Raises:
+            InputError: naming what is missing or does not fit.
+        """
+        try:
+            settings = json.loads(values["settings"])
+            patience = Patience(
+                start=float(values["start"]),
+                answer=float(values["answer"]),
+                enough=int(values["enough"]),
+            )
+            n_clients, out = int(values["clients"]), str(values["out"])
+            config = resolve(**settings)
+        except (KeyError, TypeError, ValueError) as e:
+            raise InputError(f"the run's configuration cannot be used ({e!r}); make it anew") from e
+        check_config(config)
+        if n_clients < 1:
+            raise InputError(f"clients is {n_clients}; a federation has at least one")
+        return cls(config, n_clients, patience, out)
+
+
+def check_config(config: Config) -> None:
+    """Refuse what needs data that no node may see, or more than rounds.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    if not config.federated or find_method(config.method).pooled:
+        raise InputError(f"{config.method} does not train in rounds of clients; no node can do it")
+    if config.data.scale != "cell":
+        raise InputError(
+            f"scale is {config.data.scale!r}: no node knows the others' values; take scale 'cell'"
+        )
+    if config.rolling.refit != "never" or config.interval.intervals != "none":
+        raise InputError("nodes neither refit nor calibrate intervals; leave both out")
+    if config.uplink.delta_coding:
+        raise InputError("an upload may get lost between nodes: no delta_coding there")

@@ -1,0 +1,119 @@
+"""Work spread over Ray's workers: the same results, and lost workers are made good."""
+
+import os
+import signal
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.errors import InputError
+from data_prep.milan import prepare
+from data_prep.simulate import simulate
+from data_prep.telecom_italia import day_store
+from experiments import ray_engine
+from experiments.bench import run_grid
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray", reason="needs the extra ray: pip install 'stforecast[ray]'")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    simulate(folder, cells=4, days=3, seed=1)
+    return folder
+
+
+def test_ray_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"no ray here; install the extra"):
+        ray_engine.each(print, [1], "nothing")
+
+
+def test_a_data_set_of_one_file_has_nothing_to_spread(tmp_path):
+    with pytest.raises(InputError, match="metr-la is one file"):
+        ray_engine.sum_days("metr-la", tmp_path, tmp_path / "cube.nc")
+
+
+def test_days_are_summed_where_prepare_finds_them(ray, raw, tmp_path, monkeypatch):
+    alone = prepare(raw, tmp_path / "alone.nc", step="30min")
+    out = tmp_path / "spread.nc"
+    ray_engine.sum_days("milan", raw, out, step="30min")
+    assert len(list((tmp_path / ".spread.nc.days").glob("*.npz"))) == 3
+
+    def unread(*args):
+        raise AssertionError("a day was read again")
+
+    monkeypatch.setattr(day_store, "read_day", unread)
+    assert prepare(raw, out, step="30min").read_bytes() == alone.read_bytes()
+
+
+def test_a_damaged_day_is_left_to_prepare(ray, raw, tmp_path, caplog):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for path in raw.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    day = min(folder.glob("sms-*.txt"))
+    day.write_text("this is no record\n" + day.read_text())
+    ray_engine.sum_days("milan", folder, tmp_path / "cube.nc")
+    assert day.name in caplog.text
+    assert len(list((tmp_path / ".cube.nc.days").glob("*.npz"))) == 2
+    with pytest.raises(InputError, match="line 1"):
+        prepare(folder, tmp_path / "cube.nc")
+
+
+def test_a_lost_workers_task_is_done_again(ray, tmp_path):
+    def fragile(path):
+        """Writes a file; the worker of the second one is killed the first time."""
+        tries = len(list(path.parent.glob(f"{path.name}-*")))
+        (path.parent / f"{path.name}-{tries}").touch()
+        if path.name == "b" and not tries:
+            os.kill(os.getpid(), signal.SIGKILL)
+        path.write_text(path.name)
+
+    paths = [tmp_path / name for name in "abc"]
+    assert ray_engine.each(fragile, paths, "files") == {}
+    assert [path.read_text() for path in paths] == ["a", "b", "c"]
+    assert len(list(tmp_path.glob("b-*"))) == 2
+
+
+def test_failures_are_told_by_position_and_do_not_stop_others(ray):
+    def odd(n):
+        if n == 1:
+            raise InputError("one is odd")
+        if n == 3:
+            raise KeyError("three")
+
+    assert ray_engine.each(odd, [0, 1, 2, 3], "numbers") == {1: "one is odd", 3: "KeyError: 'three'"}
+
+
+def test_a_benchmarks_runs_equal_those_of_one_process(ray, write, tmp_path, monkeypatch):
+    grid = write('["ridge", "solo"]', 'services = ["sms"]\nseeds = [1, 2]')
+    alone = run_grid(grid, tmp_path / "alone")
+    spread = run_grid(grid, tmp_path / "spread", engine="ray")
+    assert not spread.failures
+    for run, other in zip(alone.runs, spread.runs, strict=True):
+        pd.testing.assert_frame_equal(run.metrics(), other.metrics())
+        np.testing.assert_array_equal(run.forecasts()["y_hat"], other.forecasts()["y_hat"])
+
+
+def test_only_what_is_not_finished_is_done(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        ray_engine, "each", lambda do, items, *_, **__: asked.extend(items) or {1: "bad luck"}
+    )
+    jobs = [
+        types.SimpleNamespace(name=name, finished=lambda done=done: done)
+        for name, done in [("a", None), ("b", "run"), ("c", None)]
+    ]
+    ray_engine.do_runs(jobs, "runs")
+    assert [job.name for job in asked] == ["a", "c"]

@@ -1,0 +1,254 @@
+"""A federation of nodes does what the in-process executor does, and goes on when nodes do not."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+import stforecast.methods  # noqa: F401  makes the forecasting methods known
+from data_prep.errors import InputError
+from stforecast.federated.coordinator import Coordinator
+from stforecast.federated.letters import Letter
+from stforecast.federated.method import methods
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uplink import Uplink
+from stforecast.methods.fuels import Fuels
+
+METHODS = {n: m for n, m in methods("stforecast").items() if not m.pooled}
+SIZES, SHARES = (8, 12, 8, 12, 8), (2, 1, 2)
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def assert_equal_rounds(reports, expected, *, bytes_too=True):
+    names = ["round", "train_loss", "train_task_loss", "validation_loss", "participants"]
+    names += ["bytes_up", "bytes_down"] if bytes_too else []
+    for report, other in zip(reports, expected, strict=True):
+        for name in names:
+            found, wanted = getattr(report, name), getattr(other, name)
+            assert found == pytest.approx(wanted, rel=1e-4, nan_ok=True), (name, report)
+
+
+def assert_equal_clients(hosts, state):
+    for make in hosts.values():
+        host = make()
+        rows = slice(host.shard.first, host.shard.first + len(host.shard))
+        own = host.shard.state.clients.flat()
+        for name, t in state.clients.flat().items():
+            close(own[name], t[rows])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_numbers_are_those_of_one_process(name, federate, split):
+    federation = federate(METHODS[name], (12,) * 5, rounds=3)
+    coordinator, link = split(federation, SHARES)
+    coordinator.run()
+    federation.run()
+    assert_equal_rounds(coordinator.reports, federation.reports)
+    assert coordinator.best_round == federation.best.round
+    close(coordinator.server, federation.state.server)
+    assert_equal_clients(link.hosts, federation.state)
+
+
+@pytest.mark.parametrize("method", [FedAvg, Fuels])
+def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
+    federation = federate(method, SIZES, rounds=6, lr=1.0)
+    coordinator, link = split(federation, SHARES)
+    coordinator.run()
+    federation.run()
+    assert 1 <= federation.best.round < 6
+    for make in link.hosts.values():
+        host = make()
+        assert host.best.round == federation.best.round
+        rows = slice(host.shard.first, host.shard.first + len(host.shard))
+        for name, t in federation.best.clients.params.items():
+            close(host.best.clients.params[name], t[rows])
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (FedAvg, {"participation": 0.4, "rounds": 4}),
+        (Fuels, {"participation": 0.6, "rounds": 4}),
+        (FedAvg, {"schedule": "cosine", "optimizer": "sgd", "momentum": 0.9}),
+        (FedAvg, {"shuffle": True, "drop_last": False}),
+    ],
+)
+def test_settings_mean_the_same(method, settings, federate, split):
+    federation = federate(method, SIZES, **settings)
+    coordinator, link = split(federation, SHARES)
+    coordinator.run()
+    federation.run()
+    # Nodes whose clients are not drawn are sent the model all the same: they judge it.
+    assert_equal_rounds(coordinator.reports, federation.reports, bytes_too=False)
+    assert_equal_clients(link.hosts, federation.state)
+
+
+@pytest.mark.parametrize(
+    "uplink", [Uplink(bits=8), Uplink(bits=4), Uplink(noise="gaussian", noise_std=0.01, clip=1.0)]
+)
+def test_uploads_are_encoded_on_the_node(uplink, federate, split):
+    federation = federate(Fuels, SIZES)
+    federation.uplink = uplink
+    coordinator, _ = split(federation, SHARES)
+    coordinator.run()
+    federation.run()
+    assert_equal_rounds(coordinator.reports, federation.reports)
+
+
+def test_delta_coding_is_refused(federate, split):
+    federation = federate(Fuels)
+    federation.uplink = Uplink(delta_coding=True)
+    with pytest.raises(InputError, match="no delta_coding"):
+        split(federation, (3,))
+
+
+def test_batch_norm_and_one_node_only(federate, split, module):
+    federation = federate(FedAvg, SIZES, build=module)
+    coordinator, link = split(federation, (5,))
+    coordinator.run()
+    federation.run()
+    assert_equal_rounds(coordinator.reports, federation.reports)
+    assert_equal_clients(link.hosts, federation.state)
+
+
+@pytest.mark.parametrize("method", [FedAvg, Fuels])
+def test_only_payloads_cross(method, federate, split):
+    federation = federate(method, (12,) * 5, rounds=2)
+    samples = torch.cat(
+        [t.flatten() for d in (federation.train, federation.validation)
+         for name, t in d.tensors.items() if name in ("x", "x_next", "y")]
+    )  # fmt: skip
+    samples = samples[samples.isfinite()].unique()
+    coordinator, link = split(federation, SHARES)
+    coordinator.run()
+    names = {"prototypes"} if method is Fuels else set(federation.method.population.names)
+    down = {"positive", "negative"} if method is Fuels else names
+    crossed = 0
+    for letter in link.letters:
+        assert set(letter.payload) <= names | down
+        for t in letter.payload.values():
+            crossed += t.numel()
+            assert not torch.isin(t, samples).any()
+        numbers = [v for v in letter.about.values() if isinstance(v, float)]
+        assert not torch.isin(torch.tensor(numbers), samples).any()
+        assert set(letter.about) <= {
+            "task", "clients", "round", "train", "best",
+            "first", "sizes", "ids", "score", "loss", "task_loss", "like",
+        }  # fmt: skip
+    assert crossed > 0
+
+
+def test_a_method_that_would_send_samples_is_stopped(federate, split):
+    class Careless(FedAvg):
+        name = ""
+
+        def upload(self, cohort):
+            return {"x": cohort.data.tensors["x"]}
+
+    _, link = split(federate(Careless), (3,))
+    host = link.hosts[0]()
+    payload = {name: t.expand(3, *t.shape) for name, t in _initial(host).items()}
+    with pytest.raises(ValueError, match="would send a client's samples as 'x'"):
+        host.round(Letter({"round": 0, "train": [0, 1, 2], "best": None}, payload))
+
+
+def _initial(host):
+    return {name: t[0] for name, t in host.shard.method.population.initial().items()}
+
+
+@pytest.mark.parametrize("method", [FedAvg, Fuels])
+def test_a_node_that_is_lost_leaves_the_rest_going(method, federate, split, told):
+    federation = federate(method, SIZES, rounds=4)
+    coordinator, link = split(federation, SHARES)
+    link.absent = lambda node, round: node == 1 and round >= 2
+    coordinator.run()
+    assert [r.participants - r.failed for r in coordinator.reports] == [5, 5, 4, 4]
+    assert "round 3: lost node 1 (clients 2 to 2)" in told()
+    assert all(math.isfinite(r.validation_loss) for r in coordinator.reports)
+
+
+@pytest.mark.parametrize("method", [FedAvg, Fuels])
+def test_a_silent_node_is_left_out_of_a_round_and_comes_back(method, federate, split, told):
+    federation = federate(method, SIZES, rounds=4)
+    coordinator, link = split(federation, SHARES)
+    silent = lambda node, round, answer: "no answer" if (node, round) == (0, 1) else answer  # noqa: E731
+    link.spoil = silent
+    coordinator.run()
+    assert [r.participants - r.failed for r in coordinator.reports] == [5, 3, 5, 5]
+    assert [r.failed for r in coordinator.reports] == [0, 2, 0, 0]
+    assert "round 2 goes on without node 0 (clients 0 to 1): no answer" in told()
+
+
+@pytest.mark.parametrize("method", [FedAvg, Fuels])
+def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split, told):
+    """Node 2 is gone in round 3 and comes back as another node with the same folder."""
+    federation = federate(method, SIZES, rounds=4)
+    coordinator, link = split(federation, SHARES)
+    link.hosts[7] = link.hosts[2]
+    link.absent = lambda node, round: round >= 2 if node == 2 else node == 7 and round < 3
+    coordinator.run()
+    assert [r.participants - r.failed for r in coordinator.reports] == [5, 5, 3, 5]
+    assert "round 4: node 7 (clients 3 to 4) joins" in told()
+    steps = link.hosts[7]().shard.state.clients.moments["steps"]
+    batches = 3 * 2 * torch.tensor([12 // 4, 8 // 4])
+    assert all(torch.equal(t, batches.to(t)) for t in steps.values())
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_a_node_that_comes_late_is_let_in(method, federate, split, told):
+    federation = federate(method, (12,) * 5, rounds=4)
+    coordinator, link = split(federation, SHARES)
+    coordinator.patience = dataclasses.replace(coordinator.patience, enough=4)
+    link.absent = lambda node, round: node == 1 and round < 2
+    coordinator.run()
+    assert [r.participants - r.failed for r in coordinator.reports] == [4, 4, 5, 5]
+    assert "4 of 5 clients are there" in told()
+    assert "round 3: node 1 (clients 2 to 2) joins" in told()
+    assert all(t.isfinite().all() for t in coordinator.server.values())
+
+
+def test_clients_that_never_come_are_named(federate, split):
+    federation = federate(FedAvg, SIZES)
+    coordinator, link = split(federation, SHARES)
+    link.absent = lambda node, round: node == 1
+    with pytest.raises(InputError, match=r"4 of 5 clients came within 0.2 s \(without 2\)"):
+        coordinator.run()
+
+
+def test_no_answers_at_all_end_the_run(federate, split):
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES)
+    link.spoil = lambda node, round, answer: "broken" if round >= 1 else answer
+    with pytest.raises(InputError, match="no node gave a usable answer 3 times in a row"):
+        coordinator.run()
+    assert len(coordinator.reports) == 1
+
+
+def test_two_nodes_cannot_have_the_same_clients(federate, split, told):
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES)
+    link.hosts[9] = link.hosts[1]
+    coordinator.run()
+    assert "node 9 is not let in: its clients 2 to 2 are those of another node" in told()
+    assert all(r.participants == 5 for r in coordinator.reports)
+
+
+def test_the_coordinator_needs_no_node_for_an_unknown_method(federate):
+    federation = federate(FedAvg)
+    with pytest.raises(InputError, match="0 of 2 clients"):
+        _lonely(federation).run()
+
+
+def _lonely(federation):
+    from stforecast.federated.coordinator import Patience
+
+    class Nobody:
+        def nodes(self):
+            return set()
+
+        def ask(self, letters, timeout):
+            return {}
+
+    return Coordinator(federation.method, Nobody(), 2, patience=Patience(0.0, 1, 0.01))

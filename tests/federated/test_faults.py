@@ -1,0 +1,140 @@
+"""Clients that fail are left out of the round, counted and told; they poison nobody."""
+
+import math
+
+import pytest
+import torch
+
+import stforecast.methods  # noqa: F401  makes the forecasting methods known
+from data_prep.errors import InputError
+from stforecast.federated.faults import sound_clients
+from stforecast.federated.method import Method, methods
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uplink import Uplink
+
+METHODS = methods("stforecast")
+SIZES = (8, 8, 8, 8)
+BAD = 1
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """Makes one client's local update fail in some rounds."""
+
+    def make(federation, rounds, how):
+        local_update = federation.method.local_update
+
+        def broken(cohort, payload):
+            upload = local_update(cohort, payload)
+            if cohort.round in rounds and BAD in cohort.ids:
+                how(cohort, upload, cohort.ids.tolist().index(BAD))
+            return upload
+
+        monkeypatch.setattr(federation.method, "local_update", broken)
+        return federation
+
+    return make
+
+
+def nan(cohort, upload, row):
+    for t in upload.values():
+        if t.is_floating_point():
+            t[row] = math.nan
+
+
+def diverge(cohort, upload, row):
+    with torch.no_grad():
+        cohort.params["head.bias"][row] = math.inf
+    nan(cohort, upload, row)
+
+
+def fail(cohort, upload, row):
+    raise RuntimeError("no such luck")
+
+
+def rows(state, i):
+    groups = state.clients.groups()
+    return {f"{group}/{name}": t[i].clone() for group, ts in groups for name, t in ts.items()}
+
+
+def assert_equal(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rounds", [(0,), (1,)], ids=["first round", "second round"])
+@pytest.mark.parametrize("how", [diverge, fail])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_client_that_fails_is_left_out_and_comes_back(
+    federate, breaking, name, how, rounds, caplog
+):
+    federation = breaking(federate(METHODS[name], SIZES, cohort_size=2), rounds, how)
+    before = rows(federation.state, BAD)
+    failed = []
+    for index in range(3):
+        report = federation.run_round()
+        failed.append(report.failed)
+        assert math.isfinite(report.train_loss)
+        assert math.isfinite(report.validation_loss)
+        assert all(t.isfinite().all() for t in federation.state.flat().values())
+        if index == rounds[0] == 0:
+            assert_equal(rows(federation.state, BAD), before)
+    assert failed == [int(i in rounds) for i in range(3)]
+    assert report.participants == len(SIZES)
+    reason = "its values are not finite" if how is diverge else "RuntimeError: no such luck"
+    assert f"round {rounds[0] + 1}: left out client 1 ({reason})" in caplog.text
+    if name != "fedda":  # Its first round trains nobody.
+        assert any(not torch.equal(t, before[n]) for n, t in rows(federation.state, BAD).items())
+
+
+def test_others_are_as_if_it_had_not_taken_part(federate, breaking, monkeypatch):
+    federation = breaking(federate(FedAvg, SIZES), (0,), diverge)
+    federation.run_round()
+    absent = federate(FedAvg, SIZES)
+    present = absent._some(torch.tensor([0, 2, 3]))
+    monkeypatch.setattr(absent, "participants", lambda: present)
+    absent.run_round()
+    torch.testing.assert_close(federation.state.server, absent.state.server)
+
+
+def test_failures_are_told_once(federate, breaking, caplog):
+    federation = breaking(federate(FedAvg, SIZES), (0, 1, 2), diverge)
+    federation.run()
+    assert [r.failed for r in federation.reports] == [1, 1, 1]
+    assert caplog.text.count("left out") == 1
+
+
+def test_what_a_diverged_client_sent_is_not_remembered(federate, breaking):
+    federation = federate(FedAvg, SIZES)
+    federation.uplink = Uplink(bits=8, delta_coding=True)
+    breaking(federation, (1,), diverge).run()
+    assert all(t.isfinite().all() for t in federation.state.flat().values())
+
+
+def test_settings_are_nobodys_fault(federate, monkeypatch):
+    def refuse(cohort, payload):
+        raise InputError("batch_size is too small")
+
+    federation = federate(FedAvg, SIZES)
+    monkeypatch.setattr(federation.method, "local_update", refuse)
+    with pytest.raises(InputError, match=r"^batch_size is too small$"):
+        federation.run_round()
+
+
+def test_if_all_raise_the_error_says_why(federate, monkeypatch):
+    def refuse(cohort, payload):
+        raise ZeroDivisionError("by zero")
+
+    federation = federate(Method, SIZES)
+    monkeypatch.setattr(federation.method, "local_update", refuse)
+    with pytest.raises(InputError, match=r"all participants failed: .*\(ZeroDivisionError: by ze"):
+        federation.run_round()
+
+
+def test_sound_clients():
+    big = torch.full((3, 4), 1e38)  # Finite, though its sum is not in single precision.
+    bad = {"w": torch.zeros(3, 2, 2), "half": torch.zeros(3, dtype=torch.float16)}
+    bad["w"][2, 0, 1] = -math.inf
+    counts = {"n": torch.ones(3, dtype=torch.int32)}
+    assert sound_clients({"big": big}, counts, n=3).tolist() == [True] * 3
+    assert sound_clients(bad, counts, n=3).tolist() == [True, True, False]
+    assert sound_clients(n=2).tolist() == [True, True]

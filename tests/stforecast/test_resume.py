@@ -1,0 +1,170 @@
+"""Forecasting runs on disk that are stopped and go on, and disks that fail."""
+
+import errno
+import json
+import tempfile
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from safetensors.numpy import load_file
+
+from data_prep.errors import InputError
+from stforecast.results import open_run, resume, run
+
+
+class Killed(BaseException):
+    """As a SIGKILL would: nothing is saved on the way out."""
+
+
+def killed_after(round):
+    def after(report):
+        if report.round == round:
+            raise Killed
+
+    return after
+
+
+def assert_same(a, b):
+    """All files of two runs, but for seconds."""
+    for name in ("metrics.csv", "rounds.csv", "refits.csv"):
+        tables = [
+            pd.read_csv(r.folder / name).drop(columns="seconds", errors="ignore")
+            for r in (a, b)
+            if (r.folder / name).exists()
+        ]
+        if tables:
+            pd.testing.assert_frame_equal(*tables, check_exact=True)
+    one, other = (load_file(r.folder / "model" / "state.safetensors") for r in (a, b))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(t, other[name], equal_nan=True) for name, t in one.items())
+    assert a.forecasts().identical(b.forecasts())
+    abouts = [{k: v for k, v in r.about.items() if k != "seconds"} for r in (a, b)]
+    assert abouts[0] == abouts[1]
+
+
+@pytest.fixture
+def settings(tiny):
+    return {**tiny, "service": "internet", "rounds": 3, "checkpoint_every": 1}
+
+
+METHODS = {
+    "fuels": {},
+    "fedavg": {"participation": 0.5, "patience": 2},
+    "fedda": {"warmup_epochs": 2},
+    "central": {},
+    "ditto": {"intervals": "cqr", "quantiles": "0.1,0.5,0.9", "loss": "pinball"},
+    "fedrep": {"refit": "daily", "refit_rounds": 1, "personal_epochs": 1},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_was_killed_equals_one_that_was_not(cube_path, settings, method, tmp_path):
+    settings = {**settings, **METHODS[method]}
+    whole = run(method, cube_path, tmp_path / "whole", settings, label="mine")
+    out = tmp_path / "killed"
+    with pytest.raises(Killed):
+        run(method, cube_path, out, settings, label="mine", after_round=killed_after(2))
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoints", "settings.json"]
+    seen = []
+    assert_same(resume(out, after_round=lambda report: seen.append(report.round)), whole)
+    assert seen == [2, 3]  # Round 2 had ended, but not its checkpoint.
+    expected = sorted(path.name for path in whole.folder.iterdir())
+    assert sorted(path.name for path in out.iterdir()) == expected
+    assert resume(out).about == open_run(out).about
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
+    cube_path, settings, tmp_path
+):
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, tmp_path, settings, after_round=killed_after(1))
+    assert len(resume(tmp_path).rounds()) == 3
+
+
+def test_an_unfinished_run_is_not_overwritten(cube_path, settings, tmp_path):
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, tmp_path, settings, after_round=killed_after(2))
+    with pytest.raises(InputError, match="holds an unfinished run; go on with `stforecast run --r"):
+        run("fedavg", cube_path, tmp_path, settings)
+
+
+def test_the_cube_may_have_moved(cube_path, settings, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, out, settings, after_round=killed_after(2))
+    moved = cube_path.rename(tmp_path / "moved.nc")
+    with pytest.raises(InputError, match=r"town\.nc: no cube here"):
+        resume(out)
+    assert resume(out, moved).about["data"] == str(moved)
+
+
+def test_folders_that_hold_nothing_to_go_on_with(tmp_path):
+    with pytest.raises(InputError, match=r"no unfinished run here \(no settings.json\); begin"):
+        resume(tmp_path)
+    begun = tmp_path / "settings.json"
+    begun.write_text("{")
+    with pytest.raises(InputError, match=r"settings\.json: cannot be read as JSON"):
+        resume(tmp_path)
+    begun.write_text(json.dumps({"format": 99, "settings": {}}))
+    with pytest.raises(InputError, match="format 99, this version reads 1"):
+        resume(tmp_path)
+
+
+def test_other_versions_are_told(cube_path, settings, tmp_path, caplog):
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, tmp_path, settings, after_round=killed_after(2))
+    begun = tmp_path / "settings.json"
+    about = json.loads(begun.read_text())
+    about["versions"]["torch"] = "1.0"
+    begun.write_text(json.dumps(about))
+    resume(tmp_path)
+    assert "was begun with torch 1.0; numbers may differ a little" in caplog.text
+
+
+def no_space(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_fills_up_in_training_loses_nothing(cube_path, settings, tmp_path, monkeypatch):
+    whole, out = run("fedavg", cube_path, tmp_path / "whole", settings), tmp_path / "run"
+
+    def fill(report):
+        if report.round == 2:
+            monkeypatch.setattr("stforecast.federated.checkpoint.save_file", no_space)
+
+    with pytest.raises(
+        InputError, match=r"cannot be written \(No space left on device\); free some"
+    ):
+        run("fedavg", cube_path, out, settings, after_round=fill)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["round-0001"]
+    monkeypatch.undo()
+    assert_same(resume(out), whole)
+
+
+def test_a_disk_that_is_full_at_the_end_loses_nothing(cube_path, settings, tmp_path, monkeypatch):
+    whole, out = run("fedavg", cube_path, tmp_path / "whole", settings), tmp_path / "run"
+    monkeypatch.setattr(xr.Dataset, "to_netcdf", no_space)
+    with pytest.raises(InputError, match=r"run: cannot be written \(No space left on device\)"):
+        run("fedavg", cube_path, out, settings)
+    monkeypatch.undo()
+    seen = []
+    assert_same(resume(out, after_round=seen.append), whole)
+    assert not seen
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_training(
+    cube_path, settings, tmp_path, monkeypatch
+):
+    (tmp_path / "notes.txt").write_text("mine")
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    seen = []
+    with pytest.raises(InputError, match=r"cannot be written \(Permission denied\); choose anoth"):
+        run("fedavg", cube_path, tmp_path, settings, after_round=seen.append)
+    assert not seen
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".nc"] == ["notes.txt"]

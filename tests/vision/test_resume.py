@@ -1,0 +1,62 @@
+"""Image runs that are stopped and go on: every method, partitions and task streams."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+from vision.results import resume, run
+
+TINY = {
+    "clients": 3, "rounds": 3, "size": 8, "share": 0.2, "batch_size": 16, "workers": 1,
+    "checkpoint_every": 1,
+}  # fmt: skip
+
+
+class Killed(BaseException):
+    """As a SIGKILL would: nothing is saved on the way out."""
+
+
+def killed_after(round):
+    def after(report):
+        if report.round == round:
+            raise Killed
+
+    return after
+
+
+def assert_same(a, b):
+    """All files of two runs, but for seconds."""
+    names = sorted(path.name for path in a.folder.glob("*.csv"))
+    assert names == sorted(path.name for path in b.folder.glob("*.csv"))
+    for name in names:
+        tables = [
+            pd.read_csv(r.folder / name).drop(columns="seconds", errors="ignore") for r in (a, b)
+        ]
+        pd.testing.assert_frame_equal(*tables, check_exact=True)
+    one, other = (load_file(r.folder / "model" / "state.safetensors") for r in (a, b))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(t, other[name], equal_nan=True) for name, t in one.items())
+
+
+CHOICES = {
+    "every other round judged": {"test_every": 2, "rounds": 5},
+    "stages inside a round": {"partition": "gldp-shards", "rounds": 2},
+    "stages one after another": {"partition": "fedta-tasks", "rounds": 2},
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("method", ["pfpl", "gldp"])
+def test_a_run_that_was_killed_equals_one_that_was_not(method, choice, tmp_path):
+    settings = {**TINY, "channels": 4, "feature_size": 8, **CHOICES[choice]}
+    whole = run(method, tmp_path / "whole", settings, facts={"scenario": "s"})
+    out = tmp_path / "killed"
+    with pytest.raises(Killed):
+        run(method, out, settings, facts={"scenario": "s"}, after_round=killed_after(2))
+    with pytest.raises(Killed):
+        resume(out, after_round=killed_after(4 if len(whole.rounds()) > 3 else 3))
+    resumed = resume(out)
+    assert_same(resumed, whole)
+    assert resumed.about.keys() == whole.about.keys()
+    assert resumed.about["scenario"] == "s"
