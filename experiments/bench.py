@@ -21,6 +21,7 @@ from experiments.grid import City, Grid
 from experiments.jobs import do_jobs, facts, refuse_other
 from experiments.names import slug
 from experiments.progress import rounds_bar
+from experiments.ray_engine import LOCAL
 from experiments.report import results_table
 from stforecast.config import resolve
 from stforecast.federated.run_folder import is_begun, is_finished, read_begun, write_csv
@@ -95,7 +96,7 @@ class ForecastJob:
         )
 
 
-def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:
+def run_grid(grid: Grid, out: Path, *, progress: bool = False, engine: str = LOCAL) -> Outcome:
     """Do every run of the grid that is not done yet, write the tables and draw the figures.
 
     A run that fails is noted in its folder and in the table and does not stop the others; it is
@@ -105,13 +106,14 @@ def run_grid(grid: Grid, out: Path, *, progress: bool = False) -> Outcome:
         grid: the benchmark.
         out: folder for `runs/`, `figures/`, `metrics.csv` and `table.md`.
         progress: whether to show progress bars.
+        engine: `local`, or `ray` for many runs at a time.
 
     Raises:
         InputError: if `out` holds runs with other settings, two runs would share a folder, or a
             city cannot be simulated.
     """
     jobs = _jobs(grid, out, progress)
-    runs, failures = do_jobs(jobs, grid.title, out / "runs", progress)
+    runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
     outcome = Outcome(runs, failures, draw_figures(grid.figures, runs, out / "figures", _group))
     _write_tables(grid, outcome, out)
     return outcome

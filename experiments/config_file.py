@@ -112,3 +112,17 @@ def parse_entries(
     if twice := next((e.label for e in made if folders.count(slug(e.label)) > 1), None):
         raise InputError(f"several methods are called {twice!r}; give each a label of its own")
     return tuple(made)
+
+
+def command_words(
+    flags: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Words of a command line: each flag before each of its values, then the settings.
+
+    >>> command_words({"--seed": [1, 2]}, {"rounds": 5, "lr": 0.1})
+    ('--seed', '1', '--seed', '2', '--rounds', '5', '--set', 'lr=0.1')
+    """
+    words = [(flag, str(value)) for flag, values in flags.items() for value in values]
+    for name, value in settings.items():
+        words.append(("--rounds", str(value)) if name == "rounds" else ("--set", f"{name}={value}"))
+    return tuple(word for pair in words for word in pair)

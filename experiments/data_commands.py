@@ -19,6 +19,7 @@ from experiments.options import (
     help_text,
     title,
 )
+from experiments.ray_engine import LOCAL, RAY, sum_days
 
 
 def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -68,13 +69,19 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     """The command that prepares one data set, from its `prepare` function."""
 
     @click.pass_obj
-    def command(obj: dict[str, bool], raw: Path, out: Path, **options: Any) -> None:
+    def command(obj: dict[str, bool], raw: Path, out: Path, engine: str, **options: Any) -> None:
+        if engine == RAY:
+            sum_days(name, raw, out, progress=obj["progress"], **options)
         _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options))
 
     paths = [
         click.Option(["--raw"], type=PATH, required=True, help="Raw file or folder."),
         click.Option(["--out"], type=PATH, required=True, help="Cube to write, a .nc file."),
-    ]
+        click.Option(
+            ["--engine"], type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
+            help="Where raw files are read: one by one here, or many at a time by Ray.",
+        ),
+    ]  # fmt: skip
     return click.Command(
         name,
         params=[*paths, *from_function(data_set.prepare, leave_out=("progress",))],

@@ -1,4 +1,4 @@
-"""Certificates and keys for a federation on one machine, made by `openssl`; for trials and tests.
+"""Certificates and keys for trials on one machine, made by `openssl` and `ssh-keygen`.
 
 A real federation takes its certificate from an authority that its nodes trust; see
 docs/federation.md.
@@ -43,15 +43,15 @@ def make_keys(folder: Path, days: int = 2) -> Keys:
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    key = ["-newkey", "ec", "-pkeyopt", CURVE, "-nodes", "-days", str(days)]
     ca, ca_key = folder / "ca.crt", folder / "ca.key"
     server, private = folder / "server.pem", folder / "server.key"
-    _openssl(
-        "req", "-x509", *key, "-subj", "/CN=trial authority", "-keyout", ca_key, "-out", ca,
+    new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", CURVE, "-nodes", "-days", days]
+    _do(
+        "openssl", *new, "-subj", "/CN=trial authority", "-keyout", ca_key, "-out", ca,
         "-addext", "keyUsage=critical,keyCertSign,cRLSign",
     )  # fmt: skip
-    _openssl(
-        "req", "-x509", *key, "-subj", "/CN=127.0.0.1", "-keyout", private, "-out", server,
+    _do(
+        "openssl", *new, "-subj", "/CN=127.0.0.1", "-keyout", private, "-out", server,
         "-CA", ca, "-CAkey", ca_key, "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
         "-addext", "basicConstraints=critical,CA:FALSE",
     )  # fmt: skip
@@ -66,20 +66,19 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
         name: of the node.
 
     Raises:
-        InputError: if there is no `openssl`.
+        InputError: if there is no `ssh-keygen`.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     private, public = folder / name, folder / f"{name}.pub"
-    _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", CURVE, "-out", private)
-    _openssl("pkey", "-in", private, "-pubout", "-out", public)
+    _do("ssh-keygen", "-q", "-t", "ecdsa", "-b", 384, "-N", "", "-C", name, "-f", private)
     return private, public
 
 
-def _openssl(*args: object) -> None:
-    program = shutil.which("openssl")
+def _do(name: str, *args: object) -> None:
+    program = shutil.which(name)
     if program is None:
-        raise InputError("no openssl here, which makes the certificates; install it")
+        raise InputError(f"no {name} here, which makes certificates or keys; install it")
     done = subprocess.run([program, *map(str, args)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise InputError(f"openssl {args[0]} failed: {' '.join(done.stderr.split())[-300:]}")
+        raise InputError(f"{name} {args[0]} failed: {' '.join(done.stderr.split())[-300:]}")

@@ -64,7 +64,8 @@ def run_command(
     if resume:
         settings = read_settings(resume, results.COMMAND)
         method = settings.pop("method")
-    progress = ctx.obj["progress"] and resolve(method, **settings).federated
+    federated = resolve(method, **settings).federated
+    progress = ctx.obj["progress"] and federated
     with rounds_bar(settings["rounds"], progress=progress) as after_round:
         if resume:
             finished = results.resume(resume, data, after_round=after_round)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,14 @@ from typing import Any
 from pydantic import ConfigDict
 
 from data_prep.errors import InputError
-from experiments.config_file import Entry, Keys, check_keys, parse_entries, read_toml
+from experiments.config_file import (
+    Entry,
+    Keys,
+    check_keys,
+    command_words,
+    parse_entries,
+    read_toml,
+)
 from experiments.figures import FigureSpec, parse_figures
 from experiments.names import shown
 from experiments.published import Published, parse_published
@@ -91,31 +98,25 @@ class Grid:
         data: Sequence[Path] = (),
         services: Sequence[str] = (),
         seeds: Sequence[int] = (),
-        rounds: int | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> Grid:
-        """The grid with other data, services, seeds or rounds, where any are given.
+        """The grid with other data, services, seeds or shared settings, where any are given.
 
         Raises:
-            InputError: if a seed or the number of rounds is out of range.
+            InputError: if a seed or a setting is unknown or out of range.
         """
-        settings = self.settings | ({} if rounds is None else {"rounds": rounds})
-        given = {
-            "--data": [shown(path) for path in data],
-            "--service": services,
-            "--seed": seeds,
-            "--rounds": [] if rounds is None else [rounds],
-        }
-        more = (word for flag, values in given.items() for v in values for word in (flag, str(v)))
+        shared = {**self.settings, **(settings or {})}
         for entry in self.entries:
             for seed in seeds or self.seeds:
-                _check_settings(entry.method, **{**settings, **entry.settings, "seed": seed})
+                _check_settings(entry.method, **{**shared, **entry.settings, "seed": seed})
+        flags = {"--data": [shown(path) for path in data], "--service": services, "--seed": seeds}
         return dataclasses.replace(
             self,
             data=tuple(map(str, data)) or self.data,
             services=tuple(services) or self.services,
             seeds=tuple(seeds) or self.seeds,
-            settings=settings,
-            command=(*self.command, *more),
+            settings=shared,
+            command=(*self.command, *command_words(flags, settings or {})),
         )
 
     def repeat(self, out: Path) -> str:

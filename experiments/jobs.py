@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from tqdm import tqdm
 
 from data_prep.errors import InputError
+from experiments.ray_engine import LOCAL, RAY, do_runs
 from stforecast.federated.stopped import Stopped
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class About(Protocol):
 
 
 def do_jobs(
-    jobs: Sequence[Job[R]], title: str, folder: Path, progress: bool
+    jobs: Sequence[Job[R]], title: str, folder: Path, progress: bool, engine: str = LOCAL
 ) -> tuple[list[R], dict[str, str]]:
     """Do every job that is not done yet.
 
@@ -72,6 +73,7 @@ def do_jobs(
         title: of the benchmark, for the progress bar.
         folder: above all jobs' folders, for the names of failures.
         progress: whether to show progress bars.
+        engine: `local`, or `ray` for many at a time (`experiments.ray_engine`).
 
     Returns:
         Finished runs, and the folder of each failed one to its error's one line.
@@ -80,6 +82,8 @@ def do_jobs(
         InputError: if two jobs share a folder, or a folder holds another run.
     """
     _refuse_twins(jobs)
+    if engine == RAY:
+        do_runs(jobs, title, progress=progress)
     found = {job.folder: job.finished() for job in jobs}
     runs, failures = [], {}
     with tqdm(jobs, desc=title, unit="run", disable=not progress) as bar:

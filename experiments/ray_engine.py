@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LOCAL, RAY = "local", "ray"
+"""Where work is done: one thing after another in this process, or spread by Ray."""
+
 RETRIES = 3
 """How often a task is done again whose worker was lost."""
 

@@ -17,6 +17,7 @@ from experiments.images.report import results_table
 from experiments.jobs import do_jobs, facts, refuse_other
 from experiments.names import slug
 from experiments.progress import rounds_bar
+from experiments.ray_engine import LOCAL
 from stforecast.federated.run_folder import is_begun, is_finished, read_begun, write_csv
 from vision.config import NO_DIFFERENCE, resolve
 from vision.plots import PLOTS
@@ -85,18 +86,21 @@ class ImageJob:
         refuse_other(self.folder, wanted, _settings(method, made))
 
 
-def run_image_grid(grid: ImageGrid, out: Path, *, progress: bool = False) -> ImageOutcome:
+def run_image_grid(
+    grid: ImageGrid, out: Path, *, progress: bool = False, engine: str = LOCAL
+) -> ImageOutcome:
     """Do every run of the grid that is not done yet, write the tables and draw the figures.
 
     Args:
         grid: the benchmark.
         out: folder for `runs/`, `figures/`, `metrics.csv` and `table.md`.
         progress: whether to show progress bars.
+        engine: `local`, or `ray` for many runs at a time.
 
     Raises:
         InputError: if `out` holds runs with other settings, or two runs would share a folder.
     """
-    runs, failures = do_jobs(_jobs(grid, out), grid.title, out / "runs", progress)
+    runs, failures = do_jobs(_jobs(grid, out), grid.title, out / "runs", progress, engine)
     gallery = draw_figures(grid.figures, runs, out / "figures", _group, PLOTS)
     outcome = ImageOutcome(runs, failures, gallery)
     _write_tables(grid, outcome, out)

@@ -60,6 +60,49 @@ def run_command(
     click.echo(summary(finished))
 
 
+def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from vision.config import DataOptions, RunOptions, sections
+
+    partition = peek(args, "--partition", RunOptions.partition)
+    kind = sections("solo", RunOptions.model, partition)["partition"]
+    return {"Images": from_dataclass(DataOptions), f"Partition {partition}": from_dataclass(kind)}
+
+
+@click.command(cls=OptionSections, sections=_divide_options, context_settings=HELP)
+@click.option("--out", type=PATH, required=True, help="Figure: .png, .pdf, .svg; or .csv: a table.")
+@click.option(
+    "--partition", default="n-way", show_default=True, help="See: vision list partitions."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the division.")
+def divide(out: Path, **settings: Any) -> None:
+    """Show how images would be divided among clients, before any training."""
+    from stforecast.federated.run_folder import write_csv
+    from stforecast.plots import save_figure
+    from vision.config import resolve
+    from vision.learner import load_images, prepared
+    from vision.plots.partition import division
+    from vision.plots.stream import stages_of
+    from vision.streams import TaskStream
+
+    config = resolve("solo", **settings)
+    images, _ = prepared(load_images(config), config)
+    parts = config.partition.split(images, config.run.seed)
+    table = parts.table(images)
+    if out.suffix == ".csv":
+        write_csv(table, out)
+    elif isinstance(parts, TaskStream):
+        n_clients = len(parts.train[0])
+        save_figure(stages_of(table, images.class_names, n_clients, "train"), out)
+    else:
+        n_clients = len(parts.train)
+        save_figure(division(table, images.class_names, images.domain_names, n_clients), out)
+    counts = table[table["part"] == "train"].groupby("client")["samples"].sum()
+    click.echo(
+        f"{out}: {len(images)} images of {images.name}, {len(counts)} clients with {counts.min()} "
+        f"to {counts.max()} training images each"
+    )
+
+
 def _plots() -> Mapping[str, Callable[..., Any]]:
     from vision.plots import PLOTS
 
@@ -119,7 +162,7 @@ def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
 
 
-for command in (run_command, plot, diagnose, list_command):
+for command in (run_command, divide, plot, diagnose, list_command):
     vision.add_command(command)
 
 COMMANDS = (vision,)

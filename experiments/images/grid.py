@@ -39,6 +39,7 @@ from experiments.config_file import (
     Entry,
     Keys,
     check_keys,
+    command_words,
     parse_entries,
     read_toml,
 )
@@ -81,28 +82,31 @@ class ImageGrid:
         self,
         data: Sequence[str] = (),
         seeds: Sequence[int] = (),
-        rounds: int | None = None,
+        settings: Mapping[str, Any] | None = None,
         images: Path | None = None,
     ) -> ImageGrid:
-        """The grid with other data, seeds, rounds or folder of images, where any are given."""
-        settings = dict(self.settings)
-        if rounds is not None:
-            settings["rounds"] = rounds
+        """The grid with other data, seeds, shared settings or folder of images, where given.
+
+        Raises:
+            InputError: if a setting is unknown or out of range.
+        """
+        shared = {**self.settings, **(settings or {})}
         if images is not None:
-            settings["images"] = str(images)
-        given = {
+            shared["images"] = str(images)
+        for own in self.scenarios.values():
+            for entry in self.entries:
+                resolve(entry.method, **{**shared, **own, **entry.settings})
+        flags = {
             "--images": [] if images is None else [shown(images)],
             "--data": data,
             "--seed": seeds,
-            "--rounds": [] if rounds is None else [rounds],
         }
-        more = (word for flag, values in given.items() for v in values for word in (flag, str(v)))
         return dataclasses.replace(
             self,
             data=tuple(data) or self.data,
             seeds=tuple(seeds) or self.seeds,
-            settings=settings,
-            command=(*self.command, *more),
+            settings=shared,
+            command=(*self.command, *command_words(flags, settings or {})),
         )
 
     def repeat(self, out: Path) -> str:

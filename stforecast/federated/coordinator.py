@@ -36,6 +36,7 @@ from stforecast.federated.letters import (
 )
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import concatenate, total_bytes
+from stforecast.federated.robust import Robust
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.state import Clients, generator
 from stforecast.federated.uplink import Uplink
@@ -72,6 +73,7 @@ class Coordinator:
         n_clients: clients of the whole federation.
         seed: seed of the run.
         uplink: what nodes do to uploads on their way.
+        robust: how the server guards itself against bad uploads.
         patience: how long to wait.
 
     Attributes:
@@ -91,10 +93,12 @@ class Coordinator:
         *,
         seed: int = 0,
         uplink: Uplink | None = None,
+        robust: Robust | None = None,
         patience: Patience | None = None,
     ) -> None:
         self.method, self.link, self.seed = method, link, seed
-        self.uplink, self.patience = uplink or Uplink(), patience or Patience()
+        self.uplink, self.robust = uplink or Uplink(), robust or Robust()
+        self.patience = patience or Patience()
         if self.uplink.delta_coding:
             raise InputError("an upload may get lost between nodes: no delta_coding there")
         self.sizes = torch.zeros(n_clients, dtype=torch.long)
@@ -298,6 +302,7 @@ class Coordinator:
         joined = concatenate([a.upload for a in answers])
         order = ids.argsort()
         ids, joined = ids[order], {name: t[order] for name, t in joined.items()}
+        joined = self.robust.guard(joined, self.method.keeps_apart, self.method.population.names)
         of = Participants(ids, self.sizes[ids], self.round)
         self.server = self.method.aggregate(self.server, of, joined)
         return len(ids)

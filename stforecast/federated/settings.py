@@ -19,7 +19,7 @@ def distribute(
 
     Args:
         owner: whose settings they are, for messages.
-        types: name of each section to its dataclass; no two share a field's name.
+        types: name of each section to its dataclass.
         settings: flat name to value, converted where it can be without loss.
 
     Returns:
@@ -27,8 +27,14 @@ def distribute(
 
     Raises:
         InputError: for an unknown name (with those like it) or a value that does not fit.
+        ValueError: if two sections have a field of the same name.
     """
-    section_of = {f.name: section for section, t in types.items() for f in dataclasses.fields(t)}
+    owned = [(f.name, section) for section, t in types.items() for f in dataclasses.fields(t)]
+    section_of = dict(owned)
+    if len(section_of) < len(owned):
+        names = [name for name, _ in owned]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"{owner}: several of its sections have a field {', '.join(twice)}")
     if unknown := settings.keys() - section_of.keys():
         raise _unknown(f"option of {owner}", min(unknown), section_of)
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}

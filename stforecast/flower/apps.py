@@ -79,6 +79,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         run.n_clients,
         seed=config.run.seed,
         uplink=config.uplink,
+        robust=config.robust,
         patience=run.patience,
     )
     with logged(out / "server.log"):
@@ -105,6 +106,8 @@ def logged(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
     package = logging.getLogger("stforecast")
+    level = package.level
+    package.setLevel(logging.INFO)
     package.addHandler(handler)
     try:
         yield
@@ -113,6 +116,7 @@ def logged(path: Path) -> Iterator[None]:
         raise
     finally:
         package.removeHandler(handler)
+        package.setLevel(level)
         handler.close()
 
 
@@ -136,9 +140,10 @@ def pooled_errors(last_words: Mapping[int, Letter]) -> dict[str, float]:
 
 def _log_round(report: RoundReport) -> None:
     log.info(
-        "round %d: %d clients, training loss %.4f, validation loss %.4f, %d bytes down, %d up, "
-        "%.1f s", report.round, report.participants, report.train_loss, report.validation_loss,
-        report.bytes_down, report.bytes_up, report.seconds,
+        "round %d: %d of %d clients, training loss %.4f, validation loss %.4f, %d bytes down, "
+        "%d up, %.1f s", report.round, report.participants - report.failed, report.participants,
+        report.train_loss, report.validation_loss, report.bytes_down, report.bytes_up,
+        report.seconds,
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def test_what_is_left_out_has_its_default(write):
 def test_given_values_replace_those_of_the_file(write):
     grid = write(more="seeds = [1, 2]")
     assert grid.replace() == grid
-    changed = grid.replace(data=[Path("x.nc")], services=["sms"], seeds=[7], rounds=5)
+    changed = grid.replace(data=[Path("x.nc")], services=["sms"], seeds=[7], settings={"rounds": 5})
     assert (changed.data, changed.services, changed.seeds) == (("x.nc",), ("sms",), (7,))
     assert changed.settings == grid.settings | {"rounds": 5}
     assert changed.entries == grid.entries
@@ -43,7 +43,7 @@ def test_a_benchmark_knows_the_command_that_repeats_it(write, tmp_path, monkeypa
     grid = write()
     assert grid.repeat(Path("out")) == "stforecast bench bench.toml --out out"
     elsewhere = tmp_path.parent / "my cubes" / "x y.nc"
-    changed = grid.replace(data=[elsewhere], services=["sms"], seeds=[7, 8], rounds=5)
+    changed = grid.replace(data=[elsewhere], services=["sms"], seeds=[7, 8], settings={"rounds": 5})
     assert changed.repeat(tmp_path / "results" / "a") == (
         "stforecast bench bench.toml --data 'x y.nc' --service sms --seed 7 --seed 8 --rounds 5 "
         "--out results/a"

@@ -54,7 +54,10 @@ def test_numbers_are_as_long_as_the_longest():
     [
         ({"mse": {"sms": {"fuels": 1}}}, 'published needs source = "…"'),
         ({"source": "x"}, "published needs source .* and numbers"),
-        ({"source": "x", "rmse": {}}, "unknown metric 'rmse'; choose one of: A_glo, A_loc, accuracy, mae, mse"),
+        (
+            {"source": "x", "rmse": {}},
+            "unknown metric 'rmse'; choose one of: A_glo, A_loc, accuracy, mae, mse",
+        ),
         ({"source": "x", "mse": {"sms": {"fuel": 1}}}, "published.mse.sms: unknown label 'fuel'"),
         ({"source": "x", "mse": {"net": {"fuels": 1}}}, "published.mse: unknown service 'net'"),
         ({"source": "x", "mse": {"sms": {"fuels": "low"}}}, "a number by label"),

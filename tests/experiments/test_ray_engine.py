@@ -93,7 +93,10 @@ def test_failures_are_told_by_position_and_do_not_stop_others(ray):
         if n == 3:
             raise KeyError("three")
 
-    assert ray_engine.each(odd, [0, 1, 2, 3], "numbers") == {1: "one is odd", 3: "KeyError: 'three'"}
+    assert ray_engine.each(odd, [0, 1, 2, 3], "numbers") == {
+        1: "one is odd",
+        3: "KeyError: 'three'",
+    }
 
 
 def test_a_benchmarks_runs_equal_those_of_one_process(ray, write, tmp_path, monkeypatch):

@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
+from contextlib import suppress
 from functools import partial
 
 import pytest
 import torch
-from safetensors import torch as safetensors
 
 import stforecast.methods  # noqa: F401  makes the forecasting methods known
+from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import methods
 from stforecast.federated.rounds import predictions
 from stforecast.federated.state import State
@@ -130,16 +131,62 @@ def test_no_number_comes_from_the_global_generators(federate, method, build):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(federate, method, build):
+class Killed(BaseException):
+    """As a SIGKILL would: nothing is saved on the way out."""
+
+
+def killed_after(round):
+    def after(report):
+        if report.round == round:
+            raise Killed
+
+    return after
+
+
+def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_path):
     settings = {"sizes": SIZES, "build": build, "participation": 0.6, "rounds": 4}
-    whole = run(federate(method, **settings))
-    interrupted = federate(method, **settings)
-    interrupted.run_round()
-    interrupted.run_round()
-    saved = safetensors.save(interrupted.state.flat())
-    resumed = federate(method, **settings)
-    resumed.state = State.from_flat(safetensors.load(saved), round=2, seed=1)
-    assert_equal(run(resumed), whole)
+    whole = federate(method, **settings)
+    whole.run()
+    for round in (3, 3, None):  # Round 3 is done again: it ended before its checkpoint.
+        last = federate(method, **settings)
+        with Keeper(tmp_path, {"settings": {}}, every=1) as keeper, suppress(Killed):
+            keeper.run(last, killed_after(round))
+    assert_equal(last.state, whole.state)
+    assert_equal(last.best, whole.best)
+    rows = [[{**row, "seconds": 0} for row in f.history()] for f in (last, whole)]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("round", [0, 1])
+def test_a_client_that_diverges_is_left_out_and_comes_back(
+    federate, method, build, round, monkeypatch
+):
+    federation = federate(method, SIZES, build=build)
+    before = client_rows(federation.state, 1)
+    local_update = federation.method.local_update
+
+    def diverging(cohort, payload):
+        upload = local_update(cohort, payload)
+        if cohort.round == round and 1 in cohort.ids:
+            with torch.no_grad():
+                for t in (*cohort.params.values(), *upload.values()):
+                    if t.is_floating_point():
+                        t[cohort.ids.tolist().index(1)] = math.nan
+        return upload
+
+    monkeypatch.setattr(federation.method, "local_update", diverging)
+    reports = []
+    for _ in range(3):
+        reports.append(federation.run_round())
+        assert all(t.isfinite().all() for t in federation.state.flat().values())
+        if reports[-1].round == 1 and round == 0:
+            assert all(
+                torch.equal(t, before[n]) for n, t in client_rows(federation.state, 1).items()
+            )
+    assert [r.failed for r in reports] == [int(i == round) for i in range(3)]
+    assert all(math.isfinite(r.train_loss) for r in reports)
+    after = client_rows(federation.state, 1)
+    assert any(not torch.equal(t, before[name]) for name, t in after.items())
 
 
 def test_clients_that_sit_a_round_out_are_left_as_they_are(federate, method, build):

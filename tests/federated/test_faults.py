@@ -12,7 +12,7 @@ from stforecast.federated.method import Method, methods
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uplink import Uplink
 
-METHODS = methods("stforecast")
+METHODS = methods("stforecast.methods")  # Others are in test_contract.
 SIZES = (8, 8, 8, 8)
 BAD = 1
 

@@ -18,7 +18,7 @@ from stforecast.federated.stopped import Stopped
 from stforecast.federated.store import Store
 from stforecast.federated.uplink import Uplink
 
-METHODS = methods("stforecast")
+METHODS = methods("stforecast.methods")  # Others are in test_contract.
 SIZES = (8, 12, 8)
 ABOUT = {"settings": {"method": "fedavg", "split": ("a", 1)}}
 

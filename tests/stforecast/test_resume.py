@@ -54,7 +54,7 @@ METHODS = {
     "fedavg": {"participation": 0.5, "patience": 2},
     "fedda": {"warmup_epochs": 2},
     "central": {},
-    "ditto": {"intervals": "cqr", "quantiles": "0.1,0.5,0.9", "loss": "pinball"},
+    "ditto": {"intervals": "conformal", "quantiles": "0.1,0.5,0.9", "loss": "quantile"},
     "fedrep": {"refit": "daily", "refit_rounds": 1, "personal_epochs": 1},
 }
 

@@ -1,5 +1,6 @@
 """Learner and run folder on scikit-learn's digits."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,9 +9,12 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
-from vision.config import resolve
+from vision.config import image_methods, resolve, sections
 from vision.learner import Learner
+from vision.models import MODELS
+from vision.partition import PARTITIONS
 from vision.results import find_image_runs, open_image_run, run
+from vision.streams import STREAMS
 
 TINY = {
     "clients": 3, "rounds": 2, "size": 8, "channels": 4, "feature_size": 8, "share": 0.3,
@@ -112,3 +116,12 @@ def test_settings():
         resolve("solo", way=3)
     with pytest.raises(InputError, match="unknown method 'fuels'"):
         resolve("fuels")
+
+
+def test_no_two_sections_share_a_name():
+    for method in image_methods():
+        for model in MODELS:
+            for partition in (*PARTITIONS, *STREAMS):
+                types = sections(method, model, partition)
+                names = [f.name for t in types.values() for f in dataclasses.fields(t)]
+                assert len(names) == len(set(names)), (method, model, partition)

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 from vision.results import resume, run
 
 TINY = {
-    "clients": 3, "rounds": 3, "size": 8, "share": 0.2, "batch_size": 16, "workers": 1,
+    "clients": 3, "rounds": 3, "size": 8, "batch_size": 16, "workers": 1,
     "checkpoint_every": 1,
 }  # fmt: skip
 
@@ -40,9 +40,15 @@ def assert_same(a, b):
 
 
 CHOICES = {
-    "every other round judged": {"test_every": 2, "rounds": 5},
-    "stages inside a round": {"partition": "gldp-shards", "rounds": 2},
-    "stages one after another": {"partition": "fedta-tasks", "rounds": 2},
+    "every other round judged": {"test_every": 2, "rounds": 5, "share": 0.2},
+    "stages inside a round": {"partition": "gldp-shards", "stages": 2, "rounds": 2},
+    "stages one after another": {
+        "partition": "fedta-tasks",
+        "stages": 2,
+        "task_classes": 3,
+        "private_classes": 1,
+        "rounds": 2,
+    },
 }
 
 

@@ -70,7 +70,7 @@ def test_participants_are_marked(fitted):
 def test_rounds_between_judgements():
     learner = Learner("fedavg", test_every=2, **{**SETTINGS, "rounds": 3}).fit()
     assert sorted(set(learner.stages_["round"])) == [4, 5, 6, 7, 8, 9]
-    sequential = {**SETTINGS, "order": "sequential", "rounds": 3}
+    sequential = {**SETTINGS, "stage_order": "sequential", "rounds": 3}
     learner = Learner("fedavg", test_every=2, **sequential).fit()
     assert sorted(set(learner.stages_["round"])) == [2, 3, 5, 6, 8, 9]
     assert learner.rounds_["stage"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]

@@ -68,7 +68,7 @@ class FedGenOptions:
             label, 0 or more (Eq. 5: 0; released code: 10).
         decay: factor of both weights from round to round, in [0, 1] (released code: 0.98).
         diversity: weight of the generator's diversity loss, 0 or more (released code: 1).
-        noise: width of the generator's noise (released code: 32, for CIFAR 64).
+        noise_width: width of the generator's noise (released code: 32, for CIFAR 64).
         hidden: width of its hidden layer (released code: 256, for CIFAR 512).
         server_steps: the generator's steps a round (released code: 50).
         server_batch_size: samples in each (released code: 32).
@@ -79,7 +79,7 @@ class FedGenOptions:
     beta: float = 0.0
     decay: float = 1.0
     diversity: float = 1.0
-    noise: int = 32
+    noise_width: int = 32
     hidden: int = 256
     server_steps: int = 50
     server_batch_size: int = 32
@@ -89,7 +89,7 @@ class FedGenOptions:
         """Refuse values outside their range."""
         check_options(
             self,
-            positive=("noise", "hidden", "server_steps", "server_batch_size", "server_lr"),
+            positive=("noise_width", "hidden", "server_steps", "server_batch_size", "server_lr"),
             not_negative=("alpha", "beta", "diversity"),
             share=("decay",),
         )
@@ -113,7 +113,7 @@ class FedGen(FedAvg):
         self.generator = Network(
             "generator.",
             lambda: nn.Sequential(
-                NormedLinear(o.noise + task.n_keys, o.hidden),
+                NormedLinear(o.noise_width + task.n_keys, o.hidden),
                 nn.ReLU(),
                 ClientLinear(o.hidden, width),
             ),
@@ -161,7 +161,9 @@ class FedGen(FedAvg):
 
     def generate(self, cohort: Cohort, payload: Payload, labels: Tensor) -> Tensor:
         """Features `(clients, batch, d)` of labels `(clients, batch)`, without gradient."""
-        noise = normal(cohort.generators, labels.shape[1], self.options.noise).to(labels.device)
+        noise = normal(cohort.generators, labels.shape[1], self.options.noise_width).to(
+            labels.device
+        )
         with torch.no_grad():
             x = condition(noise, labels, self.task.n_keys)
             return self.generator(payload, x, training=False)
@@ -217,7 +219,7 @@ class FedGen(FedAvg):
         o = self.options
         uniform = torch.rand(1, o.server_batch_size, generator=random)
         labels = draw_labels(counts.sum(0, keepdim=True), uniform)
-        noise = normal([random], o.server_batch_size, o.noise).to(labels.device)
+        noise = normal([random], o.server_batch_size, o.noise_width).to(labels.device)
         features = self.generator(own, condition(noise, labels, self.task.n_keys), training=True)
         logits = self.population.decode(heads, features.expand(len(counts), -1, -1))
         losses = cross_entropy(logits, labels.expand(len(counts), -1))

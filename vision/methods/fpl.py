@@ -13,7 +13,7 @@ domain counts no more than a small one. The model predicts by its head.
 Where the paper is silent, or the released code differs:
 
 - FINCH gives partitions of falling size. Eq. 4 is the first; the code takes the last before all
-  would be one cluster. `partition` chooses.
+  would be one cluster. `clusters` chooses.
 - Eq. 10 sums over the features, the code takes their mean, as does this (`distance` chooses).
 - Prototypes are means over the last local epoch's batches, as in the code. Those of a class that no
   participant holds stay as they were.
@@ -48,13 +48,13 @@ class FPLOptions:
 
     Attributes:
         tau: temperature τ of the contrastive loss, positive (paper and code: 0.02).
-        partition: FINCH's `first` partition (Eq. 4), or its `last` (released code).
+        clusters: FINCH's `first` partition (Eq. 4), or its `last` (released code).
         distance: whether the squared distance to the unbiased prototype is the `mean` (released
             code) or the `sum` (Eq. 10) over the features.
     """
 
     tau: float = 0.02
-    partition: Literal["first", "last"] = "first"
+    clusters: Literal["first", "last"] = "first"
     distance: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class FPL(FedAvg):
         clusters, used = server["clusters"].clone(), server["used"].clone()
         held = uploads["counts"] > 0
         for k in held.any(0).nonzero().flatten().tolist():
-            means = cluster_means(uploads["prototypes"][held[:, k], k], self.options.partition)
+            means = cluster_means(uploads["prototypes"][held[:, k], k], self.options.clusters)
             clusters[k], used[k] = 0, False
             clusters[k, : len(means)], used[k, : len(means)] = means, True
         return {**model, "clusters": clusters, "used": used}

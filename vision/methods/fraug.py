@@ -76,9 +76,9 @@ class FRAugOptions:
         lam_generator: weight of the generator's distance to the client's embeddings, 0 or more
             (released code: Digits 1, PACS 10).
         lam_transform: weight of the RTNet's distance to them, 0 or more (released code: 1).
-        momentum: share of a batch in the moving average of a class's embeddings, in [0, 1]
+        ema: share of a batch in the moving average of a class's embeddings, in [0, 1]
             (released code: 0.3).
-        noise: width of the noise and of the RTNet's hidden layer; by default half of the
+        noise_width: width of the noise and of the RTNet's hidden layer; by default half of the
             embedding's (released code).
     """
 
@@ -86,16 +86,16 @@ class FRAugOptions:
     gamma: float = 0.01
     lam_generator: float = 1.0
     lam_transform: float = 1.0
-    momentum: float = 0.3
-    noise: int | None = None
+    ema: float = 0.3
+    noise_width: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
         check_options(
             self,
-            positive=() if self.noise is None else ("noise",),
+            positive=() if self.noise_width is None else ("noise_width",),
             not_negative=("gamma", "lam_generator", "lam_transform"),
-            share=("lam_syn", "momentum"),
+            share=("lam_syn", "ema"),
         )
 
 
@@ -116,7 +116,7 @@ class FRAug(FedAvg):
         modules = population.model.named_modules()
         self._kept = tuple(f"{name}." for name, m in modules if isinstance(m, KEPT["batch"]))
         d, n = feature_width(population), task.n_keys
-        self.noise = noise = self.options.noise or max(1, d // 2)
+        self.noise = noise = self.options.noise_width or max(1, d // 2)
         self.generator = Network(
             "generator.",
             lambda: nn.Sequential(
@@ -197,7 +197,7 @@ class FRAug(FedAvg):
         seen.add(embeddings, self.task.keys(batch))
         means, met = cohort.memory["class_means"], cohort.memory["class_met"]
         present = seen.counts > 0
-        weight = torch.where(met, self.options.momentum, 1.0) * present
+        weight = torch.where(met, self.options.ema, 1.0) * present
         means.lerp_(seen.means(), weight[..., None])
         met |= present
 

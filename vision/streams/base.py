@@ -95,8 +95,8 @@ class Streamer(ABC):
     Attributes:
         clients: number of clients, N.
         stages: number of stages, M.
-        order: `inside`: all stages pass within each global round (GLDP, Algorithm 1); `sequential`:
-            each stage has all its rounds before the next begins.
+        stage_order: `inside`: all stages pass within each global round (GLDP, Algorithm 1);
+            `sequential`: each stage has all its rounds before the next begins.
         accumulate: whether training images of former stages stay with their clients.
     """
 
@@ -104,7 +104,7 @@ class Streamer(ABC):
 
     clients: int = 20
     stages: int = 5
-    order: Order = "inside"
+    stage_order: Order = "inside"
     accumulate: bool = False
 
     def __post_init__(self) -> None:
@@ -139,5 +139,5 @@ class Streamer(ABC):
             tuple(tuple(ids.sort().values for ids in stage) for stage in part)
             for part in self.deal(images, seed)
         )
-        stream = TaskStream(train, test, self.order)
+        stream = TaskStream(train, test, self.stage_order)
         return stream.accumulated() if self.accumulate else stream

@@ -50,7 +50,7 @@ class FedTATasks(Streamer):
     name: ClassVar[str] = "fedta-tasks"
 
     clients: int = 5
-    order: Order = "sequential"
+    stage_order: Order = "sequential"
     task_classes: int = 8
     private_classes: int = 15
     concentration: float = 1.0

@@ -54,7 +54,7 @@ def test_finished_runs_are_kept_and_failures_noted(write_grid, tmp_path):
     kept = [(r.folder / "run.json").stat().st_mtime_ns for r in again.runs]
     assert times == [kept[0], kept[2]]
     with pytest.raises(InputError, match="was run with other settings \\(rounds\\)"):
-        run_image_grid(grid.replace(rounds=2), tmp_path)
+        run_image_grid(grid.replace(settings={"rounds": 2}), tmp_path)
     failed = run_image_grid(grid.replace(data=["mnist"], images=tmp_path), tmp_path)
     assert len(failed.failures) == 2
     assert "mnist" in next(iter(failed.failures))

@@ -72,3 +72,19 @@ def test_bench_knows_both_kinds(capsys, write_grid, tmp_path):
     code, _, err = call(capsys, "bench", write_grid(), "--out", tmp_path, "--service", "sms")
     assert code == 2
     assert "is a benchmark of images, which has no --service" in err
+
+
+def test_a_division_is_drawn_before_training(capsys, tmp_path):
+    few = ["--clients", "3", "--size", "8"]
+    code, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.png", *few)
+    assert code == 0
+    assert "1797 images of digits8x8, 3 clients with" in out
+    assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")
+    stream = ["--partition", "gldp-shards", "--stages", "2", "--shards", "2"]
+    code, _, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.csv", *few, *stream)
+    assert code == 0
+    lines = (tmp_path / "who.csv").read_text().splitlines()
+    assert lines[0] == "client,part,stage,domain,class,samples"
+    code, _, err = call(capsys, "vision", "divide", "--out", tmp_path / "x.png", "--ways", "11")
+    assert code == 2
+    assert "has 10 classes" in err

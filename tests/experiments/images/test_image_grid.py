@@ -27,7 +27,7 @@ def test_images_files_are_told_from_others(write_grid, tmp_path):
 
 def test_the_command_line_replaces(write_grid, tmp_path):
     grid = load_image_grid(write_grid()).replace(
-        data=["mnist"], seeds=[3], rounds=7, images=tmp_path
+        data=["mnist"], seeds=[3], settings={"rounds": 7}, images=tmp_path
     )
     assert (grid.data, grid.seeds, grid.settings["rounds"]) == (("mnist",), (3,), 7)
     assert grid.settings["images"] == str(tmp_path)

@@ -97,8 +97,9 @@ def split(tmp_path):
                 return Host(shard, tmp_path / f"node-{node}", {"test": True})
 
             link.hosts[node] = start
+        guards = {"uplink": federation.uplink, "robust": federation.robust}
         coordinator = Coordinator(
-            federation.method, link, n, seed=seed, uplink=federation.uplink, patience=patience
+            federation.method, link, n, seed=seed, patience=patience, **guards
         )
         return coordinator, link
 

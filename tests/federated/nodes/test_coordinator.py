@@ -12,6 +12,7 @@ from stforecast.federated.coordinator import Coordinator
 from stforecast.federated.letters import Letter
 from stforecast.federated.method import methods
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.robust import Robust
 from stforecast.federated.uplink import Uplink
 from stforecast.methods.fuels import Fuels
 
@@ -97,6 +98,28 @@ def test_uploads_are_encoded_on_the_node(uplink, federate, split):
     coordinator.run()
     federation.run()
     assert_equal_rounds(coordinator.reports, federation.reports)
+
+
+@pytest.mark.parametrize("method", [FedAvg, Fuels])
+def test_the_server_guards_itself_alike(method, federate, split):
+    federation = federate(method, SIZES)
+    federation.robust = Robust("median")
+    coordinator, link = split(federation, SHARES)
+    coordinator.run()
+    federation.run()
+    assert_equal_rounds(coordinator.reports, federation.reports)
+    assert_equal_clients(link.hosts, federation.state)
+
+
+def test_a_client_that_diverges_is_left_out_on_its_node(federate, split, told):
+    federation = federate(FedAvg, SIZES)
+    federation.train.tensors["y"][3] = torch.inf
+    coordinator, link = split(federation, SHARES)
+    coordinator.run()
+    federation.run()
+    assert [r.failed for r in coordinator.reports] == [1, 1, 1]
+    assert "left out client 3 (its values are not finite)" in told()
+    assert_equal_clients(link.hosts, federation.state)
 
 
 def test_delta_coding_is_refused(federate, split):

@@ -18,7 +18,7 @@ from vision.methods.fedgen import FedGen, FedGenOptions, diversity_loss
 
 SIZES = (8, 13, 5)
 N_CLASSES, WIDTH, NOISE, HIDDEN = 4, 5, 3, 7
-SMALL = {"noise": NOISE, "hidden": HIDDEN, "server_steps": 3, "server_batch_size": 6}
+SMALL = {"noise_width": NOISE, "hidden": HIDDEN, "server_steps": 3, "server_batch_size": 6}
 
 
 def fedgen(**options):

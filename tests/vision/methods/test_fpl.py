@@ -219,7 +219,7 @@ def test_a_class_that_nobody_present_holds_keeps_its_clusters(federate):
     ("options", "message"),
     [
         ({"tau": 0.0}, "tau is 0.0; it must be positive"),
-        ({"partition": "middle"}, "partition is 'middle'; choose first or last"),
+        ({"clusters": "middle"}, "clusters is 'middle'; choose first or last"),
         ({"distance": "max"}, "distance is 'max'; choose mean or sum"),
     ],
 )

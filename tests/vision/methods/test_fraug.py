@@ -19,7 +19,7 @@ N_CLASSES, WIDTH, NOISE = 4, 5, 3
 
 
 def fraug(**options):
-    return partial(FRAug, options=FRAugOptions(**{"noise": NOISE, **options}))
+    return partial(FRAug, options=FRAugOptions(**{"noise_width": NOISE, **options}))
 
 
 class Normed(nn.Sequential):
@@ -277,7 +277,7 @@ def test_a_batch_of_one_is_refused(federate):
     [
         ({"lam_syn": 1.2}, "lam_syn is 1.2; it must be in"),
         ({"gamma": -1.0}, "gamma is -1.0; it must be 0 or more"),
-        ({"noise": 0}, "noise is 0; it must be positive"),
+        ({"noise_width": 0}, "noise_width is 0; it must be positive"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -1,0 +1,53 @@
+"""The command that begins a federation of real nodes: it writes the app that `flwr run` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.forecast_commands import _run_options
+from experiments.options import HELP, PATH, OptionSections
+
+
+@click.command("federate", cls=OptionSections, sections=_run_options, context_settings=HELP)
+@click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
+@click.option("--clients", type=int, required=True, help="Cells of all nodes together.")
+@click.option("--out", type=PATH, required=True, help="Folder for the app.")
+@click.option("--results", type=PATH, required=True, help="Folder on the server for the results.")
+@click.option(
+    "--start", type=float, default=600.0, show_default=True,
+    help="Seconds to wait for all clients before the first round.",
+)  # fmt: skip
+@click.option(
+    "--answer", type=float, default=600.0, show_default=True,
+    help="Seconds to wait for the answers of a round.",
+)  # fmt: skip
+@click.option(
+    "--enough", type=int, default=0, show_default=True,
+    help="Begin with so many clients once --start is over; 0 needs all.",
+)  # fmt: skip
+def federate(
+    method: str, clients: int, out: Path, results: Path, start: float, answer: float, enough: int,
+    **settings: Any,
+) -> None:  # fmt: skip
+    """Write the Flower app of a federation; `flwr run` takes it.
+
+    The settings are the same for all nodes; each node's owner says where its data are. See
+    docs/federation.md.
+    """
+    from stforecast.config import resolve
+    from stforecast.federated.coordinator import Patience
+    from stforecast.flower.app_folder import write_app
+    from stforecast.flower.settings import RunSettings
+
+    run = RunSettings(
+        resolve(method, **settings), clients, Patience(start, answer, enough=enough),
+        str(results.resolve()),
+    )  # fmt: skip
+    RunSettings.from_run_config(run.as_run_config())
+    click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
+
+
+COMMANDS = (federate,)

@@ -1,0 +1,41 @@
+"""`stforecast federate` writes an app whose settings are those that were typed."""
+
+import tomllib
+
+import pytest
+from click.testing import CliRunner
+
+from data_prep.errors import InputError
+from experiments.federate_command import federate
+from stforecast.flower.settings import RunSettings
+
+
+def type_in(*words):
+    done = CliRunner().invoke(federate, list(map(str, words)), catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def test_the_app_holds_what_was_typed(tmp_path):
+    app = tmp_path / "app"
+    done = type_in(
+        "--clients", 7, "--out", app, "--results", tmp_path / "results", "--rounds", 9,
+        "--tau", 0.5, "--service", "net", "--enough", 5, "--answer", 30,
+    )  # fmt: skip
+    assert done.output == f"begin it with: flwr run {app} --stream\n"
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
+    assert run.config.method == "fuels"
+    assert (run.config.training.rounds, run.config.method_options.tau) == (9, 0.5)
+    assert run.config.data.service == "net"
+    assert (run.n_clients, run.out) == (7, str(tmp_path / "results"))
+    assert (run.patience.start, run.patience.answer, run.patience.enough) == (600.0, 30.0, 5)
+
+
+def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no node knows"):
+        type_in(
+            "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, "--scale", "global"
+        )  # fmt: skip
+    assert not (tmp_path / "app").exists()

@@ -1,0 +1,197 @@
+"""The command killed and stopped from outside, until it is done."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+from data_prep.errors import InputError
+from experiments import bench
+from experiments.bench import run_grid
+from experiments.cli import main
+from stforecast.results import open_run
+from stforecast.results import run as run_forecast
+from vision.results import open_image_run
+from vision.results import run as run_images
+
+ROUNDS = 60
+CALL = [sys.executable, "-c", "from experiments.cli import main; main()"]
+
+
+def start(*args):
+    words = [str(arg) for arg in args]
+    return subprocess.Popen(
+        [*CALL, *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(ready, process, most=60.0):
+    """Until something is so, or the process is done."""
+    end = time.monotonic() + most
+    while time.monotonic() < end and process.poll() is None and not ready():
+        time.sleep(0.01)
+
+
+def checkpoints(out):
+    return {path.name for path in out.glob("checkpoints/round-*")}
+
+
+def numbers(out):
+    rounds = pd.read_csv(out / "rounds.csv").drop(columns="seconds")
+    return rounds, pd.read_csv(out / "metrics.csv"), load_file(out / "model" / "state.safetensors")
+
+
+SETTINGS = {
+    "service": "internet", "split": "days:7,1,2", "hidden_size": 8, "device": "cpu",
+    "rounds": ROUNDS, "checkpoint_every": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def begin(town, tmp_path):
+    """Begins the command's run of FUELS in a folder of its own."""
+
+    def make(name):
+        flags = [w for k, v in SETTINGS.items() for w in ("--" + k.replace("_", "-"), v)]
+        return start("run", "--data", town, "--method", "fuels", *flags, "--out", tmp_path / name)
+
+    return make
+
+
+def test_killed_at_random_and_resumed_until_it_is_done(begin, town, tmp_path):
+    run_forecast("fuels", town, tmp_path / "whole", SETTINGS)
+    out, chance = tmp_path / "killed", random.Random(time.time_ns())
+    process, before = begin("killed"), set()
+    for _ in range(2):
+        wait_for(lambda: checkpoints(out) - before, process)  # noqa: B023  called at once
+        time.sleep(chance.uniform(0, 0.3))
+        process.kill()
+        process.wait()
+        before = checkpoints(out)
+        process = start("run", "--resume", out)
+    assert process.wait() == 0, process.stderr.read()
+    for a, b in zip(numbers(tmp_path / "whole"), numbers(out), strict=True):
+        if isinstance(a, pd.DataFrame):
+            pd.testing.assert_frame_equal(a, b, check_exact=True)
+        else:
+            assert a.keys() == b.keys()
+            assert all(np.array_equal(t, b[name]) for name, t in a.items())
+    assert not list(out.glob("**/.*.part"))
+
+
+def test_a_signal_ends_it_with_one_line_that_says_how_to_go_on(begin, tmp_path):
+    out = tmp_path / "stopped"
+    process = begin("stopped")
+    wait_for(lambda: checkpoints(out), process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    last = err.strip().splitlines()[-1]
+    assert re.fullmatch(
+        r"stforecast: stopped by SIGTERM after round \d+; "
+        rf"go on with: stforecast run --resume {out}", last,
+    )  # fmt: skip
+    assert len(checkpoints(out)) == 2
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def killed(write, tmp_path):
+    """A benchmark of one run that was killed in its second round."""
+    settings = 'split = "days:7,1,2"\nrounds = 3\nhidden_size = 8\ndevice = "cpu"\n'
+    grid = write('["fedavg"]', 'services = ["sms"]', f"{settings}checkpoint_every = 1\n")
+
+    def after(report):
+        if report.round == 2:
+            raise Killed
+
+    def kill(*args, **options):
+        return run_forecast(*args, **{**options, "after_round": after})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "run", kill)
+        with pytest.raises(Killed):
+            run_grid(grid, tmp_path / "out")
+    return grid
+
+
+def test_a_benchmark_goes_on_in_the_middle_of_a_run(killed, tmp_path, monkeypatch):
+    whole = run_grid(killed, tmp_path / "whole").runs[0]
+    seen = []
+
+    def watched(folder, data, *, after_round):
+        return resume(folder, data, after_round=lambda report: seen.append(report.round))
+
+    resume = bench.resume
+    monkeypatch.setattr(bench, "resume", watched)
+    run = run_grid(killed, tmp_path / "out").runs[0]
+    assert seen == [2, 3]
+    assert run.score() == whole.score()
+    assert open_run(run.folder).about["settings"] == whole.about["settings"]
+
+
+def test_a_benchmark_does_not_go_on_with_a_run_of_other_settings(killed, tmp_path):
+    with pytest.raises(InputError, match=r"was run with other settings \(rounds\)"):
+        run_grid(killed.replace(settings={"rounds": 4}), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run"], "Missing option '--data'. See: stforecast run --help"),
+        (["run", "--data", "a.nc"], "Missing option '--out'. See: stforecast run --help"),
+        (["vision", "run"], "Missing option '--out'. See: stforecast vision run --help"),
+        (
+            ["run", "--resume", "nowhere", "--rounds", "3"],
+            "--resume goes on with the settings of the run; leave out --rounds. See: stforecast "
+            "run --help",
+        ),
+        (
+            ["vision", "run", "--resume", "nowhere", "--method", "solo"],
+            "--resume goes on with the settings of the run; leave out --method. See: stforecast "
+            "vision run --help",
+        ),
+        (
+            ["run", "--resume", "nowhere"],
+            "nowhere: no unfinished run here (no settings.json); begin a run with `stforecast run`",
+        ),
+        (
+            ["vision", "run", "--resume", "nowhere"],
+            "nowhere: no unfinished run here (no settings.json); begin a run with "
+            "`stforecast vision run`",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"stforecast: {message}\n"
+
+
+def test_the_command_goes_on_with_images(tmp_path, capsys):
+    settings = {"clients": 3, "rounds": 3, "size": 8, "channels": 4, "checkpoint_every": 1}
+
+    def after(report):
+        if report.round == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_images("fedavg", tmp_path / "run", settings, after_round=after)
+    for _ in range(2):  # What is finished is only told.
+        with pytest.raises(SystemExit) as stopped:
+            main(["vision", "run", "--resume", str(tmp_path / "run")])
+        assert not stopped.value.code
+        assert "accuracy" in capsys.readouterr().out
+    assert len(open_image_run(tmp_path / "run").rounds()) == 3

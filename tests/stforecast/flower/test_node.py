@@ -1,0 +1,212 @@
+"""Nodes with a cube each, without Flower: errors and models are those of one process."""
+
+import json
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.cube import write_cube
+from data_prep.errors import InputError
+from stforecast.config import resolve
+from stforecast.federated.coordinator import Patience
+from stforecast.federated.letters import Letter
+from stforecast.flower.app_folder import write_app
+from stforecast.flower.apps import pooled_errors, serve
+from stforecast.flower.node import Node
+from stforecast.flower.settings import RunSettings
+from stforecast.forecaster import Forecaster
+
+SHARES = {"a": (0, 1), "b": (1, 3)}
+
+
+class Cubes:
+    """A link to nodes that are started anew for every letter, as Flower's are."""
+
+    def __init__(self, run, configs):
+        self.run, self.configs, self.sent = RunSettings.as_run_config(run), configs, []
+
+    def nodes(self):
+        return set(self.configs)
+
+    def ask(self, letters, timeout):
+        return {node: self._answer(node, letter) for node, letter in letters.items()}
+
+    def _answer(self, node, letter):
+        try:
+            run = RunSettings.from_run_config(self.run)
+            answer = Node(run, self.configs[node], 7).answer(self._post(letter))
+            return self._post(answer)
+        except InputError as e:
+            return str(e)
+
+    def _post(self, letter):
+        self.sent.append(letter)
+        payload = {name: t.clone() for name, t in letter.payload.items()}
+        return Letter(json.loads(json.dumps(letter.about)), payload)
+
+
+@pytest.fixture
+def federation(cube, tmp_path):
+    """Makes the settings and the link of a run on two nodes."""
+
+    def make(method="fuels", **settings):
+        settings = {
+            "service": "internet", "split": "days:7,1,2", "rounds": 2, "hidden_size": 8,
+            "device": "cpu", **settings,
+        }  # fmt: skip
+        run = RunSettings(
+            resolve(method, **settings), 3, Patience(0.1, 1, 0.01), str(tmp_path / "server")
+        )
+        configs = {}
+        for node, (name, (first, end)) in enumerate(SHARES.items()):
+            path = write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
+            configs[node] = {"data": str(path), "first-client": first}
+        return run, Cubes(run, configs), Forecaster(method, **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "perfedavg"])
+def test_errors_and_rounds_are_those_of_one_process(method, federation, cube, tmp_path):
+    run, link, forecaster = federation(method)
+    about = serve(link, run)
+    forecaster.fit(cube)
+    table = forecaster.evaluate()
+    wanted = table[table["selection"].isin(["last", "best"]) & (table["client"] != "all")]
+    found = pd.concat(
+        [pd.read_csv(tmp_path / f"{name}.federation" / "run-7" / "metrics.csv") for name in SHARES]
+    )
+    found = found[found["client"] != "all"]
+    keys = ["client", "horizon", "split", "selection", "metric"]
+    both = [
+        t.astype({"client": str, "horizon": str}).set_index(keys)["value"].sort_index()
+        for t in (wanted, found)
+    ]
+    assert both[0].index.equals(both[1].index)
+    np.testing.assert_allclose(both[0], both[1], rtol=1e-3)
+    pooled = table.query(
+        "client == 'all' and horizon == 'all' and split == 'test' and selection == 'best'"
+    ).set_index("metric")["value"]
+    assert about["test"]["mse"] == pytest.approx(pooled["mse"], rel=1e-4)
+    assert about["test"]["mae"] == pytest.approx(pooled["mae"], rel=1e-4)
+    rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns="seconds")
+    expected = forecaster.rounds_.drop(columns="seconds")
+    pd.testing.assert_frame_equal(rounds, expected, rtol=1e-4, check_dtype=False)
+    assert "round 2: 3 of 3 clients" in (tmp_path / "server" / "server.log").read_text()
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep"])
+def test_each_node_keeps_a_forecaster_that_needs_no_server(method, federation, cube, tmp_path):
+    run, link, forecaster = federation(method)
+    assert serve(link, run)["models"] == 2
+    expected = forecaster.fit(cube).predict(cube, steps=3)
+    for name, (first, end) in SHARES.items():
+        own = Forecaster.load(tmp_path / f"{name}.federation" / "run-7")
+        assert own.config.method == "solo"
+        found = own.predict(tmp_path / f"{name}.nc", steps=3)
+        pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4)
+
+
+def test_a_model_that_is_no_plain_one_is_not_saved(federation, tmp_path):
+    run, link, _ = federation("perfedavg")
+    assert serve(link, run)["models"] == 0
+    assert not (tmp_path / "a.federation" / "run-7" / "model").exists()
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg"])
+def test_no_raw_or_scaled_value_crosses(method, federation, cube):
+    run, link, _ = federation(method)
+    serve(link, run)
+    raw = cube["internet"].to_numpy()
+    z = (raw - np.nanmean(raw[:168], axis=0)) / np.nanstd(raw[:168], axis=0)
+    series = np.unique(np.concatenate([raw.ravel(), z.ravel()]).astype(np.float32))
+    crossed = 0
+    for letter in link.sent:
+        assert set(letter.payload) <= {"prototypes", "positive", "negative"} or method == "fedavg"
+        for t in letter.payload.values():
+            crossed += t.numel()
+            assert not np.isin(t.numpy(), series).any()
+        assert "11" not in json.dumps(letter.about.get("clients", ""))
+    assert crossed
+
+
+def test_a_node_without_its_file_is_told_of_and_not_let_in(federation, caplog):
+    run, link, _ = federation()
+    link.configs[1] = {**link.configs[1], "data": "nowhere.nc"}
+    with pytest.raises(InputError, match=r"1 of 3 clients came within 0.1 s \(without 1, 2\)"):
+        serve(link, run)
+    assert "node 1 is not let in: nowhere.nc: no such file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"data": "x.nc"}, "no usable 'first-client'"),
+        ({"first-client": 0}, "no usable 'data'"),
+    ],
+)
+def test_a_node_needs_its_configuration(config, reason, federation):
+    run, _, _ = federation()
+    with pytest.raises(InputError, match=reason):
+        Node(run, config, 7)
+
+
+def test_numbers_beyond_the_federation_are_refused(federation):
+    run, link, _ = federation()
+    with pytest.raises(InputError, match="2 clients begin at number 2"):
+        Node(run, {**link.configs[1], "first-client": 2}, 7)
+
+
+def test_an_unknown_task_is_refused(federation):
+    run, link, _ = federation()
+    with pytest.raises(InputError, match="the server asks for 'dance'"):
+        Node(run, link.configs[0], 7).answer(Letter({"task": "dance"}))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "reason"),
+    [
+        ("ridge", {}, "ridge does not train in rounds"),
+        ("central", {}, "central does not train in rounds"),
+        ("fuels", {"scale": "global"}, "no node knows the others' values"),
+        ("fuels", {"refit": "daily"}, "neither refit nor calibrate"),
+        ("fuels", {"intervals": "conformal"}, "neither refit nor calibrate"),
+        ("fuels", {"delta_coding": True}, "no delta_coding"),
+    ],
+)
+def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
+    run = RunSettings(resolve(method, **settings), 3, Patience(), str(tmp_path))
+    with pytest.raises(InputError, match=reason):
+        RunSettings.from_run_config(run.as_run_config())
+
+
+@pytest.mark.parametrize("change", [{"settings": "{"}, {"clients": "many"}, {"clients": 0}])
+def test_a_damaged_configuration_is_refused(change, federation):
+    run, _, _ = federation()
+    with pytest.raises(InputError):
+        RunSettings.from_run_config({**run.as_run_config(), **change})
+
+
+def test_the_app_folder_holds_the_run(federation, tmp_path):
+    run, _, _ = federation("fuels", tau=0.1)
+    run = RunSettings(run.config, 12, Patience(5, 6, 3, 9), "it's here\\there")
+    folder = write_app(tmp_path / "app", run)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"]) == run
+    assert project["project"]["dependencies"] == []
+    for end in ("client", "server"):
+        name = project["tool"]["flwr"]["app"]["components"][f"{end}app"]
+        assert name == f"stforecast_app.{end}:app"
+        assert (folder / "stforecast_app" / f"{end}.py").read_text().startswith("from stforecast.")
+
+
+def test_errors_are_pooled_by_targets(caplog):
+    words = {
+        1: Letter({"targets": 10, "errors": {"mse": 1.0, "mae": 2.0}}),
+        2: Letter({"targets": 30, "errors": {"mse": 2.0, "mae": 4.0}}),
+        3: Letter({"targets": "?"}),
+    }
+    assert pooled_errors(words) == {"mse": 1.75, "mae": 3.5}
+    assert "node 3 tells no errors" in caplog.text
