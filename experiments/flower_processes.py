@@ -174,11 +174,16 @@ class LocalFlower:
     def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """End a process and all that it started."""
         process = self.running.pop(name)
-        _signal_group(process.pid, how)
+        groups = process_groups(process.pid)
+        _signal(groups, how)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
-        _signal_group(process.pid, signal.SIGKILL)
+        left = _signal(groups, signal.SIGKILL)
         process.wait()
+        end = time.monotonic() + GRACE
+        while left and time.monotonic() < end:
+            time.sleep(0.05)
+            left = _signal(left, signal.SIGKILL)
 
     def stop_all(self) -> None:
         """End everything, the SuperLink last."""
@@ -232,6 +237,23 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
+def process_groups(pid: int) -> set[int]:
+    """The groups of a process and of all that it started, which may have groups of their own."""
+    done = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,pgid="], stdout=subprocess.PIPE, text=True, check=True
+    )
+    rows = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    family = {pid}
+    while more := {child for child, parent, _ in rows if parent in family} - family:
+        family |= more
+    return {pid} | {group for member, _, group in rows if member in family}
+
+
+def _signal(groups: set[int], number: signal.Signals) -> set[int]:
+    """Signal groups of processes; returns those that were still there."""
+    found = set()
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, number)
+            found.add(group)
+    return found

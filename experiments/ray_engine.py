@@ -80,7 +80,8 @@ def each(
     failures: dict[int, str] = {}
     with cluster() as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_quietly)
-        waiting = {task.remote(do, item): i for i, item in enumerate(items)}
+        here = Path.cwd()
+        waiting = {task.remote(do, item, here): i for i, item in enumerate(items)}
         with tqdm(total=len(items), desc=title, disable=not progress) as bar:
             while waiting:
                 (done,), _ = ray.wait(list(waiting), num_returns=1)
@@ -94,12 +95,13 @@ def each(
     return failures
 
 
-def _quietly(do: Callable[[T], None], item: T) -> str:
-    """Do it; an error's one line, or nothing. One core is one thread."""
+def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
+    """Do it in a folder; an error's one line, or nothing. One core is one thread."""
     import torch
 
     torch.set_num_threads(1)
     try:
+        os.chdir(folder)
         do(item)
     except Exception as e:
         return str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"

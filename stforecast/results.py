@@ -9,6 +9,8 @@ A run folder holds
 - `forecasts.nc`: forecasts of the test part, and bounds if there are any, beside what was observed,
   in the data's units;
 - `model/`: what `Forecaster.load` reads.
+
+Until it is finished it holds `settings.json` and `checkpoints/`, which `resume` goes on from.
 """
 
 from __future__ import annotations

@@ -1,11 +1,22 @@
 """Fixtures shared by all tests: where the real data are."""
 
+import logging
 import os
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def log_levels():
+    """The command line sets them for its process; tests must not meet another's."""
+    loggers = [logging.getLogger(p) for p in ("data_prep", "stforecast", "vision", "experiments")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

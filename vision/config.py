@@ -40,7 +40,7 @@ class DataOptions:
     """Which images.
 
     Attributes:
-        data: name of a data set, or several joined by + as domains: mnist+usps+syn-generated.
+        data: name of a data set, or several joined by + as domains, such as mnist+usps.
         images: folder in which the data sets' files lie; digits8x8 needs none.
         size: height and width to which all images are brought; 0 leaves them as they are.
         imbalance: how many times more training images the first class has than the last, with

@@ -8,6 +8,8 @@ A run folder holds
 - `partition.csv`: images by client, part, (stage,) domain and class;
 - `stages.csv`: of a task stream, right predictions by round, stage, model, mask and client;
 - `model/`: what `Learner.load` reads.
+
+Until it is finished it holds `settings.json` and `checkpoints/`, which `resume` goes on from.
 """
 
 from __future__ import annotations

@@ -163,7 +163,20 @@ def _with_preset(table: dict[str, Any], name: str | None) -> dict[str, Any]:
         raise choose("preset", name, presets)
     preset = presets[name]
     settings = {**rest.get("settings", {}), **preset.get("settings", {})}
-    return {**rest, **preset, "settings": settings}
+    found = {**rest, **preset, "settings": settings}
+    if "published" in rest and "scenarios" in preset:
+        found["published"] = _published_of(rest["published"], preset["scenarios"])
+    return found
+
+
+def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> dict[str, Any]:
+    """What is printed of some scenarios."""
+    return {
+        key: {s: numbers for s, numbers in part.items() if s in scenarios}
+        if isinstance(part, dict)
+        else part
+        for key, part in published.items()
+    }
 
 
 def _grid(table: dict[str, Any]) -> ImageGrid:

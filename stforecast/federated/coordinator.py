@@ -17,7 +17,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,14 +28,13 @@ from stforecast.federated.letters import (
     Letter,
     Link,
     Rejected,
-    Taken,
-    check_join,
     check_round,
     most_common,
 )
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import concatenate, total_bytes
 from stforecast.federated.robust import Robust
+from stforecast.federated.roster import Patience, Roster
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.state import Clients, generator
 from stforecast.federated.uplink import Uplink
@@ -45,23 +43,6 @@ log = logging.getLogger(__name__)
 
 FRUITLESS = 3
 """Rounds in a row without one usable answer after which the run ends."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long the server waits.
-
-    Attributes:
-        start: seconds for all clients to join before the first round.
-        answer: seconds for the answers of a round.
-        poll: seconds between two looks for new nodes.
-        enough: clients with which the first round begins once `start` is over; 0 needs all.
-    """
-
-    start: float = 600.0
-    answer: float = 600.0
-    poll: float = 3.0
-    enough: int = 0
 
 
 class Coordinator:
@@ -101,15 +82,12 @@ class Coordinator:
         self.patience = patience or Patience()
         if self.uplink.delta_coding:
             raise InputError("an upload may get lost between nodes: no delta_coding there")
-        self.sizes = torch.zeros(n_clients, dtype=torch.long)
-        self.numbers: dict[int, range] = {}
+        self.roster = Roster(link, n_clients, self.patience)
         self.server: dict[str, Tensor] = {}
         self.round, self.reports = 0, list[RoundReport]()
         self.best_round: int | None = None
         self._like: dict[str, Any] | None = None
-        self._refused: dict[int, str] = {}
-        self._hopeless: set[int] = set()
-        self._fruitless = 0
+        self._fruitless, self._told = 0, 0
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> dict[int, Letter]:
         """Train for the settings' number of rounds and let the nodes finish.
@@ -123,16 +101,22 @@ class Coordinator:
         Raises:
             InputError: if the clients do not come, or no node answers any more.
         """
-        self._gather()
+        self.roster.gather()
         self.server = self._initial_server()
         while not self.finished:
             self.run_round()
-            if after_round and len(self.reports) > 1:
-                after_round(self.reports[-2])
+            self._tell(self.reports[:-1], after_round)
         self._judge(self._ask_round(torch.tensor([], dtype=torch.long)))
-        if after_round and self.reports:
-            after_round(self.reports[-1])
+        self._tell(self.reports, after_round)
         return self._finish()
+
+    def _tell(
+        self, complete: list[RoundReport], after_round: Callable[[RoundReport], None] | None
+    ) -> None:
+        for report in complete[self._told :]:
+            if after_round:
+                after_round(report)
+        self._told = max(self._told, len(complete))
 
     @property
     def finished(self) -> bool:
@@ -142,70 +126,18 @@ class Coordinator:
             return True
         return best is not None and 0 < training.patience <= self.round - 1 - best
 
-    def _gather(self) -> None:
-        """Wait until all clients are there."""
-        end, told = time.monotonic() + self.patience.start, -1
-        while (n := self._welcome()) < len(self.sizes):
-            if n != told:
-                log.info("%d of %d clients are there; waiting for the others", n, len(self.sizes))
-                told = n
-            if time.monotonic() > end:
-                if 0 < self.patience.enough <= n:
-                    break
-                absent = ", ".join(map(str, (self.sizes == 0).nonzero().flatten().tolist()[:10]))
-                raise InputError(
-                    f"{n} of {len(self.sizes)} clients came within {self.patience.start:g} s "
-                    f"(without {absent}); start their nodes or wait longer"
-                )
-            time.sleep(self.patience.poll)
-        log.info("%d clients are there, on %d nodes", n, len(self.numbers))
-
-    def _welcome(self) -> int:
-        """Let new nodes in and forget those that are gone; returns the number of clients here."""
-        here = self.link.nodes()
-        for node in self.numbers.keys() - here:
-            log.warning("round %d: lost %s", self.round + 1, self._name(node))
-            del self.numbers[node]
-        if new := here - self.numbers.keys() - self._hopeless:
-            letters = {node: Letter({"task": "join", "clients": len(self.sizes)}) for node in new}
-            answers = self.link.ask(letters, self.patience.answer)
-            for node in sorted(new):
-                self._join(node, answers.get(node, "no answer"))
-        return sum(len(numbers) for numbers in self.numbers.values())
-
-    def _join(self, node: int, answer: Letter | str) -> None:
-        try:
-            numbers, sizes = check_join(answer, len(self.sizes), self.numbers.values())
-        except Rejected as e:
-            if self._refused.get(node) != str(e):
-                log.warning("node %d is not let in: %s", node, e)
-            self._refused[node] = str(e)
-            if isinstance(answer, Letter) and not isinstance(e, Taken):
-                self._hopeless.add(node)
-            return
-        self.numbers[node] = numbers
-        self.sizes[numbers.start : numbers.stop] = torch.tensor(sizes)
-        if self.round:
-            log.warning("round %d: %s joins", self.round + 1, self._name(node))
-
-    def _name(self, node: int) -> str:
-        numbers = self.numbers[node]
-        return f"node {node} (clients {numbers.start} to {numbers.stop - 1})"
-
     def _initial_server(self) -> dict[str, Tensor]:
-        population, n = self.method.population, len(self.sizes)
+        population, sizes = self.method.population, self.roster.known_sizes()
         params, buffers = (
-            {name: t.expand(n, *t.shape[1:]) for name, t in group.items()}
+            {name: t.expand(len(sizes), *t.shape[1:]) for name, t in group.items()}
             for group in (population.parameters(1), population.buffers(1))
         )
-        known = self.sizes[self.sizes > 0]
-        sizes = torch.where(self.sizes > 0, self.sizes, known.min())
         clients = Clients(params, buffers, moments={}, sizes=sizes)
         return self.method.init(clients, sizes, self.seed)
 
     def participants(self) -> Tensor:
         """Numbers of the clients of the coming round, as the in-process executor draws them."""
-        n, training = len(self.sizes), self.method.training
+        n, training = len(self.roster.sizes), self.method.training
         ids = torch.arange(n)
         if training.participation < 1 and (self.round > 0 or not training.full_start):
             drawn = torch.randperm(n, generator=generator(self.seed, self.round))
@@ -215,7 +147,7 @@ class Coordinator:
     def run_round(self) -> None:
         """Do one round with the nodes that are there."""
         start = time.perf_counter()
-        self._welcome()
+        self.roster.welcome(self.round)
         asked = self.participants()
         answers = self._ask_round(asked)
         self._judge(answers)
@@ -227,7 +159,7 @@ class Coordinator:
             time.sleep(self.patience.poll)
             return
         self._fruitless = 0
-        here = [i for numbers in self.numbers.values() for i in numbers]
+        here = [i for numbers in self.roster.numbers.values() for i in numbers]
         n_asked = int(torch.isin(asked, torch.tensor(here)).sum())
         n = self._aggregate(uploads)
         self.round += 1
@@ -249,9 +181,9 @@ class Coordinator:
     def _ask_round(self, asked: Tensor) -> dict[int, Answer]:
         """What the nodes answer that can be used; `asked` are the clients that should train."""
         letters, down = {}, {}
-        for node, numbers in self.numbers.items():
+        for node, numbers in self.roster.numbers.items():
             ids = torch.tensor(numbers)
-            to = Participants(ids, self.sizes[ids], self.round)
+            to = Participants(ids, self.roster.sizes[ids], self.round)
             payload = self.method.broadcast(self.server, to)
             training = asked[torch.isin(asked, ids)].tolist()
             about = {"task": "round", "round": self.round, "train": training}
@@ -265,7 +197,9 @@ class Coordinator:
                 answer = check_round(of_node, letter.about["train"], self.uplink)
                 answers[node] = dataclasses.replace(answer, bytes_down=down[node])
             except Rejected as e:
-                log.warning("round %d goes on without %s: %s", self.round + 1, self._name(node), e)
+                log.warning(
+                    "round %d goes on without %s: %s", self.round + 1, self.roster.name(node), e
+                )
         return self._alike(answers)
 
     def _alike(self, answers: dict[int, Answer]) -> dict[int, Answer]:
@@ -275,7 +209,7 @@ class Coordinator:
         for node in [n for n, a in answers.items() if len(a.ids) and a.like != like]:
             log.warning(
                 "round %d goes on without %s: it sent %s, others sent %s",
-                self.round + 1, self._name(node), answers[node].like, like,
+                self.round + 1, self.roster.name(node), answers[node].like, like,
             )  # fmt: skip
             del answers[node]
         return answers
@@ -303,17 +237,19 @@ class Coordinator:
         order = ids.argsort()
         ids, joined = ids[order], {name: t[order] for name, t in joined.items()}
         joined = self.robust.guard(joined, self.method.keeps_apart, self.method.population.names)
-        of = Participants(ids, self.sizes[ids], self.round)
+        of = Participants(ids, self.roster.sizes[ids], self.round)
         self.server = self.method.aggregate(self.server, of, joined)
         return len(ids)
 
     def _finish(self) -> dict[int, Letter]:
         """Tell the nodes which round was best; each keeps its own models."""
         letters = {}
-        for node in self.numbers:
+        for node in self.roster.numbers:
             letters[node] = Letter({"task": "finish", "best": self.best_round})
         answers = self.link.ask(letters, self.patience.answer) if letters else {}
         for node in letters:
             if not isinstance(answers.get(node), Letter):
-                log.warning("%s did not finish: %s", self._name(node), answers.get(node, "silent"))
+                log.warning(
+                    "%s did not finish: %s", self.roster.name(node), answers.get(node, "silent")
+                )
         return {node: a for node, a in answers.items() if isinstance(a, Letter)}

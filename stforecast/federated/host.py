@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from data_prep.errors import InputError
 from stforecast.federated.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.letters import Letter, like_of
 from stforecast.federated.shard import Shard
@@ -54,8 +55,17 @@ class Host:
 
         Args:
             letter: with the round's index, the clients' numbers and the round that was best.
+
+        Raises:
+            InputError: if it is not meant for these clients.
         """
         about, shard = letter.about, self.shard
+        rows = {len(t) for t in letter.payload.values()} - {len(shard)}
+        if rows or not set(about["train"]) <= set(shard.numbers):
+            raise InputError(
+                f"the server means other clients than those of this node, {shard.numbers.start} to "
+                f"{shard.numbers.stop - 1}; check first-client and the server's version"
+            )
         self._choose(about["best"])
         shard.receive(letter.payload, about["round"])
         score = (0.0, 0.0)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from stforecast.federated.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.rounds import Federation, RoundReport
-from stforecast.federated.run_folder import BEGUN, CHECKPOINTS, begin, writing
+from stforecast.federated.run_folder import CHECKPOINTS, begin, is_continued, writing
 from stforecast.federated.sizing import total_bytes
 from stforecast.federated.stopped import Stopped
 
@@ -69,6 +69,7 @@ class Keeper:
         self.out, self.about, self.every, self.again = out, about, every, again
         self.folder = out / CHECKPOINTS
         self._run: dict[str, Any] = {}
+        self._begun = is_continued(about)
         self._training, self._signal = False, 0
         self._place = "before the first round"
         self._since, self._cost = time.perf_counter(), math.nan
@@ -117,8 +118,8 @@ class Keeper:
             InputError: if a checkpoint cannot be written.
             Stopped: on a signal.
         """
-        if not (self.out / BEGUN).exists():
-            begin(self.out, self.about)
+        begin(self.out, self.about)
+        self._begun = True
         data = [fingerprint(s.tensors | {"sizes": s.sizes}) for s in federation.stream.stages]
         settings = json.loads(json.dumps(self.about["settings"]))
         self._run = {"settings": settings, "data": data}
@@ -145,8 +146,7 @@ class Keeper:
             raise self._stopped(self._signal)
 
     def _stopped(self, number: int) -> Stopped:
-        begun = (self.out / BEGUN).exists()
-        return Stopped(number, self._place, self.again if begun else "nothing was kept")
+        return Stopped(number, self._place, self.again if self._begun else "nothing was kept")
 
     def _restore(self, federation: Federation, witness: Witness | None) -> None:
         found = newest_sound(self.folder, self._run)

@@ -203,8 +203,8 @@ def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Te
     Example:
         >>> prototypes = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]]])
         >>> known = torch.tensor([[True, True, False]])
-        >>> nearest_prototype(torch.tensor([[[3.0, 3.0]]]), prototypes, known)
-        tensor([[[-18.,  -1., -inf]]])
+        >>> nearest_prototype(torch.tensor([[[3.0, 3.0]]]), prototypes, known).round().tolist()
+        [[[-18.0, -1.0, -inf]]]
     """
     squared = torch.cdist(features, prototypes).square()
     return (-squared).masked_fill(~known[:, None], -torch.inf)

@@ -36,6 +36,9 @@ PREDICT_COHORT = 16
 PREDICT_ROWS_ON_CPU = 128
 """Samples of a client predicted at once on a CPU: activations then stay in cache."""
 
+WORTH_TELLING = 10**9
+"""Predicted bytes from which a run says before it starts what it will take."""
+
 PREDICT_ROWS_ON_GPU = 4096
 """The same on a GPU, which wants big products."""
 
@@ -159,7 +162,8 @@ class Federation:
         if self.device.type != "cpu":
             return None
         needed = self.predicted_memory()
-        log.info("%d clients in cohorts of %d: %s", len(self.train), self.cohort_size, needed)
+        level = logging.INFO if needed.total > WORTH_TELLING else logging.DEBUG
+        log.log(level, "%d clients in cohorts of %d: %s", len(self.train), self.cohort_size, needed)
         allowed = memory or sizing.available_memory()
         if allowed is None or needed.total <= allowed:
             return None

@@ -67,14 +67,19 @@ def begin(out: Path, about: Mapping[str, Any]) -> None:
 
     Args:
         out: the run's folder; made if it is not there.
-        about: `settings`, as JSON, and what else going on needs.
+        about: `settings`, as JSON, and what else going on needs; or what `read_begun` gave.
 
     Raises:
         InputError: if it cannot be written.
     """
-    contents = {"format": FORMAT, **about, "versions": versions()}
+    contents = {"format": FORMAT, "versions": versions(), **about}
     with writing(out, "choose another --out"), atomic_path(out / BEGUN) as part:
         part.write_text(json.dumps(contents, indent=2) + "\n")
+
+
+def is_continued(about: Mapping[str, Any]) -> bool:
+    """Whether this is what `read_begun` gave, so that the run was begun before."""
+    return "versions" in about
 
 
 def is_finished(out: Path) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve
-from stforecast.federated.coordinator import Patience
 from stforecast.federated.method import find_method
+from stforecast.federated.roster import Patience
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from experiments import federation_demo, flower_processes
 from experiments.flower_keys import make_keys, make_node_key
 from experiments.flower_processes import LocalFlower, find_program, free_port
 from stforecast.config import resolve
-from stforecast.federated.coordinator import Patience
+from stforecast.federated.roster import Patience
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.settings import RunSettings
 
@@ -26,6 +26,24 @@ WITHOUT = "needs the extra flower: pip install 'stforecast[flower]'"
 @pytest.fixture
 def flwr():
     return pytest.importorskip("flwr", reason=WITHOUT)
+
+
+def started(out):
+    """Flower's processes whose home is below the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"FLWR_HOME={out}".encode() in path.read_bytes():
+                words = (path.parent / "cmdline").read_text().split("\0")
+                found.append(f"{path.parent.name} {' '.join(words)}")
+    return found
+
+
+def wait_for(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come in {seconds} s"
+        time.sleep(0.5)
 
 
 def test_flower_that_is_not_there_is_named(monkeypatch, tmp_path):
@@ -38,22 +56,16 @@ def test_ports_are_free():
     assert 1024 < free_port() < 2**16
 
 
-def test_a_process_and_all_that_it_starts_is_stopped(tmp_path):
+@pytest.mark.parametrize("session", [False, True])
+def test_a_process_and_all_that_it_starts_is_stopped(session, tmp_path):
+    """Flower's SuperLink gives its helper a session of its own."""
     flower = LocalFlower(tmp_path)
-    child = f"import subprocess, sys; subprocess.Popen({['sleep', '600']!r}).wait()"
-    flower.start("parent", sys.executable, "-c", child)
-    group = flower.running["parent"].pid
-    while len(members(group)) < 2:
-        time.sleep(0.02)
+    start = f"subprocess.Popen(['sleep', '600'], start_new_session={session})"
+    flower.start("parent", sys.executable, "-c", f"import subprocess; {start}.wait()")
+    wait_for(lambda: len(started(tmp_path)) == 2, 20, "a child")
     flower.stop_all()
-    assert members(group) == []
+    assert started(tmp_path) == []
     assert flower.running == {}
-
-
-def members(group):
-    done = subprocess.run(["ps", "-eo", "pgid=,stat="], stdout=subprocess.PIPE, text=True)
-    rows = [line.split() for line in done.stdout.splitlines()]
-    return [pgid for pgid, stat in rows if pgid == str(group) and not stat.startswith("Z")]
 
 
 def test_certificates_name_this_machine(tmp_path):
@@ -77,23 +89,6 @@ def test_the_city_is_shared_out_without_overlap(tmp_path):
     cells = [pd.Index(federation_demo.open_cube(path)["cell"].to_numpy()) for path in paths]
     assert [len(c) for c in cells] == [3, 3, 3]
     assert cells[0].append([cells[1], cells[2]]).is_unique
-
-
-def started(out):
-    """Numbers of Flower's processes whose home is below the folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"FLWR_HOME={out}".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
-
-
-def wait_for(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come in {seconds} s"
-        time.sleep(0.5)
 
 
 @pytest.mark.slow
@@ -120,7 +115,6 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
         about = federation_demo.follow(flower, run, tmp_path)
         assert about["nodes"] == 3
         assert "stranger" not in flower.flwr("supernode", "list", "here")
-        pids = [process.pid for process in flower.running.values()]
     text = log.read_text()
     assert "9 clients are there, on 3 nodes" in text
     assert "(clients 6 to 8)" in text
@@ -129,7 +123,7 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
     assert done.iloc[0] == 9
     assert done.min() == 6
     assert done.iloc[-1] == 9
-    assert all(members(pid) == [] for pid in pids)
+    assert started(tmp_path) == []
 
 
 @pytest.mark.slow

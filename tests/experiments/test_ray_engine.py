@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from data_prep.simulate import simulate
 from data_prep.telecom_italia import day_store
 from experiments import ray_engine
 from experiments.bench import run_grid
+from experiments.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +101,12 @@ def test_failures_are_told_by_position_and_do_not_stop_others(ray):
     }
 
 
+def test_relative_paths_mean_the_same_everywhere(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ray_engine.each(lambda name: Path(name).touch(), ["here"], "files") == {}
+    assert (tmp_path / "here").exists()
+
+
 def test_a_benchmarks_runs_equal_those_of_one_process(ray, write, tmp_path, monkeypatch):
     grid = write('["ridge", "solo"]', 'services = ["sms"]\nseeds = [1, 2]')
     alone = run_grid(grid, tmp_path / "alone")
@@ -120,3 +128,29 @@ def test_only_what_is_not_finished_is_done(monkeypatch):
     ]
     ray_engine.do_runs(jobs, "runs")
     assert [job.name for job in asked] == ["a", "c"]
+
+
+def test_the_commands_take_the_engine(ray, raw, town, tiny_settings, tmp_path):
+    bench = tmp_path / "bench.toml"
+    bench.write_text(
+        f'data = ["{town}"]\nservices = ["sms"]\nmethods = ["ridge"]\n[settings]\n{tiny_settings}'
+    )
+    out = tmp_path / "cube.nc"
+    for words in (
+        ["prepare", "milan", "--raw", raw, "--out", out, "--engine", "ray"],
+        ["bench", bench, "--out", tmp_path / "results", "--engine", "ray"],
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        assert not stop.value.code
+    assert out.exists()
+    assert "ridge" in (tmp_path / "results" / "table.md").read_text()
+
+
+def test_without_ray_the_command_says_what_to_install(monkeypatch, raw, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["prepare", "milan", "--raw", raw, "--out", tmp_path / "cube.nc", "--engine", "ray"]
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    assert stop.value.code == 2
+    assert "pip install 'stforecast[ray]'" in capsys.readouterr().err

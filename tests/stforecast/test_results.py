@@ -116,7 +116,7 @@ def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(xr.Dataset, "to_netcdf", fail)
     out = tmp_path / "run"
-    with pytest.raises(InputError, match="run: cannot be written .disk full.; free some space"):
+    with pytest.raises(InputError, match=r"run: cannot be written .disk full.; free some space"):
         run("ridge", cube_path, out, {**tiny, "service": "sms"})
     assert not (out / "run.json").exists()
     with pytest.raises(InputError, match="not a finished run"):

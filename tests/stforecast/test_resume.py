@@ -83,6 +83,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
     assert len(resume(tmp_path).rounds()) == 3
 
 
+def test_what_was_begun_and_never_got_anywhere_is_forgotten(cube_path, settings, tmp_path):
+    for rounds in (3, 2):
+        again = {**settings, "rounds": rounds}
+        with pytest.raises(Killed):
+            run("fedavg", cube_path, tmp_path, again, after_round=killed_after(1))
+    assert len(resume(tmp_path).rounds()) == 2
+
+
 def test_an_unfinished_run_is_not_overwritten(cube_path, settings, tmp_path):
     with pytest.raises(Killed):
         run("fedavg", cube_path, tmp_path, settings, after_round=killed_after(2))

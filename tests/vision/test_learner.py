@@ -50,10 +50,19 @@ def test_predictions_are_the_accuracy(learner):
     assert learner.accuracy() == pytest.approx(np.mean(accuracies))
 
 
-def test_two_runs_are_equal_whatever_the_workers(learner):
+def test_two_runs_are_equal(learner):
+    a, b = (x.fitted()[1].flat() for x in (learner, Learner("pfpl", **TINY).fit()))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_numbers_do_not_depend_on_the_workers(learner):
     again = Learner("pfpl", **{**TINY, "workers": 2}).fit()
     a, b = (x.fitted()[1].flat() for x in (learner, again))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    for name in a:  # A worker has one thread, and convolutions round by the number of threads.
+        torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
+
+
+def test_another_seed_divides_otherwise(learner):
     other = Learner("pfpl", **{**TINY, "seed": 2}).fit()
     assert not torch.equal(learner.partition.train[0], other.partition.train[0])
 

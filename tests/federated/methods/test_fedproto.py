@@ -7,6 +7,7 @@ from data_prep.errors import InputError
 from stforecast.federated.method import Participants, find_method
 from stforecast.federated.methods.fedproto import FedProto, FedProtoOptions
 from stforecast.federated.methods.solo import Solo
+from stforecast.federated.prototypes import instance_distance
 
 SIZES = (8, 13, 5)
 N_KEYS, D = 4, 5

@@ -6,10 +6,11 @@ import logging
 import pytest
 import torch
 
-from stforecast.federated.coordinator import Coordinator, Patience
+from stforecast.federated.coordinator import Coordinator
 from stforecast.federated.data import ClientData
 from stforecast.federated.host import Host
 from stforecast.federated.letters import Letter
+from stforecast.federated.roster import Patience
 from stforecast.federated.rounds import Federation
 from stforecast.federated.shard import Shard
 

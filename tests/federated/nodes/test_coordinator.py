@@ -1,6 +1,5 @@
 """A federation of nodes does what the in-process executor does, and goes on when nodes do not."""
 
-import dataclasses
 import math
 
 import pytest
@@ -13,6 +12,7 @@ from stforecast.federated.letters import Letter
 from stforecast.federated.method import methods
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.robust import Robust
+from stforecast.federated.roster import Patience
 from stforecast.federated.uplink import Uplink
 from stforecast.methods.fuels import Fuels
 
@@ -179,6 +179,15 @@ def test_a_method_that_would_send_samples_is_stopped(federate, split):
         host.round(Letter({"round": 0, "train": [0, 1, 2], "best": None}, payload))
 
 
+@pytest.mark.parametrize(("train", "rows"), [([0, 3], 3), ([-1], 3), ([0], 2)])
+def test_a_letter_for_other_clients_is_refused(train, rows, federate, split):
+    _, link = split(federate(FedAvg), (3,))
+    host = link.hosts[0]()
+    payload = {name: t.expand(rows, *t.shape) for name, t in _initial(host).items()}
+    with pytest.raises(InputError, match="other clients than those of this node, 0 to 2"):
+        host.round(Letter({"round": 0, "train": train, "best": None}, payload))
+
+
 def _initial(host):
     return {name: t[0] for name, t in host.shard.method.population.initial().items()}
 
@@ -224,8 +233,7 @@ def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split,
 @pytest.mark.parametrize("method", METHODS.values())
 def test_a_node_that_comes_late_is_let_in(method, federate, split, told):
     federation = federate(method, (12,) * 5, rounds=4)
-    coordinator, link = split(federation, SHARES)
-    coordinator.patience = dataclasses.replace(coordinator.patience, enough=4)
+    coordinator, link = split(federation, SHARES, patience=Patience(0.2, 1, 0.01, enough=4))
     link.absent = lambda node, round: node == 1 and round < 2
     coordinator.run()
     assert [r.participants - r.failed for r in coordinator.reports] == [4, 4, 5, 5]
@@ -258,15 +266,7 @@ def test_two_nodes_cannot_have_the_same_clients(federate, split, told):
     assert all(r.participants == 5 for r in coordinator.reports)
 
 
-def test_the_coordinator_needs_no_node_for_an_unknown_method(federate):
-    federation = federate(FedAvg)
-    with pytest.raises(InputError, match="0 of 2 clients"):
-        _lonely(federation).run()
-
-
-def _lonely(federation):
-    from stforecast.federated.coordinator import Patience
-
+def test_a_server_without_nodes_says_so(federate):
     class Nobody:
         def nodes(self):
             return set()
@@ -274,4 +274,6 @@ def _lonely(federation):
         def ask(self, letters, timeout):
             return {}
 
-    return Coordinator(federation.method, Nobody(), 2, patience=Patience(0.0, 1, 0.01))
+    lonely = Coordinator(federate(FedAvg).method, Nobody(), 2, patience=Patience(0.0, 1, 0.01))
+    with pytest.raises(InputError, match="0 of 2 clients"):
+        lonely.run()

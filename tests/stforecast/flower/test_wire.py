@@ -100,7 +100,8 @@ def test_the_link_waits_for_nobody_who_is_gone(monkeypatch):
     with contextlib.suppress(ImportError):  # Where Flower keeps it; a message wants to know it.
         from flwr.supercore.task_identity import TaskIdentity
 
-        TaskIdentity.run_id, TaskIdentity.node_id = 1, 1
+        for name in ("run_id", "node_id", "task_id"):
+            setattr(TaskIdentity, name, 1)
     grid = Grid()
     link = wire.GridLink(grid)
     assert link.nodes() == {1, 2, 3, 4}
