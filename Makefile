@@ -1,9 +1,9 @@
-# make demo | test | bench | test-slow | lint: each sets up what it needs on a fresh machine.
+# make demo | test | bench | federation-demo | test-slow | lint: each sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
 
-.PHONY: setup demo test bench test-slow lint clean
+.PHONY: setup demo test bench federation-demo test-slow lint clean
 
 setup: .venv/.installed
 
@@ -23,6 +23,14 @@ test: setup
 
 bench: setup
 	$(BIN)/python -m experiments.benchmarks.rounds --out benchmark
+
+federation-demo: .venv-flower/.installed
+	.venv-flower/bin/python -m experiments.federation_demo --out federation-demo
+
+.venv-flower/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install -q --disable-pip-version-check -c constraints.txt -e ".[flower]"
+	touch $@
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

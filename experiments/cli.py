@@ -8,7 +8,7 @@ import sys
 import click
 
 from data_prep.errors import InputError
-from experiments import bench_command, data_commands, forecast_commands
+from experiments import bench_command, data_commands, federate_command, forecast_commands
 from experiments.images import commands as image_commands
 from experiments.options import HELP
 from stforecast.federated.stopped import Stopped
@@ -31,7 +31,9 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
         logging.getLogger(package).setLevel(level)
 
 
-for module in (data_commands, forecast_commands, bench_command, image_commands):
+MODULES = (data_commands, forecast_commands, bench_command, image_commands, federate_command)
+
+for module in MODULES:
     for command in module.COMMANDS:
         cli.add_command(command)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from experiments.forecast_commands import _run_options
+from experiments.forecast_commands import run_options
 from experiments.options import HELP, PATH, OptionSections
 
 
-@click.command("federate", cls=OptionSections, sections=_run_options, context_settings=HELP)
+@click.command("federate", cls=OptionSections, sections=run_options, context_settings=HELP)
 @click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
 @click.option("--clients", type=int, required=True, help="Cells of all nodes together.")
 @click.option("--out", type=PATH, required=True, help="Folder for the app.")

@@ -20,7 +20,7 @@ from experiments.options import (
 from experiments.plot_command import plot_command
 
 
-def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
+def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     from stforecast.baselines import BASELINES
     from stforecast.config import RunOptions, defaults, sections
 
@@ -37,7 +37,7 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
 
 
-@click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
+@click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
 @click.option("--data", type=PATH, help="Cube that prepare wrote.  [required]")
 @click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
 @click.option("--out", type=PATH, help="Folder for the run.  [required]")
