@@ -21,6 +21,7 @@ from experiments.plot_command import plot_command
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
+    """Options of a run by section, for the method and model that raw arguments name."""
     from stforecast.baselines import BASELINES
     from stforecast.config import RunOptions, defaults, sections
 
