@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Tests are tiny: two threads wait for each other longer than they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
