@@ -11,14 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.cube import atomic_path
 from data_prep.errors import InputError
 from data_prep.registry import find_data_set
 from data_prep.simulate import simulate
 from experiments.config_file import Entry
 from experiments.figures import Gallery, draw_figures
 from experiments.grid import City, Grid
-from experiments.jobs import do_jobs, facts, refuse_other
+from experiments.jobs import do_jobs, refuse_other, write_page
 from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.ray_engine import LOCAL
@@ -128,15 +127,8 @@ def _write_tables(grid: Grid, outcome: Outcome, out: Path) -> None:
     if outcome.runs:
         errors = [r.metrics().assign(label=r.label) for r in outcome.runs]
         write_csv(pd.concat(errors), out / "metrics.csv")
-    with atomic_path(out / "table.md") as part:
-        parts = [
-            f"# {grid.title}",
-            f"    {grid.repeat(out)}",
-            facts(outcome.runs),
-            results_table(outcome.runs, outcome.failures, grid.published),
-            outcome.gallery.markdown(out),
-        ]
-        part.write_text("\n\n".join(filter(None, parts)) + "\n")
+    table = results_table(outcome.runs, outcome.failures, grid.published)
+    write_page(out, grid.title, grid.repeat(out), outcome.runs, table, outcome.gallery)
 
 
 def _jobs(grid: Grid, out: Path, progress: bool) -> list[ForecastJob]:

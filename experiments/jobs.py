@@ -13,7 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
+from data_prep.cube import atomic_path
 from data_prep.errors import InputError
+from experiments.figures import Gallery
 from experiments.ray_engine import LOCAL, RAY, do_runs
 from stforecast.federated.stopped import Stopped
 
@@ -145,3 +147,21 @@ def facts(runs: Sequence[About]) -> str:
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes together",
     }
     return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
+
+
+def write_page(
+    out: Path, title: str, command: str, runs: Sequence[About], table: str, gallery: Gallery
+) -> None:
+    """Write `table.md`: what was run and how, the table, the figures.
+
+    Args:
+        out: the benchmark's folder.
+        title: its heading.
+        command: that repeats it.
+        runs: finished runs.
+        table: of their results, as Markdown.
+        gallery: its figures.
+    """
+    parts = [f"# {title}", f"    {command}", facts(runs), table, gallery.markdown(out)]
+    with atomic_path(out / "table.md") as part:
+        part.write_text("\n\n".join(filter(None, parts)) + "\n")

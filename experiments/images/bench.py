@@ -9,12 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.cube import atomic_path
 from experiments.config_file import Entry
 from experiments.figures import Gallery, draw_figures
 from experiments.images.grid import ImageGrid
 from experiments.images.report import results_table
-from experiments.jobs import do_jobs, facts, refuse_other
+from experiments.jobs import do_jobs, refuse_other, write_page
 from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.ray_engine import LOCAL
@@ -146,12 +145,5 @@ def _write_tables(grid: ImageGrid, outcome: ImageOutcome, out: Path) -> None:
             for r in outcome.runs
         ]
         write_csv(pd.concat(tables), out / "metrics.csv")
-    with atomic_path(out / "table.md") as part:
-        parts = [
-            f"# {grid.title}",
-            f"    {grid.repeat(out)}",
-            facts(outcome.runs),
-            results_table(outcome.runs, outcome.failures, grid.published),
-            outcome.gallery.markdown(out),
-        ]
-        part.write_text("\n\n".join(filter(None, parts)) + "\n")
+    table = results_table(outcome.runs, outcome.failures, grid.published)
+    write_page(out, grid.title, grid.repeat(out), outcome.runs, table, outcome.gallery)
