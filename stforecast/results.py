@@ -15,7 +15,6 @@ Until it is finished it holds `settings.json` and `checkpoints/`, which `resume`
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,8 +35,10 @@ from stforecast.federated.privacy import epsilon
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.run_folder import (
     check_new,
+    find_folders,
     finish,
     is_finished,
+    read_about,
     read_begun,
     write_about,
     write_csv,
@@ -54,8 +55,8 @@ METRIC_COLUMNS = (
 ROUND_COLUMNS = ("round", "train_task_loss", "validation_loss", "bytes_down", "bytes_up")
 """Columns of `rounds.csv` that figures and tables read."""
 
-ABOUT: dict[str, type] = {"settings": dict, "data": str, "service": str}
-"""Entries of `run.json` that name a run, and their types."""
+ENTRIES: dict[str, type] = {"data": str, "service": str}
+"""Entries of `run.json` that name a run besides its settings, and their types."""
 
 AGAIN = "delete the folder and run it again"
 
@@ -257,22 +258,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     Raises:
         InputError: if the folder is none.
     """
-    folder = Path(folder)
-    try:
-        about = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError, RecursionError) as e:
-        raise InputError(
-            f"{folder}: not a finished run ({type(e).__name__} at run.json); give a folder that "
-            "`stforecast run` wrote"
-        ) from e
-    for name, kind in ABOUT.items():
-        found: Any = about.get(name) if isinstance(about, dict) else None
-        fits = isinstance(found, kind)
-        if not fits or (kind is dict and "method" not in found):
-            raise InputError(
-                f"{folder / 'run.json'}: no {name} in it; `stforecast run` writes them"
-            )
-    return Run(folder, about)
+    return Run(Path(folder), read_about(Path(folder), COMMAND, ENTRIES))
 
 
 def _read_csv(path: Path, columns: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
@@ -293,13 +279,7 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
     Raises:
         InputError: naming a folder that holds none.
     """
-    runs = []
-    for folder in map(Path, folders):
-        found = sorted(folder.rglob("run.json")) if folder.is_dir() else []
-        if not found:
-            raise InputError(f"{folder}: no finished run here; `stforecast run` writes one")
-        runs += [open_run(path.parent) for path in found]
-    return runs
+    return [open_run(folder) for folder in find_folders(map(Path, folders), COMMAND)]
 
 
 def _no_rounds() -> pd.DataFrame:

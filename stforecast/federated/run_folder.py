@@ -157,26 +157,32 @@ def write_about(out: Path, about: dict[str, Any]) -> None:
         part.write_text(json.dumps({**about, "versions": versions()}, indent=2) + "\n")
 
 
-def read_about(folder: Path, command: str) -> dict[str, Any]:
+def read_about(
+    folder: Path, command: str, entries: Mapping[str, type] | None = None
+) -> dict[str, Any]:
     """What a finished run is.
 
     Args:
         folder: of the run.
         command: that writes such folders, for the message.
+        entries: what must stand in it besides the settings, and its type.
 
     Raises:
         InputError: if the folder holds none.
     """
     try:
         about = json.loads((folder / ABOUT).read_text())
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise InputError(
             f"{folder}: not a finished run ({type(e).__name__} at {ABOUT}); give a folder that "
             f"`{command}` wrote"
         ) from e
-    if not isinstance(about, dict) or "settings" not in about:
-        raise InputError(f"{folder / ABOUT}: no settings in it; `{command}` writes them")
-    return about
+    required: dict[str, Any] = {"settings": dict, **(entries or {})}
+    for name, kind in required.items():
+        found = about.get(name) if isinstance(about, dict) else None
+        if not isinstance(found, kind) or (name == "settings" and "method" not in found):
+            raise InputError(f"{folder / ABOUT}: no {name} in it; `{command}` writes them")
+    return dict(about)
 
 
 def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
