@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +15,30 @@ import pandas as pd
 from data_prep.errors import InputError
 from data_prep.registry import find_data_set
 from data_prep.simulate import simulate
-from experiments.config_file import Entry
-from experiments.figures import Gallery, draw_figures
+from experiments.figures import draw_figures
 from experiments.grid import City, Grid
-from experiments.jobs import do_jobs, refuse_other, write_page
+from experiments.jobs import Job, Outcome, all_settings, do_jobs, write_page
 from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.ray_engine import LOCAL
 from experiments.report import results_table
 from stforecast.config import resolve
-from stforecast.federated.run_folder import is_begun, is_finished, read_begun, write_csv
+from stforecast.federated.run_folder import is_begun, write_csv
 from stforecast.results import COMMAND, Run, open_run, resume, run
 from stforecast.variants import NO_DIFFERENCE
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a grid.
+class ForecastJob(Job[Run]):
+    """One run of a grid.
 
     Attributes:
-        runs: finished runs.
-        failures: folder of each failed run below `runs/` to its error's one line.
-        gallery: its figures.
+        data: the cube.
     """
 
-    runs: list[Run]
-    failures: dict[str, str]
-    gallery: Gallery = field(default_factory=Gallery)
-
-
-@dataclass(frozen=True)
-class ForecastJob:
-    """One run of a grid; see `experiments.jobs.Job`."""
-
-    folder: Path
     data: Path
-    entry: Entry
-    settings: dict[str, Any]
 
-    @property
-    def name(self) -> str:
-        """Label and seed."""
-        return f"{self.entry.label}, seed {self.settings['seed']}"
+    command = COMMAND
 
     def run(self, progress: bool) -> Run:
         """Fit, judge and save a forecaster."""
@@ -74,28 +57,21 @@ class ForecastJob:
                 after_round=after_round,
             )
 
-    def finished(self) -> Run | None:
-        """The run in the folder, if it is there and is of these data and settings."""
-        if is_begun(self.folder):
-            self._check(read_begun(self.folder, COMMAND))
-        if not is_finished(self.folder):
-            return None
-        found = open_run(self.folder)
-        self._check(found.about)
-        return found
+    def open(self) -> Run:
+        """The finished run of the folder."""
+        return open_run(self.folder)
 
-    def _check(self, about: dict[str, Any]) -> None:
-        """Refuse a run of other data or settings."""
-        made = dict(about["settings"])
-        method = made.pop("method")
-        refuse_other(
-            self.folder,
-            {**_settings(self.entry.method, self.settings), "data": self.data.resolve()},
-            {**_settings(method, made), "data": Path(about["data"]).resolve()},
-        )
+    def about(self) -> dict[str, Any]:
+        """What the `run.json` of this run holds of what it is made of."""
+        return {**super().about(), "data": self.data}
+
+    def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings and the cube's path."""
+        settings = all_settings(resolve, about["settings"], NO_DIFFERENCE - {"seed"})
+        return {**settings, "data": Path(about["data"]).resolve()}
 
 
-def run_grid(grid: Grid, out: Path, *, progress: bool = False, engine: str = LOCAL) -> Outcome:
+def run_grid(grid: Grid, out: Path, *, progress: bool = False, engine: str = LOCAL) -> Outcome[Run]:
     """Do every run of the grid that is not done yet, write the tables and draw the figures.
 
     A run that fails is noted in its folder and in the table and does not stop the others; it is
@@ -123,7 +99,7 @@ def _group(run: Run) -> str:
     return f"{slug(Path(run.about['data']).stem)}-{slug(run.about['service'])}"
 
 
-def _write_tables(grid: Grid, outcome: Outcome, out: Path) -> None:
+def _write_tables(grid: Grid, outcome: Outcome[Run], out: Path) -> None:
     if outcome.runs:
         errors = [r.metrics().assign(label=r.label) for r in outcome.runs]
         write_csv(pd.concat(errors), out / "metrics.csv")
@@ -144,14 +120,8 @@ def _jobs(grid: Grid, out: Path, progress: bool) -> list[ForecastJob]:
                         settings["service"] = service
                     name = Path(slug(data.stem), slug(service or "-"), slug(entry.label))
                     folder = out / "runs" / name / f"seed-{seed}"
-                    jobs.append(ForecastJob(folder, data, entry, settings))
+                    jobs.append(ForecastJob(folder, entry, settings, data))
     return jobs
-
-
-def _settings(method: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """All settings as `run.json` has them; what an older version did not know has its default."""
-    flat: dict[str, Any] = json.loads(json.dumps(resolve(method, **settings).flat()))
-    return {name: v for name, v in flat.items() if name not in NO_DIFFERENCE - {"seed"}}
 
 
 def _simulated(city: City, out: Path, progress: bool) -> Path:

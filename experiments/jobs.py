@@ -3,63 +3,131 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import os
 import platform
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tqdm import tqdm
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError
+from experiments.config_file import Entry
 from experiments.figures import Gallery
 from experiments.ray_engine import LOCAL, RAY, do_runs
+from stforecast.federated.run_folder import is_begun, is_finished, read_begun
 from stforecast.federated.stopped import Stopped
 
 log = logging.getLogger(__name__)
 
-R_co = TypeVar("R_co", covariant=True)
-R = TypeVar("R")
+R = TypeVar("R", bound="About")
 
 FAILED = "failed.txt"
 """File in a run's folder that holds the traceback of its failure."""
-
-
-class Job(Protocol[R_co]):
-    """One run of a benchmark.
-
-    Attributes:
-        folder: the run's folder.
-        name: for the progress bar.
-    """
-
-    @property
-    def folder(self) -> Path: ...  # noqa: D102  described above
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    def finished(self) -> R_co | None:
-        """The run, if its folder holds it already.
-
-        Raises:
-            InputError: if the folder holds a run with other data or settings.
-        """
-        ...
-
-    def run(self, progress: bool) -> R_co:
-        """Do the run."""
-        ...
 
 
 class About(Protocol):
     """A finished run, by what its `run.json` says."""
 
     @property
-    def about(self) -> dict[str, Any]: ...  # noqa: D102
+    def about(self) -> dict[str, Any]: ...  # noqa: D102  described above
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[R]):
+    """What became of a benchmark.
+
+    Attributes:
+        runs: finished runs.
+        failures: folder of each failed run below `runs/` to its error's one line.
+        gallery: its figures.
+    """
+
+    runs: list[R]
+    failures: dict[str, str]
+    gallery: Gallery = field(default_factory=Gallery)
+
+
+@dataclass(frozen=True)
+class Job(ABC, Generic[R]):
+    """One run of a benchmark.
+
+    Attributes:
+        folder: the run's folder.
+        entry: its method, as the file has it.
+        settings: all of its settings, the seed among them.
+    """
+
+    folder: Path
+    entry: Entry
+    settings: dict[str, Any]
+
+    command: ClassVar[str]
+    """What writes such folders, for messages."""
+
+    @property
+    def name(self) -> str:
+        """Label and seed, for the progress bar."""
+        return f"{self.entry.label}, seed {self.settings['seed']}"
+
+    @abstractmethod
+    def run(self, progress: bool) -> R:
+        """Do the run, or what is left of it."""
+
+    @abstractmethod
+    def open(self) -> R:
+        """The finished run of the folder."""
+
+    @abstractmethod
+    def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What tells runs apart, of one whose `run.json` this is."""
+
+    def about(self) -> dict[str, Any]:
+        """What the `run.json` of this run holds of what it is made of."""
+        return {"settings": {"method": self.entry.method, **self.settings}}
+
+    def finished(self) -> R | None:
+        """The run, if its folder holds it already.
+
+        Raises:
+            InputError: if the folder holds another run, finished or not.
+        """
+        if is_begun(self.folder):
+            self._refuse_other(read_begun(self.folder, self.command))
+        if not is_finished(self.folder):
+            return None
+        found = self.open()
+        self._refuse_other(found.about)
+        return found
+
+    def _refuse_other(self, found: Mapping[str, Any]) -> None:
+        wanted, made = self.identity(self.about()), self.identity(found)
+        changed = sorted(k for k in wanted.keys() | made.keys() if wanted.get(k) != made.get(k))
+        if changed:
+            raise InputError(
+                f"{self.folder} was run with other settings ({', '.join(changed)}); delete it or "
+                "choose another --out"
+            )
+
+
+def all_settings(
+    resolve: Callable[..., Any], settings: Mapping[str, Any], ignored: Set[str]
+) -> dict[str, Any]:
+    """All settings as `run.json` has them; what an older version did not know has its default.
+
+    Args:
+        resolve: makes a config of a method and its settings.
+        settings: the method among them.
+        ignored: names of settings that make no difference.
+    """
+    flat: dict[str, Any] = json.loads(json.dumps(resolve(**settings).flat()))
+    return {name: value for name, value in flat.items() if name not in ignored}
 
 
 def do_jobs(
@@ -116,20 +184,6 @@ def _refuse_twins(jobs: Iterable[Job[Any]]) -> None:
                 "each seed, service and scenario once"
             )
         seen.add(job.folder)
-
-
-def refuse_other(folder: Path, wanted: Mapping[str, Any], made: Mapping[str, Any]) -> None:
-    """Compare what a folder's run was made of with what is wanted.
-
-    Raises:
-        InputError: naming what differs.
-    """
-    changed = sorted(k for k in wanted.keys() | made.keys() if wanted.get(k) != made.get(k))
-    if changed:
-        raise InputError(
-            f"{folder} was run with other settings ({', '.join(changed)}); delete it or choose "
-            "another --out"
-        )
 
 
 def facts(runs: Sequence[About]) -> str:
