@@ -25,6 +25,9 @@ from stforecast.splits import Split
 from stforecast.task import ForecastTask, client_data
 from stforecast.windows import Calendar, day_slots, input_windows, make_windows
 
+DESCRIPTION = "forecaster.json"
+"""File of a saved forecaster that says what it is."""
+
 
 @dataclass(frozen=True)
 class FittedMethod:

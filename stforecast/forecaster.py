@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError, reading
+from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.baselines import BASELINES
 from stforecast.config import Config, resolve
 from stforecast.evaluation import Evaluation, Fitted
 from stforecast.federated.keeper import Keeper
+from stforecast.federated.model_files import AGAIN, read_model, restoring, write_model
 from stforecast.federated.rounds import RoundReport
-from stforecast.fitted import FittedMethod, train
+from stforecast.fitted import DESCRIPTION, FittedMethod, train
 from stforecast.intervals import Bands, raw_bands, widened
 from stforecast.leaks import Leak, forecast_leaks
-from stforecast.model_files import AGAIN, read_about, read_state, write_model
 from stforecast.rolling import Rolling, roll
 from stforecast.scaling import Scaler, fit_scaler
 from stforecast.series import Data, Series, as_series, in_minutes
@@ -305,7 +305,7 @@ class Forecaster:
             "cells": self.cells.tolist(),
             "round": chosen.state.round if method else 0,
         }
-        write_model(Path(folder), about, {**state, **extra})
+        write_model(Path(folder), DESCRIPTION, about, {**state, **extra})
         return Path(folder)
 
     @classmethod
@@ -319,20 +319,11 @@ class Forecaster:
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
         """
-        folder = Path(folder)
-        folder = folder / "model" if (folder / "model").is_dir() else folder
-        about = read_about(folder / "forecaster.json")
-        arrays = read_state(folder / "state.safetensors", about.get("state"))
-        try:
-            with reading(folder, "as a saved model", AGAIN):
-                self = cls(**{**about["settings"], "device": device})
-                self._restore(about, arrays)
-                self._rehearse()
-        except InputError as e:
-            if isinstance(e.__cause__, KeyError):
-                key = e.__cause__
-                raise InputError(f"{folder}: no {key} in the saved model; {AGAIN}") from key
-            raise e if str(folder) in str(e) else InputError(f"{folder}: {e}") from e
+        folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Forecaster.save")
+        with restoring(folder):
+            self = cls(**{**about["settings"], "device": device})
+            self._restore(about, arrays)
+            self._rehearse()
         return self
 
     def _check_shapes(self, fitted: FittedMethod, arrays: dict[str, np.ndarray]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,16 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from data_prep.cube import atomic_path
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import Method, find_method
+from stforecast.federated.model_files import read_model, restoring, write_model
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import RoundReport, predictions
 from stforecast.federated.saving import from_arrays, to_arrays
@@ -38,8 +35,8 @@ from vision.partition import Partition
 from vision.streams import TaskStream
 from vision.task import Classification
 
-FORMAT = 1
-"""Version of the saved layout."""
+DESCRIPTION = "learner.json"
+"""File of a saved learner that says what it is."""
 
 
 class Learner:
@@ -194,19 +191,14 @@ class Learner:
             The folder.
         """
         method, state = self.fitted()
-        folder = Path(folder)
         about = {
-            "format": FORMAT,
             "settings": self.config.flat(),
             "shape": self.shape,
             "classes": self.class_names,
             "round": state.round,
         }
-        with atomic_path(folder / "state.safetensors") as part:
-            save_file(to_arrays(method, state), part)
-        with atomic_path(folder / "learner.json") as part:
-            part.write_text(json.dumps(about, indent=2) + "\n")
-        return folder
+        write_model(Path(folder), DESCRIPTION, about, to_arrays(method, state))
+        return Path(folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Learner:
@@ -219,20 +211,14 @@ class Learner:
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
         """
-        folder = Path(folder)
-        folder = folder / "model" if (folder / "model").is_dir() else folder
-        about = _read_about(folder / "learner.json")
-        try:
+        folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Learner.save")
+        with restoring(folder):
             self = cls(**{**about["settings"], "device": device})
             self.shape, self.class_names = tuple(about["shape"]), tuple(about["classes"])
-            arrays = load_file(folder / "state.safetensors")
             seed, where = self.config.run.seed, pick_device(self.config.run.device)
             self._state = from_arrays(arrays, about["round"], seed, where)
-        except (OSError, SafetensorError) as e:
-            raise InputError(f"{folder / 'state.safetensors'}: cannot be read ({e})") from e
-        except KeyError as e:
-            raise InputError(f"{folder}: no {e} in the saved model; fit and save it again") from e
-        self._method = build_method(self.config, self.shape, len(self.class_names))
+            self._method = build_method(self.config, self.shape, len(self.class_names))
+            self.predict(torch.zeros(1, *self.shape, dtype=torch.uint8), 0)
         return self
 
 
@@ -280,17 +266,3 @@ def build_method(
         batch = {"x": surrogate.images[None], "y": surrogate.labels[None]}
     task = Classification(n_classes, batch)
     return find_method(config.method)(population, task, config.training, config.method_options)
-
-
-def _read_about(path: Path) -> dict[str, Any]:
-    remedy = "give the folder of an image run or of Learner.save"
-    try:
-        about = json.loads(path.read_text())
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror}); {remedy}") from e
-    except ValueError as e:
-        raise InputError(f"{path}: is not JSON ({e}); {remedy}") from e
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found = about.get("format") if isinstance(about, dict) else type(about).__name__
-        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
-    return about

@@ -25,13 +25,13 @@ from stforecast.evaluation import Evaluation
 from stforecast.federated.host import Host
 from stforecast.federated.letters import Letter
 from stforecast.federated.method import Method
+from stforecast.federated.model_files import write_model
 from stforecast.federated.run_folder import write_csv
 from stforecast.federated.settings import flatten
 from stforecast.federated.shard import Shard
 from stforecast.federated.state import Clients, State
-from stforecast.fitted import FittedMethod, build_method, federate
+from stforecast.fitted import DESCRIPTION, FittedMethod, build_method, federate
 from stforecast.flower.settings import RunSettings
-from stforecast.model_files import write_model
 from stforecast.scaling import fit_scaler
 from stforecast.series import as_series
 from stforecast.splits import make_split
@@ -140,7 +140,7 @@ class Node:
             "cells": series.cells.tolist(),
             "round": state.round,
         }
-        write_model(self.folder / "model", about, {**fitted.arrays(), **scaler})
+        write_model(self.folder / "model", DESCRIPTION, about, {**fitted.arrays(), **scaler})
 
 
 class _Place(NamedTuple):

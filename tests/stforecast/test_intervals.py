@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.federated.method import methods
+from stforecast.federated.model_files import write_model
 from stforecast.interval_metrics import evaluate_intervals
 from stforecast.intervals import (
     Bands,
@@ -19,7 +20,6 @@ from stforecast.intervals import (
     widened,
 )
 from stforecast.levels import pair_coverages
-from stforecast.model_files import write_model
 
 
 def shaped(values):
@@ -285,6 +285,7 @@ def test_bounds_that_are_gone_or_do_not_fit_are_refused(cube, tmp_path):
     assert arrays["interval/radius"].shape == (3, 1)
     for wrong, message in ((None, "no 'interval/radius'"), (np.zeros((2, 1)), r"shape \(2, 1\)")):
         kept = {k: v for k, v in arrays.items() if k != "interval/radius"}
-        write_model(tmp_path, about, kept if wrong is None else kept | {"interval/radius": wrong})
+        arrays = kept if wrong is None else kept | {"interval/radius": wrong}
+        write_model(tmp_path, "forecaster.json", about, arrays)
         with pytest.raises(InputError, match=message):
             Forecaster.load(tmp_path)

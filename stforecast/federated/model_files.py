@@ -1,0 +1,107 @@
+"""The two files of a saved model: a description in JSON, and `state.safetensors`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from data_prep.checksum import checksum
+from data_prep.cube import atomic_path
+from data_prep.errors import InputError, reading
+
+FORMAT = 1
+"""Version of the saved layout."""
+
+STATE = "state.safetensors"
+"""File of the arrays."""
+
+AGAIN = "fit and save it again"
+"""What to do with a saved model that is of no use."""
+
+
+def write_model(
+    folder: Path, name: str, about: dict[str, Any], arrays: dict[str, np.ndarray]
+) -> None:
+    """Write both files, each whole or not at all, with the version and the arrays' checksum.
+
+    Args:
+        folder: made if it is not there.
+        name: of the description, such as `forecaster.json`.
+        about: settings and the like, for JSON.
+        arrays: what was learned, by name.
+    """
+    with atomic_path(folder / STATE) as part:
+        # Unlike ascontiguousarray, require leaves a number a number.
+        save_file({name: np.require(a, requirements="C") for name, a in arrays.items()}, part)
+        about = {"format": FORMAT, **about, "state": checksum(part)}
+    with atomic_path(folder / name) as part:
+        part.write_text(json.dumps(about, indent=2) + "\n")
+
+
+def read_model(
+    folder: Path, name: str, saver: str
+) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+    """Read both files; nothing is unpickled.
+
+    Args:
+        folder: of the model, or the run's around it.
+        name: of the description.
+        saver: what writes such folders, for messages.
+
+    Returns:
+        The model's own folder, its description and its arrays.
+
+    Raises:
+        InputError: naming the file that is missing, damaged, of another model or of another
+            version.
+    """
+    folder = folder / "model" if (folder / "model").is_dir() else folder
+    about = _read_about(folder / name, f"give the folder of a run or of {saver}")
+    path, expected = folder / STATE, about.get("state")
+    with reading(path, "as arrays", AGAIN):
+        # Models from before the checksum was kept have none.
+        if expected is not None and checksum(path) != expected:
+            raise InputError(
+                f"{path}: cannot be trusted: it has {checksum(path)}, {name} says {expected}; "
+                f"{AGAIN}"
+            )
+        return folder, about, load_file(path)
+
+
+@contextmanager
+def restoring(folder: Path) -> Iterator[None]:
+    """Within the context any failure is the saved model's fault, and is told in one line.
+
+    Args:
+        folder: of the model.
+
+    Raises:
+        InputError: for any exception, with the folder in it.
+    """
+    try:
+        with reading(folder, "as a saved model", AGAIN):
+            yield
+    except InputError as e:
+        if isinstance(e.__cause__, KeyError):
+            key = e.__cause__
+            raise InputError(f"{folder}: no {key} in the saved model; {AGAIN}") from key
+        raise e if str(folder) in str(e) else InputError(f"{folder}: {e}") from e
+
+
+def _read_about(path: Path, remedy: str) -> dict[str, Any]:
+    try:
+        about = json.loads(path.read_text())
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror}); {remedy}") from e
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"{path}: is not JSON ({e}); {remedy}") from e
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found = about.get("format") if isinstance(about, dict) else type(about).__name__
+        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
+    return about
