@@ -110,4 +110,5 @@ def _whiskers(table: pd.DataFrame) -> np.ndarray | None:
     if table.shape[1] == 1:
         return None
     mean = _mean(table)
-    return np.array([mean - table.min(axis=1), table.max(axis=1) - mean])
+    reach = np.array([mean - table.min(axis=1), table.max(axis=1) - mean])
+    return reach.clip(min=0)  # The mean of equal numbers may be off by its rounding.

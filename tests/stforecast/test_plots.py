@@ -479,6 +479,13 @@ def test_horizon_of_seeds_is_a_mean_between_whiskers(make_run):
     assert [s.tolist() for s in whiskers.get_segments()] == [[[1, 1], [1, 3]], [[2, 2], [2, 8]]]
 
 
+def test_horizon_of_seeds_that_are_equal_has_whiskers_of_no_length(make_run):
+    errors = (0.7, 0.1)  # Their means of three are off by a rounding.
+    (ax,) = horizon(seeds(make_run, by_step=(errors, errors, errors))).axes
+    (whiskers,) = ax.collections
+    np.testing.assert_allclose([np.ptp(s[:, 1]) for s in whiskers.get_segments()], 0, atol=1e-15)
+
+
 def test_horizon_names_curves_with_a_step_that_has_no_error(make_run):
     fig = horizon(seeds(make_run, by_step=((1.0, np.nan), (3.0, 8.0))))
     np.testing.assert_array_equal(fig.axes[0].lines[0].get_ydata(), [2, np.nan])
