@@ -14,10 +14,10 @@ Where the paper is silent this follows the released code:
 - The distance of two gradients is the sum over output nodes of one minus the cosine of what belongs
   to the node, and of one minus the cosine of the whole bias.
 - The classifier is trained anew in each round, from the model's first one. The code does so in 300
-  epochs of batches of 32 with a learning rate of 0.01; here a step takes all features at once, and
-  moves about as far as the 31 small steps of such an epoch.
+  epochs of batches of 32; here a step takes all features at once, with a learning rate as many
+  times larger as an epoch has batches, and moves as far as the small steps of an epoch.
 - Real gradients are taken with the received model in evaluation mode. The code averages ten draws
-  of 32 samples a class, this takes all samples once.
+  of 32 samples a class, augmented at random; this takes all samples once, as they are.
 - Features of a class that no participant had stay as they are (at first, normal noise), and the
   classifier is trained on them too.
 
@@ -28,6 +28,7 @@ averaged with the model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,6 +52,9 @@ FEATURES = (8, 0, 0)
 RETRAINED, GRADIENT = "retrained/", "gradient/"
 """Prefixes of names: of the re-trained classifier, and of gradients with respect to it."""
 
+RETRAIN_BATCH = 32
+"""Features in a batch of the released code, for which the learning rate is meant."""
+
 EPS = 1e-6
 """Added to the product of norms under a cosine, as in the released code."""
 
@@ -65,14 +69,14 @@ class CReFFOptions:
         match_lr: learning rate of these (released code: 0.1).
         retrain_steps: steps of the new classifier, each on all features (released code: 300
             epochs).
-        retrain_lr: its learning rate (released code: 0.01 in about 31 batches an epoch).
+        retrain_lr: its learning rate for each 32 features in a step (released code: 0.01).
     """
 
     features: int = 100
     match_steps: int = 100
     match_lr: float = 0.1
     retrain_steps: int = 300
-    retrain_lr: float = 0.3
+    retrain_lr: float = 0.01
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -203,7 +207,8 @@ class CReFF(FedAvg):
         """
         initial, x = self.population.initial(), features.flatten(0, 1)[None]
         head = {n: initial[n].to(x.device).clone().requires_grad_() for n in self.head}
-        optimizer = torch.optim.SGD(head.values(), lr=self.options.retrain_lr)
+        lr = self.options.retrain_lr * math.ceil(x.shape[1] / RETRAIN_BATCH)
+        optimizer = torch.optim.SGD(head.values(), lr=lr)
         labels = torch.arange(len(features), device=x.device)
         y = labels.repeat_interleave(features.shape[1])[None]
         for _ in range(self.options.retrain_steps):

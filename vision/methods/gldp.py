@@ -36,6 +36,7 @@ Where the paper contradicts itself or is silent:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -74,8 +75,8 @@ class GLDPOptions:
         relations: whether there are relations at all; without, only L_CE is learned.
         beta: share β of the old prototype in a client's moving average, in [0, 1] (paper: 0.5).
         server_beta: the same on the server; by default `beta`.
-        body_epochs: local epochs t of the body; the others, s, are the head's. By default a sixth,
-            at least one (paper: t + s = 30, t < s).
+        body_epochs: local epochs t of the body; the others, s, are the head's, of which there must
+            be some. By default a sixth, at least one (paper: t + s = 30, t < s).
         fedrep_order: train the head before the body.
         form: what L_LP compares: `feature` or `head`.
         align: what L_GP draws to the prototypes: every `instance`, or the `batch` mean of each
@@ -109,16 +110,19 @@ class GLDP(FedAvg):
     views: ClassVar[tuple[str, ...]] = ("personal", "local", "global")
     Options = GLDPOptions
     options: GLDPOptions
+    defaults: ClassVar[Mapping[str, Any]] = {"epochs": 6}
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None
     ) -> None:
         super().__init__(population, task, training, options)
         body = self.options.body_epochs or max(1, round(training.epochs / 6))
-        if body > training.epochs:
-            raise InputError(f"body_epochs is {body}; there are {training.epochs} local epochs")
-        phases = [(BODY, body), (HEAD, training.epochs - body)]
-        self.phases = [(part, epochs) for part, epochs in phases if epochs]
+        if body >= training.epochs:
+            raise InputError(
+                f"gldp has {training.epochs} local epochs, {body} of them for the body, and needs "
+                "one for the head; ask for more epochs or fewer body_epochs"
+            )
+        self.phases = [(BODY, body), (HEAD, training.epochs - body)]
         if self.options.fedrep_order:
             self.phases.reverse()
 

@@ -39,8 +39,9 @@ class GLDPShards(Streamer):
         cut: `equal` shards or equally many of each `class`.
         stage_spread: how many stages fewer than `stages` a client may have, drawn evenly (the
             paper's future work); it sits out those that it lacks, which are the last.
-        shared_test: whether clients are tested on all test images of their classes. If not, those
-            of a class are divided among the clients and stages that have it.
+        shared_test: whether clients are tested on all test images of their classes, anew in each
+            stage that has the class. If not, on images of their own, equally many of each class, as
+            far as the most common class goes round; what other classes have besides is unused.
     """
 
     name: ClassVar[str] = "gldp-shards"
@@ -85,9 +86,14 @@ class GLDPShards(Streamer):
                 "for fewer"
             )
         shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
-        pieces = shuffled[pool.images.labels[shuffled].argsort(stable=True)].tensor_split(n_shards)
-        hands = torch.randperm(n_shards, generator=rng).split(self.shards)
-        return [torch.cat([pieces[i] for i in hand.tolist()]) for hand in hands]
+        edges = torch.arange(n_shards + 1) * len(pool.train) // n_shards
+        sizes = edges.diff()
+        pieces = shuffled[pool.images.labels[shuffled].argsort(stable=True)].split(sizes.tolist())
+        # Shards differ by one image. Of the smaller ones, everybody gets as many.
+        order = torch.randperm(n_shards, generator=rng)
+        order = order[sizes[order].argsort(stable=True)]
+        hands = [order[i :: len(pool.clients)].tolist() for i in range(len(pool.clients))]
+        return [torch.cat([pieces[i] for i in hand]) for hand in hands]
 
     def _of_class(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
         """Give each hand S classes, each class to equally many hands (or one more)."""
@@ -110,13 +116,17 @@ class GLDPShards(Streamer):
         )
 
     def _test(self, pool: Pool, train: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
-        """Test images of the classes of each hand."""
+        """Test images of the classes of each hand, as many of each class."""
         labels = pool.images.labels
         classes = [labels[ids].unique() for ids in train]
         if self.shared_test:
             return [pool.test[torch.isin(labels[pool.test], own)] for own in classes]
+        hands = torch.cat(classes).bincount(minlength=len(pool.images.class_names))
+        there = labels[pool.test].bincount(minlength=len(hands))
+        shots = int((there // hands.clamp(min=1))[hands > 0].min())
+        # Where a class has too few images, asking for one says so.
         return deal_classes(
-            pool, "test", [own.tolist() for own in classes], [None] * len(classes), rng
+            pool, "test", [own.tolist() for own in classes], [max(shots, 1)] * len(classes), rng
         )
 
     def _staged(

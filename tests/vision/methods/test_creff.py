@@ -80,7 +80,7 @@ def test_a_round_equals_plain_pytorch(creff, alone, n_classes):
 
     initial = f.method.population.initial()
     layer = linear(initial["head.weight"][0], initial["head.bias"][0])
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
     made = f.state.server["features"]
     for _ in range(5):
         optimizer.zero_grad()
@@ -89,6 +89,25 @@ def test_a_round_equals_plain_pytorch(creff, alone, n_classes):
         optimizer.step()
     torch.testing.assert_close(f.state.server["retrained/head.weight"], layer.weight.detach().T)
     torch.testing.assert_close(f.state.server["retrained/head.bias"], layer.bias.detach())
+
+
+@pytest.mark.parametrize("features", [8, 80])
+def test_the_classifier_moves_as_far_as_in_small_batches(creff, n_classes, features):
+    # As the released code has it: epochs of batches of 32, with a learning rate of 0.01.
+    f = creff(features=features, retrain_steps=50)
+    made, initial = f.state.server["features"], f.method.population.initial()
+    found = f.method.retrained(made)["head.weight"]
+    first = initial["head.weight"][0]
+    layer = linear(first, initial["head.bias"][0])
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    x, y = made.flatten(0, 1), torch.arange(n_classes).repeat_interleave(features)
+    for _ in range(50):
+        for rows in torch.randperm(len(x)).split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(x[rows]), y[rows]).backward()
+            optimizer.step()
+    expected = layer.weight.detach().T
+    assert (found - expected).norm() < 0.05 * (expected - first).norm()
 
 
 def test_matching_brings_gradients_together(creff):

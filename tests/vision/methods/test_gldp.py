@@ -10,6 +10,7 @@ from data_prep.errors import InputError
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
 from stforecast.federated.rounds import Federation, predictions
 from stforecast.federated.stream import Stream
+from vision.learner import Learner
 from vision.methods.gldp import GLDP, GLDPOptions, batch_distance
 
 SETTINGS = {"optimizer": "sgd", "lr": 0.1, "rounds": 2, "epochs": 3, "batch_size": 4}
@@ -224,6 +225,16 @@ def test_options_out_of_range_are_refused(options):
         GLDPOptions(**options)
 
 
-def test_more_epochs_for_the_body_than_there_are_are_refused(federate):
-    with pytest.raises(InputError, match="body_epochs is 5; there are 2 local epochs"):
-        federate(partial(GLDP, options=GLDPOptions(body_epochs=5)))
+@pytest.mark.parametrize(("epochs", "body_epochs"), [(1, None), (2, 2), (2, 5)])
+def test_a_head_without_epochs_is_refused(federate, epochs, body_epochs):
+    options = GLDPOptions(body_epochs=body_epochs)
+    message = f"{epochs} local epochs, {body_epochs or 1} of them for the body"
+    with pytest.raises(InputError, match=message):
+        federate(partial(GLDP, options=options), epochs=epochs)
+
+
+def test_by_default_the_head_is_trained_too():
+    learner = Learner("gldp", clients=2, rounds=1, size=8, channels=2, feature_size=4).fit()
+    method, state = learner.fitted()
+    first = method.population.initial()["head.weight"]
+    assert not torch.equal(state.clients.params["head.weight"], first.expand(2, -1, -1))

@@ -29,14 +29,15 @@ def test_every_training_image_is_given_out_once(images, cut, spread):
     assert (len(stream), len(stream.train[0]), stream.order) == (3, 4, "inside")
 
 
-def test_equal_shards_make_equal_clients(images):
+@pytest.mark.parametrize("shards", [2, 5, 8])
+def test_equal_shards_make_equal_clients(images, shards):
     tailed = long_tailed(images, 10)
-    n = int((~tailed.is_test).sum())
-    for stream in (SHARDS(clients=4, stages=3, shards=2).split(tailed, seed) for seed in range(3)):
+    for seed in range(3):
+        stream = SHARDS(clients=4, stages=3, shards=shards).split(tailed, seed)
         sizes = [len(ids) for stage in stream.train for ids in stage]
-        assert all(abs(size - n / 12) <= 2 for size in sizes)
-        for stage in stream.own_classes(tailed)[0]:
-            assert 1 <= stage.sum() <= 4
+        assert max(sizes) - min(sizes) <= 1
+        for own in stream.own_classes(tailed)[0]:
+            assert 1 <= own.sum() <= 2 * shards
 
 
 def test_class_shards_have_exactly_s_classes(images):
@@ -62,8 +63,35 @@ def test_a_client_is_tested_on_its_classes_of_the_stage(images, shared):
             if shared:
                 assert len(tested) == 30 * len(own)
     ids = all_ids(stream.test)
-    if not shared:
-        assert torch.equal(ids.sort().values, images.is_test.nonzero()[:, 0])
+    assert shared or len(ids.unique()) == len(ids)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("cut", ["equal", "class"])
+def test_tests_are_balanced_however_long_the_tail(images, cut, shared):
+    tailed = long_tailed(images, 8)
+    stream = SHARDS(clients=4, stages=3, shards=2, cut=cut, shared_test=shared).split(tailed, 1)
+    hands = torch.zeros(6)
+    for stage in stream.train:
+        for mine in stage:
+            hands[tailed.labels[mine].unique()] += 1
+    # As many as the class of the most clients and stages has for each; there are 30 of a class.
+    each = 30 if shared else 30 // int(hands.max())
+    for stage in stream.test:
+        for tested in stage:
+            assert set(tailed.labels[tested].unique(return_counts=True)[1].tolist()) == {each}
+
+
+def test_with_equal_classes_all_test_images_are_used(images):
+    stream = SHARDS(clients=5, stages=3, shards=2, cut="class").split(images, 1)
+    assert torch.equal(all_ids(stream.test).sort().values, images.is_test.nonzero()[:, 0])
+
+
+def test_too_few_test_images_for_the_clients_of_a_class_are_refused(grid):
+    few = grid(train=40, test=2, classes=6, domains=("ink",))
+    message = "has 2 test images and 4 clients ask for 1 each"
+    with pytest.raises(InputError, match=message):
+        SHARDS(clients=4, stages=3, shards=2, cut="class").split(few)
 
 
 def test_classes_drift_between_stages_and_differ_between_clients(images):
