@@ -12,12 +12,14 @@ import pandas as pd
 from tabulate import tabulate
 
 from data_prep.registry import data_sets
+from data_prep.words import counted
 from experiments.horizons import horizon_table
 from experiments.interval_table import interval_table, nominal_coverage, refit_notes
 from experiments.numbers import spread
 from experiments.options import title
 from experiments.published import Published
 from experiments.ranks import rank_variants
+from experiments.traffic import floats, left_out
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
 from stforecast.interval_metrics import INTERVAL_METRICS
@@ -54,7 +56,7 @@ def summary(run: Run) -> str:
     if _pooled(run):
         lines.append("the records of all cells were brought to one place")
     elif len(rounds):
-        sent, received = (_floats(rounds, way) for way in ("up", "down"))
+        sent, received = (floats(rounds, way) for way in ("up", "down"))
         lines.append(f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}")
     if guarantee := run.about.get("privacy"):
         lines.append(
@@ -83,11 +85,6 @@ def _best_round(rounds: pd.DataFrame) -> int:
     """Number of the round of the lowest validation loss; the last one without a validation part."""
     losses = rounds["validation_loss"].to_numpy()
     return int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else len(rounds)
-
-
-def _floats(rounds: pd.DataFrame, way: str) -> float:
-    """Floats that one client sends (up) or receives (down) in a full round."""
-    return float((rounds[f"bytes_{way}"] / rounds["participants"] / 4).max())
 
 
 def results_table(
@@ -121,7 +118,7 @@ def _section(runs: Sequence[Run], published: Published | None) -> str:
     about, settings = runs[0].about, runs[0].about["settings"]
     lines = [
         f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, test part "
-        f"of `{settings['split']}`, {settings['horizon']} step(s) ahead, z-scores by "
+        f"of `{settings['split']}`, {counted(settings['horizon'], 'step')} ahead, z-scores by "
         f"{settings['scale']}; model of the lowest validation loss unless said otherwise"
     ]
     if differing := _differing([row.runs[0] for row, _ in rows]):
@@ -146,7 +143,8 @@ def _section(runs: Sequence[Run], published: Published | None) -> str:
     if published and (printed or about["service"] in published.horizons):
         notes.append(published.footnote)
     notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(map(_pooled, runs))
-    notes += [note for row, view in rows if not view and (note := _privacy(row))]
+    of_variants = [row for row, view in rows if not view]
+    notes += [note for row in of_variants for note in (_privacy(row), _missing(row)) if note]
     return "\n\n".join(lines + notes + refit_notes(rows))
 
 
@@ -160,6 +158,10 @@ def _privacy(variant: Variant) -> str:
         f"{variant.name}: (ε = {worst['epsilon']:.3g}, δ = {worst['delta']:.0e}) differential "
         f"privacy of {worst['of']} over {worst['uploads']} uploads"
     )
+
+
+def _missing(variant: Variant) -> str:
+    return left_out(variant.name, [run.rounds() for run in variant.runs])
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
@@ -186,7 +188,7 @@ def _measured(variant: Variant, view: str) -> dict[str, str]:
     runs = variant.runs
     best, last = f"best {view}".strip(), f"last {view}".strip()
     rounds = runs[0].rounds()
-    traffic = (f"{_floats(rounds, way):,.0f}" for way in ("up", "down"))
+    traffic = (f"{floats(rounds, way):,.0f}" for way in ("up", "down"))
     return {
         "MSE": spread([r.score("mse", best) for r in runs]),
         "MSE, last round": spread([r.score("mse", last) for r in runs]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.errors import InputError, choose
+from data_prep.words import counted
 
 SCOPES = ("cell", "global")
 
@@ -121,6 +122,6 @@ def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> N
     if len(empty):
         names = ", ".join(str(cells[i]) for i in empty[:5]) + (", …" if len(empty) > 5 else "")
         raise InputError(
-            f"{len(empty)} cell(s) without an observed value in the {len(seen)} training steps: "
-            f"{names}; leave them out or train on a longer part"
+            f"{counted(len(empty), 'cell')} without an observed value in the {len(seen)} training "
+            f"steps: {names}; leave them out or train on a longer part"
         )

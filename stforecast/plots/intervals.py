@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from data_prep.words import counted
 from stforecast.plots.curves import Curve, as_curves, quantity
 from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.plots.forecasts import CLOCKS, cell_titles, forecasts_ahead, take_cells
@@ -61,7 +62,7 @@ def intervals(
         ax.set_ylabel(quantity([curves[i].runs[0]]))
     fig.align_ylabels()
     date_axis(axes[-1], CLOCKS.get(tested[0].attrs.get("clock", ""), "time on the data's clock"))
-    add_legend(fig, f"{horizon} step(s) ahead")
+    add_legend(fig, f"{counted(horizon, 'step')} ahead")
     return fig
 
 

@@ -52,6 +52,7 @@ def make_run(tmp_path):
         rounds=((3.0, 0, 100), (2.0, 200, 100), (2.5, 200, 100)),
         federated=True,
         seconds=1.0,
+        failed=0,
         **settings,
     ):
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
@@ -82,7 +83,7 @@ def make_run(tmp_path):
         ]  # fmt: skip
         write_csv(pd.DataFrame(rows).reindex(columns=list(METRIC_COLUMNS)), out / "metrics.csv")
         reports = [
-            RoundReport(i + 1, 1.0, 1.0, loss, 5, 4 * 5 * down, 4 * 5 * up, 0.1)
+            RoundReport(i + 1, 1.0, 1.0, loss, 5, 4 * 5 * down, 4 * (5 - failed) * up, 0.1, failed)
             for i, (loss, down, up) in enumerate(rounds if federated else ())
         ]
         columns = list(RoundReport.__dataclass_fields__)

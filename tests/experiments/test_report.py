@@ -56,7 +56,7 @@ def test_errors_on_other_test_parts_stand_in_tables_of_their_own(make_run, other
     text = results_table([make_run(), make_run(**other), make_run("solo")], {})
     assert [row[0] for row in cells(text)] == ["method", "fuels", "solo", "method", "fuels"]
     assert text.startswith(
-        "**milan, internet**: 25 cells, test part of `fuels`, 1 step(s) ahead, z-scores by cell;"
+        "**milan, internet**: 25 cells, test part of `fuels`, 1 step ahead, z-scores by cell;"
     )
     second = text.split("**")[3:]
     assert str(next(iter(other.values()))).removeprefix("b/").removesuffix(".nc") in str(second)
@@ -109,6 +109,12 @@ def test_a_privacy_guarantee_is_told_below_the_table(make_run):
     assert results_table([*runs, make_run("solo")], {}).endswith(
         "\n\nfuels: (ε = 23.4, δ = 1e-05) differential privacy of a client's series over 60 uploads"
     )
+
+
+def test_missing_uploads_are_told_and_do_not_make_the_others_smaller(make_run):
+    text = results_table([make_run(failed=2), make_run("solo")], {})
+    assert [row[6] for row in cells(text)[1:]] == ["100 / 200", "100 / 200"]
+    assert text.endswith("\n\nfuels: 6 of 15 uploads left out, of clients that failed or diverged")
 
 
 def test_failures_are_listed(make_run):

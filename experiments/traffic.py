@@ -1,0 +1,38 @@
+"""What clients sent and whose uploads are missing, from the rounds' reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+
+def floats(rounds: pd.DataFrame, way: str) -> float:
+    """Floats that one client sends (up) or receives (down) in a full round.
+
+    >>> reports = {"participants": [3], "failed": [1], "bytes_up": [80], "bytes_down": [240]}
+    >>> floats(pd.DataFrame(reports), "up"), floats(pd.DataFrame(reports), "down")
+    (10.0, 20.0)
+    """
+    clients = rounds["participants"] - (_failed(rounds) if way == "up" else 0)
+    return float((rounds[f"bytes_{way}"] / clients / 4).max())
+
+
+def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
+    """How many uploads are missing, or nothing if none is.
+
+    Args:
+        name: of the method or variant.
+        runs: the rounds of each of its runs.
+    """
+    tables = [rounds for rounds in runs if len(rounds)]
+    failed = sum(int(_failed(rounds).sum()) for rounds in tables)
+    if not failed:
+        return ""
+    wanted = sum(int(rounds["participants"].sum()) for rounds in tables)
+    return f"{name}: {failed:,} of {wanted:,} uploads left out, of clients that failed or diverged"
+
+
+def _failed(rounds: pd.DataFrame) -> pd.Series:
+    """Participants of each round that were left out; before these were counted, there were none."""
+    return rounds.get("failed", pd.Series(0, rounds.index))
