@@ -15,9 +15,18 @@ former classes are what the model before the task said (relation distillation, E
 - Remembered are features: the backbone is frozen and images are not augmented. They are those
   nearest to the class's mean (the code herds, as iCaRL). A batch has as many remembered samples as
   new ones; the paper joins the sets.
-- Tasks are announced; the paper notices them by the entropy of predictions.
-- The model before the task is the global one at its start. The paper's proxy server, which chooses
-  the best of several former models on images rebuilt from gradients, is left out.
+- The paper's clients notice a task by the mean entropy of the received model's predictions, which
+  rises by 1.2 or more from one round to the next (`entropy_rise`). By default they are told: with a
+  head of all classes on frozen features it rose by at most 0.6 as tasks of FedTA's stream began.
+- The model before the task is the best of the last task's global models, as the proxy server found
+  (`vision.methods.proxy`). A client whose task begins shares a sample of each class, the nearest to
+  its mean, with normal noise of γ times the class's standard deviation (the code instead descends
+  the loss by the sample), as a gradient. When such arrive, they replace those before, and the best
+  model is sought anew; the code compares with the score on those before. Of models that are equally
+  good the newest is best, so it is where there is nothing to judge by.
+- The paper sends the best models of the last and of the present task in each round. Here a client
+  gets one, keeps that which it gets as its task begins, and so needs no other. All clients send
+  gradients in all rounds, zeros where no task begins, and these count as sent.
 """
 
 from __future__ import annotations
@@ -30,16 +39,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.method import Task
+from stforecast.federated.method import Participants, Task
 from stforecast.federated.options import check_options
 from stforecast.federated.payload import Payload
-from stforecast.federated.population import Population
+from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
-from vision.methods.exemplars import draw, empty_memory, remember
+from vision.methods.conditional import normal
+from vision.methods.exemplars import EMPTY, draw, empty_memory, remember
 from vision.methods.prompts import DEFAULTS, queried
+from vision.methods.proxy import encoding_network, gradients_of, rebuilt, representatives
 from vision.methods.teacher import TaughtFedAvg
 from vision.models.vit import backbone_of
+
+BEST = "best."
+"""Prefix of the best global model since prototypes came last."""
+
+MONITOR = ("proxy.feature", "proxy.class", "proxy.score")
+"""What the proxy server judges by, and the share of it that the best model has right."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +67,37 @@ class GLFCOptions:
         memory: samples that a client remembers, over all its classes (paper: 2000).
         relation: weight of the relation distillation in [0, 1]; the rest is the compensated loss's
             (released code: 0.5).
+        entropy_rise: rise of the mean entropy, in nats, by which a client notices a task (paper:
+            1.2); by default it is told.
+        prototypes: classes of its task that a client shares a sample of, the first where it has
+            more (the paper's clients have up to 10 classes in a task).
+        perturbation: γ of the noise in shared samples, 0 or more (paper: 0.1).
     """
 
     memory: int = 2000
     relation: float = 0.5
+    entropy_rise: float | None = None
+    prototypes: int = 10
+    perturbation: float = 0.1
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("memory",), share=("relation",))
+        given = () if self.entropy_rise is None else ("entropy_rise",)
+        check_options(
+            self,
+            positive=("memory", "prototypes", *given),
+            not_negative=("perturbation",),
+            share=("relation",),
+        )
 
 
 class GLFC(TaughtFedAvg):
-    """GLFC on frozen features."""
+    """GLFC on frozen features. The proxy server is a part of the server."""
 
     name = "glfc"
     summary = "rehearses former classes with compensated gradients, distils their relations"
     paper = "Dong et al., CVPR 2022"
+    keeps_apart = True
     Options = GLFCOptions
     options: GLFCOptions
     defaults = DEFAULTS
@@ -75,14 +107,26 @@ class GLFC(TaughtFedAvg):
     ) -> None:
         super().__init__(population, task, training, options)
         self.backbone = backbone_of(population, self.name)
+        self.encoding = encoding_network(self.backbone.width, task.n_keys)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """No teacher and nothing to remember yet."""
+        """No teacher, nothing to remember and nothing to judge models by."""
         server = super().init(clients, sizes, seed)
-        device = next(iter(clients.params.values())).device
-        width = self.backbone.width
-        clients.memory |= empty_memory(len(clients), self.options.memory, width, device)
-        return server
+        o, n, d = self.options, len(clients), self.backbone.width
+        some = next(iter(server.values()))
+        clients.memory |= empty_memory(n, o.memory, d, some.device)
+        clients.memory |= self.encoding.initial(n, seed, some.device)[0]
+        clients.memory["entropy"] = some.new_full((n,), -1.0)
+        best = {BEST + name: t.clone() for name, t in server.items()}
+        classes = min(o.prototypes, self.task.n_keys)
+        nothing = torch.full((n, classes), EMPTY, device=some.device)
+        monitor = (some.new_zeros(n, classes, d), nothing, some.new_zeros(()))
+        return {**server, **best, **dict(zip(MONITOR, monitor, strict=True))}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The global model, and the best one."""
+        names = [*self.shared, *(BEST + name for name in self.shared)]
+        return super().broadcast({name: server[name] for name in names}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train on features; then remember the nearest to each class's mean."""
@@ -92,6 +136,23 @@ class GLFC(TaughtFedAvg):
         classes = self.task.keys(data)
         remember(cohort.memory, data["query"], classes, self.task.n_keys)
         return upload
+
+    def begins(self, cohort: Cohort, payload: Payload) -> Tensor:
+        """Whether a task begins for a client, by entropy where asked for; its first does."""
+        rise, last = self.options.entropy_rise, cohort.memory["entropy"]
+        new = super().begins(cohort, payload)
+        if rise is not None:
+            with torch.no_grad():
+                logits = self.population.decode(payload, cohort.data.tensors["query"])
+            entropy = mean_entropy(logits)
+            new = (last < 0) | (entropy - last >= rise)
+            last.copy_(entropy)
+        cohort.scratch["begins"] = new
+        return new
+
+    def lesson(self, payload: Payload) -> Payload:
+        """The best model."""
+        return {name: payload[BEST + name] for name in self.shared}
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """The compensated loss, and the relation distillation once there are former classes."""
@@ -108,6 +169,62 @@ class GLFC(TaughtFedAvg):
         related = relation_loss(logits, y, said, former, counts)
         share = self.options.relation * former.any(1)
         return (1 - share) * compensated + share * related
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The model, and gradients of prototypes where a task has begun."""
+        o, data = self.options, cohort.data.tensors
+        features, classes, spread = representatives(
+            data["query"], self.task.keys(data), self.task.n_keys, o.prototypes
+        )
+        noise = normal(cohort.generators, *features.shape[1:]).to(features)
+        shared = classes.masked_fill(~cohort.scratch["begins"][:, None], EMPTY)
+        features = features + o.perturbation * spread * noise
+        gradients = gradients_of(self.encoding, cohort.memory, features, shared)
+        return {**super().upload(cohort), **gradients}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Average the models; the proxy server judges the average."""
+        model = super().aggregate(server, of, {name: uploads[name] for name in self.shared})
+        features, classes, least = self.monitor(server, of, uploads)
+        score = self.score(model, features, classes)
+        best = {name: server[BEST + name] for name in self.shared}
+        if score >= least:
+            best, least = {name: t.clone() for name, t in model.items()}, score
+        judged = dict(zip(MONITOR, (features, classes, least), strict=True))
+        return {**model, **{BEST + name: t for name, t in best.items()}, **judged}
+
+    def monitor(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rebuilt features, their classes and the score to beat: the old ones if none came."""
+        old_features, old_classes, least = (server[name] for name in MONITOR)
+        some, own = rebuilt({name: uploads[name] for name in self.encoding.parameters})
+        if not (own != EMPTY).any():
+            return old_features, old_classes, least
+        features, classes = torch.zeros_like(old_features), torch.full_like(old_classes, EMPTY)
+        ids = of.ids.to(own.device)
+        features[ids], classes[ids] = some, own
+        return features, classes, torch.zeros_like(least)
+
+    def score(self, model: Params, features: Tensor, classes: Tensor) -> Tensor:
+        """Share of the prototypes `(clients, n, d)` that a model has right; 0 without any."""
+        stacked = {name: t[None] for name, t in model.items()}
+        logits = self.population.decode(stacked, features.flatten(0, 1)[None])[0]
+        right = (logits.argmax(-1) == classes.flatten()).sum()
+        return (right / (classes != EMPTY).sum().clamp(min=1)).to(features)
+
+
+def mean_entropy(logits: Tensor) -> Tensor:
+    """Mean entropy of predictions over the batch, in nats, `(clients,)`.
+
+    Example:
+        >>> mean_entropy(torch.zeros(1, 3, 4)).exp()
+        tensor([4.])
+    """
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1).mean(1)
 
 
 def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) -> Tensor:

@@ -43,15 +43,25 @@ class TaughtFedAvg(FedAvg):
         return super().local_update(cohort, payload)
 
     def enter_stage(self, cohort: Cohort, payload: Payload) -> None:
-        """In a client's first round of a stage, keep the model and the former classes."""
-        memory = cohort.memory
-        new = memory["stage"] != cohort.stage
+        """As a stage begins for a client, keep a model and the former classes."""
+        memory, new = cohort.memory, self.begins(cohort, payload)
         memory["former"] |= memory["present"] & new[:, None]
+        memory["present"] &= ~new[:, None]
         memory["present"] |= present_classes(self, cohort)
-        memory["stage"].fill_(cohort.stage)
         with torch.no_grad():
-            for name, t in payload.items():
+            for name, t in self.lesson(payload).items():
                 memory[TEACHER + name][new] = t[new]
+
+    def begins(self, cohort: Cohort, payload: Payload) -> Tensor:
+        """Whether a stage begins for a client with this round, `(clients,)`."""
+        stage = cohort.memory["stage"]
+        new = stage != cohort.stage
+        stage.fill_(cohort.stage)
+        return new
+
+    def lesson(self, payload: Payload) -> Payload:
+        """The model that is kept, under the model's names; here the one that was received."""
+        return payload
 
     def teacher(self, cohort: Cohort) -> Params:
         """The model before the stage, under the model's names."""

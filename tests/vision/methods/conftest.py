@@ -10,6 +10,7 @@ from stforecast.federated.data import ClientData
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.population import PerClient, Population, SplitModel
 from stforecast.federated.rounds import Federation
+from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training
 from vision.backbones import TINY
 from vision.models.vit import FrozenViT, ViTOptions
@@ -125,6 +126,37 @@ def federate(n_classes):
             device=device or "cpu",
             cohort_size=cohort_size,
         )
+
+    return make
+
+
+def task_images(sizes, classes, seed):
+    """Images of two classes, the brighter the higher the class."""
+    g = torch.Generator().manual_seed(seed)
+    shape = (len(sizes), max(sizes))
+    y = torch.tensor(classes)[torch.randint(2, shape, generator=g)]
+    x = torch.rand(*shape, 3, 8, 8, generator=g) + 0.3 * y[..., None, None, None]
+    return ClientData({"x": x, "y": y}, torch.tensor(sizes))
+
+
+@pytest.fixture
+def double():
+    """Double precision, for comparison with plain loops."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def two_tasks():
+    """Makes a federation on a frozen model, on tasks of classes 0 and 1, then 2 and 3."""
+
+    def make(method, options=None, **settings):
+        stages = [task_images((8, 4), [0, 1], 0), task_images((8, 8), [2, 3], 1)]
+        model = lambda: FrozenViT((3, 8, 8), 4, ViTOptions(backbone=TINY, input_size=8))  # noqa: E731
+        settings = {"rounds": 2, "epochs": 2, "batch_size": 4, "lr": 0.02, **settings}
+        made = method(Population(model, 1), Classification(4), Training(**settings), options)
+        return Federation(made, Stream(stages, "sequential"), seed=1)
 
     return make
 

@@ -12,7 +12,11 @@ import vision.methods  # noqa: F401  makes them known
 from stforecast.federated.method import methods
 
 METHODS = methods("vision")
-QUICK = {"fedgen": {"hidden": 16, "server_steps": 5}}
+QUICK = {
+    "fedgen": {"hidden": 16, "server_steps": 5},
+    "mfcl": {"noise_width": 8, "hidden": 16, "server_steps": 5, "replay": 16},
+    "target": {"synthetic": 40, "server_batch_size": 16, "warm_up": 1, "student_steps": 3},
+}
 """Settings for which the contract needs less time."""
 VIEWS = {"personal", "global", "local", "nearest", "fused"}
 

@@ -116,6 +116,7 @@ def test_the_teacher_is_the_model_before_the_stage_and_stays(stream, population)
         for name, t in before.items():
             assert torch.equal(f.state.clients.memory["teacher." + name][0], t)
     assert f.state.clients.memory["former"].tolist() == [[True, True, False, False], [False] * 4]
+    assert f.state.clients.memory["present"].tolist() == [[False, False, True, True]] * 2
 
 
 def test_a_teachers_running_statistics_stay(stream, builds):

@@ -1,30 +1,21 @@
-"""GLFC's memory and losses by hand, and its rounds against a plain loop."""
+"""GLFC's memory, losses and proxy server by hand, and its rounds against a plain loop."""
 
 import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import binary_cross_entropy as bce
+from torch.nn.functional import cross_entropy
 
 from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
-from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation
+from stforecast.federated.method import Participants
 from stforecast.federated.state import generator
-from stforecast.federated.stream import Stream
-from stforecast.federated.training import Training
-from vision.backbones import TINY
-from vision.methods.exemplars import draw, empty_memory, remember
+from vision.methods.exemplars import EMPTY, draw, empty_memory, remember
 from vision.methods.glfc import GLFC, GLFCOptions, compensated_loss, relation_loss
-from vision.models.vit import FrozenViT, ViTOptions
-from vision.task import Classification
+from vision.methods.proxy import encoding_network, gradients_of, rebuilt
 
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def classes_in(memory, client=0):
@@ -101,36 +92,38 @@ def test_relations_by_hand():
     torch.testing.assert_close(loss, expected.view(1))
 
 
-def images_of(sizes, seed, classes):
-    g = torch.Generator().manual_seed(seed)
-    shape = (len(sizes), max(sizes))
-    y = torch.tensor(classes)[torch.randint(2, shape, generator=g)]
-    x = torch.rand(*shape, 3, 8, 8, generator=g) + 0.3 * y[..., None, None, None]
-    return ClientData({"x": x, "y": y}, torch.tensor(sizes))
+def head(params, features):
+    return features @ params["head.weight"] + params["head.bias"]
 
 
-def federation(options=None):
-    stages = [images_of((8, 4), 0, [0, 1]), images_of((8, 8), 1, [2, 3])]
-    model = lambda: FrozenViT((3, 8, 8), 4, ViTOptions(backbone=TINY, input_size=8))  # noqa: E731
-    training = Training(rounds=2, epochs=2, batch_size=4, lr=0.02)
-    options = options or GLFCOptions(memory=6, relation=0.3)
-    method = GLFC(Population(model, 1), Classification(4), training, options)
-    return Federation(method, Stream(stages, "sequential"), seed=1)
+def prototypes(x, y, scale, rng):
+    """Perturbed samples nearest to the means of their classes, in a plain loop."""
+    noise, found = torch.randn(4, x.shape[1], generator=rng), []
+    for place, c in enumerate(y.unique()):
+        own = x[y == c]
+        nearest = own[(own - own.mean(0)).norm(dim=1).argmin()]
+        found.append((nearest + scale * own.std(0, unbiased=False) * noise[place], int(c)))
+    return found
 
 
-def test_two_stages_are_those_of_a_plain_loop():
-    f = federation()
-    server = {n: t.clone() for n, t in f.state.server.items()}
+def accuracy(params, samples):
+    return sum(int(head(params, x).argmax()) == c for x, c in samples) / len(samples)
+
+
+def options(**changed):
+    return GLFCOptions(**{"memory": 6, "relation": 0.3, "perturbation": 0.2, **changed})
+
+
+def test_two_stages_are_those_of_a_plain_loop(two_tasks):
+    f = two_tasks(GLFC, options())
+    server = {n: f.state.server[n].clone() for n in ("head.weight", "head.bias")}
+    best = teacher = copy.deepcopy(server)
     clients = [{n: t.clone().requires_grad_() for n, t in server.items()} for _ in range(2)]
     optimisers = [torch.optim.Adam(c.values(), lr=0.02) for c in clients]
-
-    def logits(p, features):
-        return features @ p["head.weight"] + p["head.bias"]
-
     for round in range(4):
-        stage, models = round // 2, []
+        stage, models, shared = round // 2, [], []
         if round == 2:
-            teacher = copy.deepcopy(server)
+            teacher = copy.deepcopy(best)
             # By then six places hold three samples of each of the two classes.
             memories = f.state.clients.memory
         for i, (client, optimiser) in enumerate(zip(clients, optimisers, strict=True)):
@@ -154,7 +147,7 @@ def test_two_stages_are_those_of_a_plain_loop():
                         torch.cat([features, remembered]),
                         torch.cat([own, classes[drawn]]),
                     )
-                p = logits(client, features).sigmoid()
+                p = head(client, features).sigmoid()
                 wrong = (1 - p[range(len(own)), own]).detach()
                 per_class = bce(p, torch.eye(4)[own], reduction="none").mean(1)
                 means = torch.stack(
@@ -163,21 +156,160 @@ def test_two_stages_are_those_of_a_plain_loop():
                 loss = (wrong / means * per_class).mean()
                 if stage:
                     target = torch.eye(4)[own]
-                    target[:, :2] = logits(teacher, features)[:, :2].sigmoid()
+                    target[:, :2] = head(teacher, features)[:, :2].sigmoid()
                     loss = 0.7 * loss + 0.3 * bce(p, target)
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
             models.append((size, {n: t.detach().clone() for n, t in client.items()}))
+            shared += prototypes(x, y, 0.2, rng)
         total = sum(size for size, _ in models)
         server = {n: sum(s / total * m[n] for s, m in models) for n in server}
+        if round % 2 == 0:
+            monitor, least = shared, 0.0
+        if accuracy(server, monitor) >= least:
+            best, least = server, accuracy(server, monitor)
         f.run_round()
+        found = f.state.server
         for name, t in server.items():
-            torch.testing.assert_close(f.state.server[name], t, msg=lambda m, r=round: f"{r}: {m}")
+            torch.testing.assert_close(found[name], t, msg=lambda m, r=round: f"{r}: {m}")
+            torch.testing.assert_close(found[f"best.{name}"], best[name])
+        assert found["proxy.score"] == least
+        kept = found["proxy.feature"][found["proxy.class"] >= 0]
+        torch.testing.assert_close(kept, torch.stack([x for x, _ in monitor]))
+        assert found["proxy.class"][found["proxy.class"] >= 0].tolist() == [c for _, c in monitor]
 
 
-def test_the_memory_has_all_former_classes_after_a_stage():
-    f = federation()
+def test_the_proxy_keeps_the_best_model_until_prototypes_come_anew(two_tasks):
+    f = two_tasks(GLFC, options())
+    f.run_round()
+    server, method = f.state.server, f.method
+    samples, classes = server["proxy.feature"], server["proxy.class"]
+    assert sorted(classes[classes >= 0].tolist()) == [0, 0, 1, 1]
+
+    def after(before, weight, bias, gradients):
+        uploads = {"head.weight": weight.expand(2, 16, 4), "head.bias": bias.expand(2, 4)}
+        of = Participants(torch.arange(2), torch.tensor([8, 4]), 1)
+        return method.aggregate(before, of, {**uploads, **gradients})
+
+    net = method.encoding.initial(2, 3)[0]
+    nothing = gradients_of(method.encoding, net, samples, torch.full_like(classes, EMPTY))
+    zero = torch.zeros(16, 4)
+    half = after(server, zero, torch.tensor([1.0, 0, 0, 0]), nothing)
+    none = after(half, zero, torch.tensor([0, 0, 0, 1.0]), nothing)
+    for state in (half, none):
+        torch.testing.assert_close(state["proxy.feature"], samples)
+    least = max(0.5, float(server["proxy.score"]))
+    assert none["proxy.score"] == half["proxy.score"] == least
+    assert none["head.bias"].tolist() == [0, 0, 0, 1]
+    torch.testing.assert_close(none["best.head.bias"], half["best.head.bias"])
+    fresh = gradients_of(method.encoding, net, samples + 1, (classes == 0) * 4 - 1)
+    new = after(none, zero, torch.tensor([0, 0, 0, 1.0]), fresh)
+    assert new["best.head.bias"].tolist() == [0, 0, 0, 1]
+    assert new["proxy.score"] == 1
+    assert new["proxy.class"][classes == 0].tolist() == [3, 3]
+    torch.testing.assert_close(new["proxy.feature"][classes == 0], samples[classes == 0] + 1)
+
+
+def test_prototypes_of_clients_that_send_none_are_forgotten(two_tasks):
+    f = two_tasks(GLFC, options())
+    f.run_round()
+    server, method = f.state.server, f.method
+    samples, classes = (server[f"proxy.{name}"][1:] for name in ("feature", "class"))
+    gradients = gradients_of(method.encoding, method.encoding.initial(1, 3)[0], samples, classes)
+    uploads = {name: server[name][None] for name in method.shared}
+    of = Participants(torch.tensor([1]), torch.tensor([4]), 1)
+    after = method.aggregate(server, of, {**uploads, **gradients})
+    assert after["proxy.class"].tolist() == [[EMPTY] * 4, classes[0].tolist()]
+
+
+def test_the_teacher_is_the_best_model_and_stays(two_tasks):
+    f = two_tasks(GLFC, options())
+    for _ in range(2):
+        f.run_round()
+    best = torch.randn(16, 4)
+    f.state.server["best.head.weight"] = best.clone()
+    for _ in range(2):
+        f.run_round()
+        for kept in f.state.clients.memory["teacher.head.weight"]:
+            torch.testing.assert_close(kept, best)
+
+
+def test_rebuilt_samples_are_those_that_a_search_for_the_gradient_finds():
+    torch.manual_seed(0)
+    network = encoding_network(5, 3)
+    tensors = network.initial(1, 4)[0]
+    x, y = torch.randn(1, 2, 5), torch.tensor([[2, 0]])
+    gradients = gradients_of(network, tensors, x, y)
+    features, labels = rebuilt(gradients)
+    assert labels.tolist() == y.tolist()
+    torch.testing.assert_close(features, x)
+    net = nn.Sequential(nn.Linear(5, 1), nn.Sigmoid(), nn.Linear(1, 3))
+    with torch.no_grad():
+        for layer in (0, 2):
+            net[layer].weight.copy_(tensors[f"encoding.{layer}.weight"][0].T)
+            net[layer].bias.copy_(tensors[f"encoding.{layer}.bias"][0])
+    wanted = [gradients[n][0, 1] for n in network.parameters]
+    guess = torch.zeros(1, 5, requires_grad=True)
+    search = torch.optim.LBFGS([guess], max_iter=500, tolerance_grad=0, tolerance_change=0)
+
+    def distance():
+        search.zero_grad()
+        loss = cross_entropy(net(guess), y[0, 1:])
+        found = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
+        squares = sum((g.t() - w).square().sum() for g, w in zip(found, wanted, strict=True))
+        squares.backward()
+        return squares
+
+    search.step(distance)
+    torch.testing.assert_close(guess.detach()[0], features[0, 1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_client_shares_so_many_classes_only(two_tasks):
+    f = two_tasks(GLFC, options(prototypes=1))
+    f.run_round()
+    assert f.state.server["proxy.class"].tolist() == [[0], [0]]
+
+
+def entropies(f):
+    """Mean entropy of the global model's predictions on each client's present data."""
+    data = f.stream.stages[f.stage]
+    p = [
+        head(f.state.server, f.method.backbone.query(data.tensors["x"][i, :n])).softmax(1)
+        for i, n in enumerate(data.sizes.tolist())
+    ]
+    return torch.stack([-(q * q.log()).sum(1).mean() for q in p])
+
+
+@pytest.mark.parametrize("rise", [0.03, 100.0])
+def test_a_task_is_noticed_by_the_entropy_of_predictions(two_tasks, rise):
+    f = two_tasks(GLFC, options(entropy_rise=rise))
+    noticed, present = [], torch.zeros(2, 4, dtype=torch.bool)
+    former, last = present.clone(), torch.full((2,), -torch.inf)
+    for round in range(4):
+        now = entropies(f)
+        noticed.append(now - last >= rise)
+        former |= present & noticed[-1][:, None]
+        present[:, [0, 1] if round < 2 else [2, 3]] = True
+        f.run_round()
+        torch.testing.assert_close(f.state.clients.memory["entropy"], now)
+        assert torch.equal(f.state.clients.memory["former"], former)
+        last = now
+    assert noticed[0].all()
+    assert torch.stack(noticed[1:]).any() == (rise < 1)
+    assert not torch.stack(noticed).all()
+
+
+def test_the_best_model_and_gradients_of_prototypes_are_sent(two_tasks):
+    f = two_tasks(GLFC, options(prototypes=3))
+    f.run()
+    model, gradient = 16 * 4 + 4, 16 + 1 + 4 + 4
+    assert [r.bytes_down for r in f.reports] == [2 * 8 * 2 * model] * 4
+    assert [r.bytes_up for r in f.reports] == [2 * 8 * (model + 3 * gradient)] * 4
+
+
+def test_the_memory_has_all_former_classes_after_a_stage(two_tasks):
+    f = two_tasks(GLFC, options())
     f.run()
     for client in range(2):
         kept = f.state.clients.memory["exemplar.class"][client]
@@ -190,5 +322,11 @@ def test_options_out_of_range_and_other_models_are_refused(federate):
         GLFCOptions(memory=0)
     with pytest.raises(InputError, match="relation"):
         GLFCOptions(relation=1.5)
+    with pytest.raises(InputError, match="entropy_rise"):
+        GLFCOptions(entropy_rise=0.0)
+    with pytest.raises(InputError, match="prototypes"):
+        GLFCOptions(prototypes=0)
+    with pytest.raises(InputError, match="perturbation"):
+        GLFCOptions(perturbation=-0.1)
     with pytest.raises(InputError, match="--model vit"):
         federate(GLFC, build="stacked")

@@ -1,0 +1,143 @@
+"""What TARGET and MFCL share: a server that looks back, without data, when a task ends.
+
+Both train a generator on the server against the global model at the end of a task, so that clients
+can rehearse classes of which they have no samples. Here the model is a head on frozen features, and
+what is generated are features:
+
+- The head is all that learns, and it sees features only. Whatever images a generator made would
+  act through theirs, which a frozen transformer would have to compute anew in each local step.
+- Losses on pixels or inside of the network have no counterpart: priors of images, and statistics of
+  batch normalisation, of which a Vision Transformer has none.
+- Image generators end in a layer that keeps pixels in their range. So does this one: a transformer
+  ends in a layer normalisation, and so does the generator, without the learned scale.
+
+FedTA (Yu et al., CVPR 2025, section 5.3) explains the low accuracy of both methods by the size of
+the images that they generate, 3 × 224 × 224. That is not so here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stforecast.federated.data import Batch, ClientData
+from stforecast.federated.layers import ClientLinear
+from stforecast.federated.method import Participants, Task
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params, Population
+from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.training import Training
+from vision.methods.conditional import Network, NormedLinear
+from vision.methods.prompts import DEFAULTS, loss_among, present_classes, queried
+from vision.methods.teacher import TEACHER
+from vision.models.vit import backbone_of
+
+SERVER = (0, 8)
+"""Key of the server's random numbers, behind the round."""
+
+
+def feature_generator(noise_width: int, hidden: int, width: int) -> Network:
+    """A network from noise `(n, batch, noise_width)` to features `(n, batch, width)`."""
+    return Network(
+        "generator.",
+        lambda: nn.Sequential(
+            NormedLinear(noise_width, hidden),
+            nn.LeakyReLU(0.2),
+            ClientLinear(hidden, width),
+            nn.LayerNorm(width, elementwise_affine=False),
+        ),
+    )
+
+
+class DataFreeFedAvg(FedAvg):
+    """FedAvg of a head on frozen features, whose server looks back when a task ends.
+
+    A task ends after as many rounds as the settings say, as it does in a stream whose stages follow
+    one another. In the server's state are the head as it was then (`teacher.…`), the classes of all
+    tasks that have ended (`former`) and those that any client has had (`seen`), `(classes,)`. From
+    then on clients receive the first two, and what a subclass has learned from them (`replayed`).
+    Clients send which classes they have (`present`), and keep nothing.
+    """
+
+    name = ""
+    defaults = DEFAULTS
+    replayed: tuple[str, ...] = ()
+    """Names of what clients rehearse with, in the server's state."""
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        self.backbone = backbone_of(population, self.name)
+
+    def learned(self, server: Params, random: torch.Generator) -> Params:
+        """The tensors `replayed`, learned from the teacher when a task has ended."""
+        raise NotImplementedError
+
+    def replay_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """What clients add to their loss once there are former classes, `(clients,)`."""
+        raise NotImplementedError
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """As FedAvg; no class has been seen."""
+        server = super().init(clients, sizes, seed)
+        device = next(iter(server.values())).device
+        nothing = torch.zeros(self.task.n_keys, dtype=torch.bool, device=device)
+        teacher = {TEACHER + name: t.clone() for name, t in server.items()}
+        flags = {"former": nothing, "seen": nothing.clone()}
+        return {**server, **teacher, **flags, "seed": torch.tensor(seed)}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """The head; once a task has ended, its teacher, the former classes and `replayed` too."""
+        names = self.shared
+        if to.round >= self.training.rounds:
+            names = [*names, *(TEACHER + n for n in names), "former", *self.replayed]
+        return super().broadcast({name: server[name] for name in names}, to)
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """FedAvg's, with each image queried once."""
+        cohort.data = ClientData(queried(cohort, self.backbone), cohort.data.sizes)
+        return super().local_update(cohort, payload)
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """The task's loss, among new classes where asked for, and replay of former ones."""
+        logits = self.population.decode(cohort.state, batch["query"])
+        if "former" not in payload:
+            return loss_among(self, cohort, logits, batch, None)
+        new = ~payload["former"] | present_classes(self, cohort)
+        classes = new if self.options.split else None
+        loss = loss_among(self, cohort, logits, batch, classes)
+        return loss + self.replay_loss(cohort, batch, payload)
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """The head and which classes the client has."""
+        return {**super().upload(cohort), "present": present_classes(self, cohort)}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Average the heads; at the end of a task learn from the average."""
+        model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
+        seen = server["seen"] | uploads["present"].any(0)
+        server = {**server, **model, "seen": seen}
+        if (of.round + 1) % self.training.rounds:
+            return server
+        teacher = {TEACHER + name: t.clone() for name, t in model.items()}
+        server = {**server, **teacher, "former": seen.clone()}
+        random = generator(int(server["seed"]), of.round, *SERVER)
+        self.population.train(False)
+        with torch.enable_grad():
+            return {**server, **self.learned(server, random)}
+
+    def taught(self, tensors: Payload, features: Tensor) -> Tensor:
+        """The teacher's logits of features `(clients, batch, d)`.
+
+        Args:
+            tensors: with the teacher, `(clients, …)`.
+            features: `(clients, batch, d)`; gradients flow to them.
+        """
+        teacher = {name: tensors[TEACHER + name] for name in self.shared}
+        return self.population.decode(teacher, features)

@@ -1,0 +1,254 @@
+"""TARGET: clients learn what the model before the task says of samples that the server made up.
+
+Zhang, Chen, Zhuang, Lyu: TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation,
+ICCV 2023, arXiv 2303.06937; a baseline in FedTA's Table 1 (Yu et al., CVPR 2025). This follows the
+released code; the paper's own text could not be read, so its equations are not numbered here.
+
+When a task ends, the global model is the teacher. Batch by batch the server draws noise and labels
+of former classes, and trains a generator so that the teacher recognises the labels (cross-entropy),
+while a student, who is taught on all that has been made so far, does not yet agree with the teacher
+(an adversarial divergence). What is made goes to the clients. In the tasks that follow, their loss
+is the cross-entropy of their samples among the new classes, and a weight times the distillation of
+the teacher's predictions for former classes on made samples.
+
+Features are made, not images, and a term for statistics of batch normalisation has no counterpart:
+see `vision.methods.generator`. In detail:
+
+- For each batch the noise is trained with the generator, and of its steps the one with the lowest
+  loss is kept. The code adapts a copy of the generator, whose start it learns by meta-learning;
+  here the generator itself goes on from batch to batch.
+- The divergence is KL(teacher ‖ student) where both predict the same class.
+- Student and adversary begin after some batches. The code's settings for CIFAR-100 make fewer
+  batches than that, and so have neither; here there are as many batches as the samples need.
+- New are all classes but former ones, and those of a client's own task in any case: in FedTA's
+  stream a public class may be one client's in another task. So in the first task it is FedAvg.
+  Nothing compares new with former classes, and on a frozen extractor new ones win; `split=False`
+  takes the cross-entropy among all.
+
+The student starts from the model's first weights and is trained by Adam; the code's SGD with a
+learning rate of 0.2 is for a whole network. Samples, teacher and former classes are sent in every
+round, since clients keep nothing; the code's clients find them on a common disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stforecast.federated.data import Batch
+from stforecast.federated.method import Task
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.population import Params, Population
+from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.training import Optimizer, Training, zero_moments
+from vision.methods.conditional import normal
+from vision.methods.fedic import distillation_loss
+from vision.methods.fedlwf import distillation
+from vision.methods.generator import DataFreeFedAvg, feature_generator
+from vision.task import cross_entropy
+
+BETAS = (0.5, 0.999)
+"""Of Adam for generator and noise, as in the released code."""
+
+Logits = Callable[[Tensor], Tensor]
+"""A head on features `(1, batch, d)`, among former classes."""
+
+
+@dataclass(frozen=True)
+class TARGETOptions:
+    """Settings of TARGET; defaults are the released code's for CIFAR-100 where it has them.
+
+    Attributes:
+        split: whether the loss on own samples chooses among new classes only.
+        distillation: weight of the distillation on clients, 0 or more (25).
+        temperature: of that distillation (2).
+        replay: made samples in each of a client's steps (the code passes all in an epoch).
+        synthetic: samples that the server makes when a task ends (8000).
+        noise_width: width of the generator's noise (256).
+        hidden: width of its hidden layer (the code's is convolutional).
+        label_weight: of the generator's cross-entropy, 0 or more (0.5).
+        adversarial: weight of the divergence from the student, 0 or more (1).
+        server_batch_size: samples that are made, or that the student sees, at once (256).
+        server_steps: steps of the generator for a batch (10).
+        server_lr: Adam's learning rate for the generator and the student (0.002).
+        noise_lr: Adam's learning rate for the noise (0.01).
+        warm_up: batches before the student's first lesson (20).
+        student_steps: the student's steps after each later batch (400).
+        student_temperature: of the student's distillation (20).
+    """
+
+    split: bool = True
+    distillation: float = 25.0
+    temperature: float = 2.0
+    replay: int = 128
+    synthetic: int = 8000
+    noise_width: int = 256
+    hidden: int = 256
+    label_weight: float = 0.5
+    adversarial: float = 1.0
+    server_batch_size: int = 256
+    server_steps: int = 10
+    server_lr: float = 2e-3
+    noise_lr: float = 0.01
+    warm_up: int = 20
+    student_steps: int = 400
+    student_temperature: float = 20.0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        counts = ("replay", "synthetic", "noise_width", "hidden", "server_batch_size")
+        rates = ("temperature", "server_lr", "noise_lr", "student_temperature")
+        check_options(
+            self,
+            positive=(*counts, *rates, "server_steps"),
+            not_negative=(
+                "distillation", "label_weight", "adversarial", "warm_up", "student_steps",
+            ),
+        )  # fmt: skip
+
+
+class TARGET(DataFreeFedAvg):
+    """TARGET on frozen features. What the server made last is in its state, `synthetic`."""
+
+    name = "target"
+    summary = "distils the model before the task on features that the server made up"
+    paper = "Zhang et al., ICCV 2023"
+    replayed = ("synthetic",)
+    Options = TARGETOptions
+    options: TARGETOptions
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        o = self.options
+        self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Nothing is made yet."""
+        server = super().init(clients, sizes, seed)
+        device, size = server["former"].device, (self.options.synthetic, self.backbone.width)
+        return {**server, "synthetic": torch.zeros(size, device=device)}
+
+    def replay_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """The distillation of former classes on some of what the server made."""
+        o, made = self.options, payload["synthetic"]
+        rows = (cohort.rand(o.replay) * made.shape[1]).long().to(made.device)
+        features = made.gather(1, rows[..., None].expand(-1, -1, made.shape[2]))
+        with torch.no_grad():
+            teacher = self.taught(payload, features)
+        student = self.population.decode(cohort.state, features)
+        return o.distillation * distillation(student, teacher, payload["former"], o.temperature)
+
+    def learned(self, server: Params, random: torch.Generator) -> Params:
+        """As many samples as the settings say, made batch by batch."""
+        o, device = self.options, server["former"].device
+        former = server["former"].nonzero()[:, 0]
+        stacked = {name: t[None] for name, t in server.items()}
+        seed = int(torch.randint(2**31, (), generator=random))
+        parameters, buffers = self.generator.initial(1, seed, device)
+        tensors = {**{n: p.requires_grad_() for n, p in parameters.items()}, **buffers}
+        teacher: Logits = lambda x: self.taught(stacked, x)[..., former]  # noqa: E731
+        student = _Student(self, former, device)
+        made: list[Tensor] = []
+        for batch in range(math.ceil(o.synthetic / o.server_batch_size)):
+            rival = student if batch >= o.warm_up else None
+            made.append(self.made(tensors, teacher, rival, len(former), random))
+            if rival:
+                rival.learn(torch.cat(made, dim=1), teacher, random)
+        return {"synthetic": torch.cat(made, dim=1)[0, : o.synthetic]}
+
+    def made(
+        self,
+        tensors: Params,
+        teacher: Logits,
+        student: Logits | None,
+        n_former: int,
+        random: torch.Generator,
+    ) -> Tensor:
+        """A batch `(1, batch, d)`: the features of the lowest loss over the generator's steps.
+
+        Args:
+            tensors: the generator's, changed in place.
+            teacher: the global model.
+            student: the adversary, None for none.
+            n_former: former classes, of which labels are drawn evenly.
+            random: of labels and noise.
+        """
+        o, device = self.options, next(iter(tensors.values())).device
+        labels = torch.randint(n_former, (1, o.server_batch_size), generator=random).to(device)
+        noise = normal([random], o.server_batch_size, o.noise_width).to(device).requires_grad_()
+        groups: list[dict[str, Any]] = [
+            {"params": [tensors[name] for name in self.generator.parameters]},
+            {"params": [noise], "lr": o.noise_lr},
+        ]
+        adam = torch.optim.Adam(groups, lr=o.server_lr, betas=BETAS)
+        tried: list[tuple[float, Tensor]] = []
+        for _ in range(o.server_steps):
+            features = self.generator(tensors, noise, training=True)
+            loss = self.server_loss(features, labels, teacher, student)
+            tried.append((loss.item(), features.detach()))
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        return min(tried, key=lambda step: step[0])[1]
+
+    def server_loss(
+        self, features: Tensor, labels: Tensor, teacher: Logits, student: Logits | None
+    ) -> Tensor:
+        """The generator's loss, a number."""
+        o, said = self.options, teacher(features)
+        loss = o.label_weight * cross_entropy(said, labels).mean()
+        if student is None:
+            return loss
+        return loss - o.adversarial * agreed_divergence(said, student(features))
+
+
+class _Student:
+    """A head that learns what the teacher says of samples that were made."""
+
+    def __init__(self, method: TARGET, former: Tensor, device: torch.device) -> None:
+        o = method.options
+        initial = method.population.initial().items()
+        self._head = {name: t.to(device, copy=True).requires_grad_() for name, t in initial}
+        training = Training(lr=o.server_lr, optimizer="adam")
+        self._optimizer = Optimizer(self._head, zero_moments(self._head, training), training)
+        self._population, self._former, self._options = method.population, former, o
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return self._population.decode(self._head, features)[..., self._former]
+
+    def learn(self, made: Tensor, teacher: Logits, random: torch.Generator) -> None:
+        """Some steps on samples `(1, n, d)`."""
+        o = self._options
+        with torch.no_grad():
+            said = teacher(made)[0]
+        for _ in range(o.student_steps):
+            rows = torch.randint(len(said), (o.server_batch_size,), generator=random)
+            rows = rows.to(made.device)
+            loss = distillation_loss(self(made[:, rows])[0], said[rows], o.student_temperature)
+            self._optimizer.step(o.student_temperature**2 * loss[None])
+
+
+def agreed_divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """Mean over samples of KL(teacher ‖ student), 0 where they predict different classes.
+
+    Args:
+        teacher: logits `(…, batch, classes)`.
+        student: likewise.
+
+    Example:
+        >>> teacher = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+        >>> agreed_divergence(teacher, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).round(decimals=4)
+        tensor(0.0336)
+    """
+    p, q = teacher.log_softmax(-1), student.log_softmax(-1)
+    divergence = F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
+    return (divergence * (teacher.argmax(-1) == student.argmax(-1))).mean()
