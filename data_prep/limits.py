@@ -6,8 +6,10 @@ a text says here how large it is going to be.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import os
+from io import BufferedIOBase
 from pathlib import Path
 
 from data_prep.errors import InputError
@@ -48,10 +50,24 @@ def gunzip(path: Path) -> bytes:
     Raises:
         InputError: if it unpacks to more than `check_size` allows a text, which grows when parsed.
     """
-    parts, size = [], 0
     with gzip.open(path) as packed:
-        while part := packed.read(CHUNK):
-            size += len(part)
-            check_size(4 * size, f"{path}: unpacked and parsed, it")
-            parts.append(part)
+        return _bounded(packed, path)
+
+
+def bunzip2(path: Path) -> bytes:
+    """The content of a bzip2 file, if it is not too large.
+
+    Raises:
+        InputError: as `gunzip` does.
+    """
+    with bz2.open(path) as packed:
+        return _bounded(packed, path)
+
+
+def _bounded(packed: BufferedIOBase, path: Path) -> bytes:
+    parts, size = [], 0
+    while part := packed.read(CHUNK):
+        size += len(part)
+        check_size(4 * size, f"{path}: unpacked and parsed, it")
+        parts.append(part)
     return b"".join(parts)

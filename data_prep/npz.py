@@ -29,7 +29,9 @@ def read_npz(path: Path, names: Sequence[str]) -> list[np.ndarray]:
     """
     how = f"as plain arrays {' and '.join(map(repr, names))}"
     with reading(path, how, "save them with numpy.savez"), zipfile.ZipFile(path) as z:
-        return [_read_member(z, f"{name}.npy", path) for name in names]
+        members = [f"{name}.npy" for name in names]
+        check_size(sum(z.getinfo(member).file_size for member in members), path)
+        return [_read_member(z, member, path) for member in members]
 
 
 def _read_member(z: zipfile.ZipFile, member: str, path: Path) -> np.ndarray:

@@ -42,7 +42,9 @@ def bench(
     stopped. A file with `task = "images"` is one of images, any other one of forecasts.
     """
     from experiments.config_file import is_image_file
+    from stforecast.federated.run_folder import check_folder
 
+    check_folder(out)
     of_images, settings = is_image_file(config), dict(map(_setting, more))
     if rounds is not None:
         settings["rounds"] = rounds

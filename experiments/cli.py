@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 
 import click
@@ -12,6 +13,9 @@ from experiments import bench_command, data_commands, federate_command, forecast
 from experiments.images import commands as image_commands
 from experiments.options import HELP
 from stforecast.federated.stopped import Stopped
+
+OUT_OF_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|Storage size calculation")
+"""What torch's `RuntimeError` says when a tensor does not fit."""
 
 
 @click.group(context_settings=HELP)
@@ -67,5 +71,7 @@ def _explain(e: Exception) -> tuple[int, str]:
         return 2, str(e)
     if isinstance(e, OSError):
         return 2, f"{e.filename or 'input/output'}: {e.strerror or e}"
+    if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
+        return 2, "not enough memory for these settings; take smaller sizes or fewer at once"
     problem = f"{type(e).__name__}: {e}"
     return 1, f"internal error ({problem}); please report it with the output of stforecast --debug"

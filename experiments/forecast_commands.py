@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from data_prep.errors import InputError
+from data_prep.words import counted
 from experiments.options import (
     HELP,
     PATH,
@@ -59,15 +60,14 @@ def run_command(
     from experiments.resuming import check_resumed
     from stforecast import results
     from stforecast.config import resolve
-    from stforecast.federated.run_folder import read_settings
+    from stforecast.federated.run_folder import read_config
 
     check_resumed(ctx, allowed=["data"], needed=["data", "out"])
-    if resume:
-        settings = read_settings(resume, results.COMMAND)
-        method = settings.pop("method")
-    federated = resolve(method, **settings).federated
-    progress = ctx.obj["progress"] and federated
-    with rounds_bar(settings["rounds"], progress=progress) as after_round:
+    config = (
+        read_config(resume, results.COMMAND, resolve) if resume else resolve(method, **settings)
+    )
+    progress = ctx.obj["progress"] and config.federated
+    with rounds_bar(config.training.rounds, progress=progress) as after_round:
         if resume:
             finished = results.resume(resume, data, after_round=after_round)
         else:
@@ -129,7 +129,7 @@ def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
             long[name] = bound.reset_index().melt("time")["value"]
     write_csv(long, out)
     click.echo(
-        f"{out}: {len(table)} step(s) × {table.shape[1]} cells from {table.index[0]} "
+        f"{out}: {counted(len(table), 'step')} × {table.shape[1]} cells from {table.index[0]} "
         f"({'UTC' if clock == 'utc' else 'local time'}), {service}"
         + ("" if units == "1" else f" in {units}")
         + (

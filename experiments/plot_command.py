@@ -24,7 +24,9 @@ def plot_command(
 
     def command(runs: tuple[Path, ...], out: Path, **options: Any) -> None:
         from stforecast.plots import save_figure
+        from stforecast.plots.drawing import check_width
 
+        check_width(options.get("width", 1))
         click.echo(save_figure(draw(find(runs), **options), out))
 
     runs = click.Argument(["runs"], nargs=-1, required=True, type=PATH)

@@ -19,6 +19,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
 from data_prep.errors import InputError
+from stforecast.federated.options import check_options
 from stforecast.windows import Calendar, WindowSpec, day_slots, input_windows, target_windows
 
 DAY = pd.Timedelta(days=1)
@@ -253,6 +254,10 @@ class RidgeConfig:
 
     alpha: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, not_negative=("alpha",))
+
 
 class Ridge(Baseline):
     """Ridge regression of each cell on its own windows, one for each target step."""
@@ -318,6 +323,13 @@ class BoostingConfig:
     learning_rate: float = 0.1
     max_leaf_nodes: int = 31
     random_state: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        positive = ("max_iter", "learning_rate", "max_leaf_nodes")
+        check_options(self, positive=positive, not_negative=("random_state",))
+        if self.max_leaf_nodes < 2:
+            raise InputError(f"max_leaf_nodes is {self.max_leaf_nodes}; a tree has 2 or more")
 
 
 class Boosting(Baseline):

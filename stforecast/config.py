@@ -15,7 +15,7 @@ import stforecast.methods  # noqa: F401  importing makes the forecasting methods
 from data_prep.errors import InputError, choose
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
-from stforecast.federated.options import check_options
+from stforecast.federated.options import MOST_WORKERS, check_options
 from stforecast.federated.robust import Robust
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.sizing import parse_bytes
@@ -74,7 +74,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
         given = () if self.checkpoint_every is None else ("checkpoint_every",)
-        check_options(self, not_negative=("seed", "cohort", "workers", *given))
+        not_negative = ("seed", "cohort", "workers", *given)
+        check_options(self, not_negative=not_negative, at_most={"workers": MOST_WORKERS})
         if self.memory:
             parse_bytes(self.memory)
 

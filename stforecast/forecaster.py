@@ -20,6 +20,7 @@ from stforecast.evaluation import Evaluation, Fitted
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.model_files import AGAIN, read_model, restoring, write_model
 from stforecast.federated.rounds import RoundReport
+from stforecast.federated.saving import check_shapes
 from stforecast.fitted import DESCRIPTION, FittedMethod, train
 from stforecast.intervals import Bands, raw_bands, widened
 from stforecast.leaks import Leak, forecast_leaks
@@ -125,7 +126,7 @@ class Forecaster:
             baseline.fit(z, split.train, config.window, calendar)
             self._fitted = {"last": baseline, "best": baseline}
         if config.rolling.refit != "never":
-            rolling, self.refits_ = roll(config, self._chosen(), series, z, split)
+            rolling, self.refits_ = roll(config, self._chosen(), series, z, split, keeper)
             self._fitted[config.run.select] = rolling
         self.cells, self.step, self.split = series.cells, calendar.step, split
         self.service, self.units = series.service, series.units
@@ -326,17 +327,6 @@ class Forecaster:
             self._rehearse()
         return self
 
-    def _check_shapes(self, fitted: FittedMethod, arrays: dict[str, np.ndarray]) -> None:
-        """Refuse parameters that are not those of the model that the settings describe."""
-        n_clients = 1 if fitted.method.pooled else len(self.cells)
-        for name, like in fitted.method.population.initial().items():
-            for group in ("params", "buffers"):
-                key, expected = f"clients/{group}/{name}", (n_clients, *like.shape[1:])
-                if key in arrays and arrays[key].shape != expected:
-                    raise InputError(
-                        f"{key} has shape {arrays[key].shape}, the settings say {expected}; {AGAIN}"
-                    )
-
     def _rehearse(self) -> None:
         """Forecast once from zeros: arrays that do not fit the settings fail here."""
         shape = len(self.cells), self.config.window.horizon
@@ -361,7 +351,7 @@ class Forecaster:
             fitted = FittedMethod.from_arrays(
                 self.config, arrays, int(about["round"]), len(self.cells)
             )
-            self._check_shapes(fitted, arrays)
+            check_shapes(fitted.method, arrays, 1 if fitted.method.pooled else len(self.cells))
         else:
             baseline = BASELINES[self.config.method]
             fitted = baseline.from_state(arrays, self.config.window, self.config.method_options)

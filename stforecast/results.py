@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,14 @@ from stforecast.federated.keeper import Keeper
 from stforecast.federated.privacy import epsilon
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.run_folder import (
+    AGAIN,
     check_new,
     find_folders,
     finish,
     is_finished,
     read_about,
     read_begun,
+    read_csv,
     write_about,
     write_csv,
     writing,
@@ -57,8 +59,6 @@ ROUND_COLUMNS = ("round", "train_task_loss", "validation_loss", "bytes_down", "b
 
 ENTRIES: dict[str, type] = {"data": str, "service": str}
 """Entries of `run.json` that name a run besides its settings, and their types."""
-
-AGAIN = "delete the folder and run it again"
 
 REFIT_COLUMNS = ("windows", "rounds", "bytes_down", "bytes_up", "seconds")
 """Numbers in `refits.csv`, beside `time`."""
@@ -91,16 +91,16 @@ class Run:
 
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients and horizons are text."""
-        return _read_csv(self.folder / "metrics.csv", METRIC_COLUMNS[4:], ("value",))
+        return read_csv(self.folder / "metrics.csv", ("value",), METRIC_COLUMNS[4:-1])
 
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`; empty for reference forecasters."""
-        return _read_csv(self.folder / "rounds.csv", ROUND_COLUMNS, ROUND_COLUMNS)
+        return read_csv(self.folder / "rounds.csv", ROUND_COLUMNS)
 
     def refits(self) -> pd.DataFrame:
         """`refits.csv`; empty where nothing was refitted."""
         path = self.folder / "refits.csv"
-        return _read_csv(path, REFIT_COLUMNS, REFIT_COLUMNS) if path.exists() else pd.DataFrame()
+        return read_csv(path, REFIT_COLUMNS) if path.exists() else pd.DataFrame()
 
     def forecasts(self) -> xr.Dataset:
         """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""
@@ -259,18 +259,6 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         InputError: if the folder is none.
     """
     return Run(Path(folder), read_about(Path(folder), COMMAND, ENTRIES))
-
-
-def _read_csv(path: Path, columns: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
-    """A table of a run, with at least these columns; `numbers` are those that hold numbers."""
-    with reading(path, "as a table", AGAIN):
-        table = pd.read_csv(path, dtype={"client": str, "horizon": str})
-    for name in columns:
-        numeric = name not in numbers or table.get(name, pd.Series(dtype=str)).dtype.kind in "iuf"
-        if name not in table or not (numeric or table.empty):
-            problem = "no column" if name not in table else "no numbers in column"
-            raise InputError(f"{path}: {problem} {name!r}; {AGAIN}")
-    return table
 
 
 def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:

@@ -3,7 +3,8 @@
 Whoever forecasts today knows yesterday. Before each day or week of the test part but the first, a
 reference forecaster is fitted again, and a federated method trains some further rounds from the
 state it is in, both on every window whose targets are known by then, the validation part's too. The
-z-scores stay those of the training part. What a refit costs is reported beside its errors.
+z-scores stay those of the training part. What a refit costs is reported beside its errors. A run
+that is killed goes on after its last refit.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from stforecast.baselines import BASELINES, Baseline
 from stforecast.config import Config
+from stforecast.federated.checkpoint import fingerprint
+from stforecast.federated.device import pick_device
+from stforecast.federated.keeper import Keeper
+from stforecast.federated.saving import from_arrays
 from stforecast.federated.state import State
 from stforecast.federated.training import zero_moments
 from stforecast.fitted import FittedMethod, federate
@@ -29,6 +35,10 @@ from stforecast.windows import Calendar
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits."""
+
+Refit = Callable[..., tuple[Any, dict[str, Any]]]
+"""From settings, the latest model, the series, its z-scores and windows that are known to a model
+and what it cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +82,12 @@ class Rolling:
 
 
 def roll(
-    config: Config, fitted: Any, series: Series, z: np.ndarray, split: Split
+    config: Config,
+    fitted: Any,
+    series: Series,
+    z: np.ndarray,
+    split: Split,
+    keeper: Keeper | None = None,
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model through the test part.
 
@@ -82,6 +97,7 @@ def roll(
         series: the data.
         z: `(steps, cells)`, z-scored, NaN where missing.
         split: its parts.
+        keeper: keeps each refit of a federated method, and goes on after those that it has.
 
     Returns:
         The models, and what each refit cost: `time` from which it forecasts, `windows` it knew,
@@ -89,21 +105,51 @@ def roll(
     """
     span = series.calendar.steps_in(SPANS[config.rolling.refit])
     since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
-    refit: Callable[..., tuple[Any, dict[str, int]]] = _continue if config.federated else _again
+    refit = _kept(keeper, _timed(_continue)) if config.federated else _timed(_again)
     models, costs = [fitted], []
     for cut in since:
-        begin = time.perf_counter()
         known = np.arange(split.train[0], cut + 1 - config.window.horizon)
         model, cost = refit(config, models[-1], series, z[:cut], known)
         models.append(model)
-        seconds = time.perf_counter() - begin
-        costs.append({"time": series.times[cut], "windows": len(known), **cost, "seconds": seconds})
+        costs.append({"time": series.times[cut], "windows": len(known), **cost})
     return Rolling(models, since), pd.DataFrame(costs)
+
+
+def _timed(refit: Refit) -> Refit:
+    """The refit, which tells its `seconds` too."""
+
+    def timed(*args: Any) -> tuple[Any, dict[str, Any]]:
+        begin = time.perf_counter()
+        model, cost = refit(*args)
+        return model, {**cost, "seconds": time.perf_counter() - begin}
+
+    return timed
+
+
+def _kept(keeper: Keeper | None, refit: Refit) -> Refit:
+    """The refit, done only where a run that was killed has not kept it."""
+    if keeper is None:
+        return refit
+
+    def kept(
+        config: Config, fitted: FittedMethod, series: Series, z: np.ndarray, known: np.ndarray
+    ) -> tuple[FittedMethod, dict[str, Any]]:
+        name, of = f"refit-{len(z)}", {"known": fingerprint({"z": torch.from_numpy(z)})}
+        if found := keeper.recall(name, of):
+            arrays = {name: t.numpy() for name, t in found.state.flat().items()}
+            device = pick_device(config.run.device)
+            state = from_arrays(arrays, found.state.round, found.state.seed, device)
+            return dataclasses.replace(fitted, state=state), found.notes
+        model, cost = refit(config, fitted, series, z, known)
+        keeper.keep(name, of, model.state, cost)
+        return model, cost
+
+    return kept
 
 
 def _again(
     config: Config, fitted: Any, series: Series, z: np.ndarray, known: np.ndarray
-) -> tuple[Baseline, dict[str, int]]:
+) -> tuple[Baseline, dict[str, Any]]:
     """A reference forecaster fitted to the windows that are known; it sends nothing."""
     baseline = BASELINES[config.method](config.method_options)
     baseline.fit(z, known, config.window, series.calendar)
@@ -112,7 +158,7 @@ def _again(
 
 def _continue(
     config: Config, fitted: FittedMethod, series: Series, z: np.ndarray, known: np.ndarray
-) -> tuple[FittedMethod, dict[str, int]]:
+) -> tuple[FittedMethod, dict[str, Any]]:
     """Further rounds on the windows that are known, and what they sent."""
     options = config.rolling
     method = copy.copy(fitted.method)

@@ -30,7 +30,7 @@ SPLITS = {
 }
 """Name or example of each split, and what it does."""
 
-DAY = pd.Timedelta(days=1)
+DAY, HOUR = pd.Timedelta(days=1), pd.Timedelta(hours=1)
 FEDDA_TEST_DAYS = 7
 FUELS_DAYS = Fraction(62)
 FUELS_TRAIN_DAYS = 40
@@ -177,9 +177,10 @@ def period_warning(step: pd.Timedelta, period: int) -> str | None:
         step: length of a step.
         period: steps in a period.
     """
-    if period * step % DAY == pd.Timedelta(0):
+    length = period * step.as_unit("ns").value  # A whole number of Python's, which has no end.
+    if length % DAY.as_unit("ns").value == 0:
         return None
-    minutes, hours = step / pd.Timedelta(minutes=1), period * step / pd.Timedelta(hours=1)
+    minutes, hours = step / pd.Timedelta(minutes=1), length / HOUR.as_unit("ns").value
     return (
         f"a period of {period} steps of {minutes:g} minutes is {hours:g} hours, not whole days; "
         f"a day is {DAY / step:g} steps"

@@ -22,6 +22,8 @@ import xarray as xr
 
 from data_prep.cube import step_of
 from data_prep.errors import InputError, choose
+from data_prep.limits import check_size
+from data_prep.words import counted
 from stforecast.calendar_inputs import (
     CALENDAR_INPUTS,
     calendar_inputs,
@@ -33,8 +35,11 @@ from stforecast.impute import IMPUTE, impute
 MONDAY = pd.Timestamp("1970-01-05")
 WEEK = pd.Timedelta(days=7)
 
-LAGS = r"(\d+(-\d+)?(, *\d+(-\d+)?)*)?"
+LAGS = r"(\d{1,7}(-\d{1,7})?(, *\d{1,7}(-\d{1,7})?)*)?"
 """Text of `extra_lags`."""
+
+MOST_STEPS = 10**6
+"""Most steps that any setting of a window may count: nine years of steps of five minutes."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +93,18 @@ class WindowSpec:
             raise choose("impute", self.impute, IMPUTE)
         if self.holidays:
             public_holidays(self.holidays)
-        if not re.fullmatch(LAGS, self.extra_lags) or 0 in self.further_lags:
+        if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
             raise InputError(
-                f"extra_lags is {self.extra_lags!r}; give positive whole numbers like 167,168,169 "
-                "or ranges like 145-168"
+                f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
+                f"167,168,169 or ranges like 145-168, {MOST_STEPS} lags at most"
             )
         lowest = {"closeness": 0, "periods": 0, "period": 1, "horizon": 1}
         for name, low in lowest.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
                 raise InputError(f"{name} is {value!r}; give a whole number of at least {low}")
+            if value > MOST_STEPS:
+                raise InputError(f"{name} is {value}; give at most {MOST_STEPS} steps")
         if not self.lags:
             raise InputError("closeness and periods are both 0: a window needs at least one input")
 
@@ -112,12 +119,16 @@ class WindowSpec:
 
     @property
     def further_lags(self) -> tuple[int, ...]:
-        """`extra_lags` as numbers; a range that runs backwards gives 0, which is no lag."""
-        lags: list[int] = []
-        for part in self.extra_lags.split(",") if self.extra_lags else ():
-            low, _, high = part.partition("-")
-            lags += range(int(low), int(high or low) + 1) or [0]
-        return tuple(lags)
+        """`extra_lags` as numbers."""
+        return tuple(lag for part in self._lag_ranges() for lag in part)
+
+    def _lag_ranges(self) -> list[range]:
+        parts = [p.partition("-") for p in self.extra_lags.split(",")] if self.extra_lags else []
+        return [range(int(low), int(high or low) + 1) for low, _, high in parts]
+
+    def _lags_can_be(self) -> bool:
+        ranges = self._lag_ranges()
+        return all(len(r) and r.start for r in ranges) and sum(map(len, ranges)) <= MOST_STEPS
 
     @property
     def n_inputs(self) -> int:
@@ -210,9 +221,13 @@ def input_windows(
         `(cells, windows, n_inputs)` float32 with 0.0 where missing, and how many were missing.
 
     Raises:
-        InputError: if a window would reach outside the series.
+        InputError: if a window would reach outside the series, or all would not fit in memory.
     """
     starts = np.asarray(starts, dtype=np.intp)
+    check_size(
+        8 * len(starts) * spec.n_inputs * series.shape[1],
+        f"{len(starts)} windows of {spec.n_inputs} inputs of {series.shape[1]} cells",
+    )
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
     per_week = calendar.steps_in(WEEK) if calendar and spec.impute == "last-week" else 0
@@ -298,7 +313,7 @@ def day_slots(
     """
     if step is None:
         if len(local_times) < 2:
-            raise InputError(f"{len(local_times)} time step(s); slots need at least two")
+            raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
         step = pd.Series(local_times).diff().mode().iloc[0]
     return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
 

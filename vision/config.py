@@ -9,7 +9,7 @@ from typing import Any
 import vision.methods  # noqa: F401  importing makes the image methods known
 from data_prep.errors import choose
 from stforecast.federated.method import find_method, methods
-from stforecast.federated.options import check_options
+from stforecast.federated.options import MOST_WORKERS, check_options
 from stforecast.federated.robust import Robust
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
@@ -90,7 +90,8 @@ class RunOptions:
         """Refuse values outside their range."""
         given = () if self.checkpoint_every is None else ("checkpoint_every",)
         positive, not_negative = ("test_every",), ("seed", "workers", "cohort", *given)
-        check_options(self, positive=positive, not_negative=not_negative)
+        most = {"workers": MOST_WORKERS}
+        check_options(self, positive=positive, not_negative=not_negative, at_most=most)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
+from data_prep.limits import check_size
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
 from stforecast.federated.keeper import Keeper
@@ -21,7 +23,7 @@ from stforecast.federated.method import Method, find_method
 from stforecast.federated.model_files import read_model, restoring, write_model
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import RoundReport, predictions
-from stforecast.federated.saving import from_arrays, to_arrays
+from stforecast.federated.saving import check_shapes, from_arrays, to_arrays
 from stforecast.federated.state import State
 from stforecast.federated.stream import Stream
 from vision.clients import client_data
@@ -37,6 +39,9 @@ from vision.task import Classification
 
 DESCRIPTION = "learner.json"
 """File of a saved learner that says what it is."""
+
+ACTIVATIONS = 1024
+"""Bytes that a model may take for one pixel's colour, at the least."""
 
 
 class Learner:
@@ -215,9 +220,11 @@ class Learner:
         with restoring(folder):
             self = cls(**{**about["settings"], "device": device})
             self.shape, self.class_names = tuple(about["shape"]), tuple(about["classes"])
+            check_size(ACTIVATIONS * math.prod(self.shape), "an image of that shape")
             seed, where = self.config.run.seed, pick_device(self.config.run.device)
             self._state = from_arrays(arrays, about["round"], seed, where)
             self._method = build_method(self.config, self.shape, len(self.class_names))
+            check_shapes(self._method, arrays, len(self._state.clients))
             self.predict(torch.zeros(1, *self.shape, dtype=torch.uint8), 0)
         return self
 

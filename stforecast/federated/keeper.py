@@ -23,6 +23,7 @@ from stforecast.federated.checkpoint import Checkpoint, fingerprint, newest_soun
 from stforecast.federated.rounds import Federation, RoundReport
 from stforecast.federated.run_folder import CHECKPOINTS, begin, is_continued, writing
 from stforecast.federated.sizing import total_bytes
+from stforecast.federated.state import State
 from stforecast.federated.stopped import Stopped
 
 log = logging.getLogger(__name__)
@@ -162,7 +163,11 @@ class Keeper:
     def _due(self, federation: Federation) -> bool:
         if self.every is not None:
             return self.every > 0 and federation.state.round % self.every == 0
-        size = sum(total_bytes(s.flat()) for s in (federation.state, federation.best) if s)
+        states = (federation.state, federation.best)
+        return self._affordable(sum(total_bytes(s.flat()) for s in states if s))
+
+    def _affordable(self, size: int) -> bool:
+        """Whether a checkpoint of so many bytes takes little of the time and has room."""
         cost = size / USUAL_SPEED if math.isnan(self._cost) else self._cost
         if SHARE * (time.perf_counter() - self._since) < cost:
             return False
@@ -178,7 +183,6 @@ class Keeper:
         return False
 
     def _save(self, federation: Federation, witness: Witness | None) -> None:
-        start = time.perf_counter()
         notes, extra = witness.notes() if witness else ({}, {})
         checkpoint = Checkpoint(
             run=self._run,
@@ -189,7 +193,36 @@ class Keeper:
             notes=notes,
             extra=extra,
         )
-        with writing(self.folder, f"free some space, then {self.again}"):
-            save(checkpoint, self.folder)
+        self._write(checkpoint, self.folder)
+
+    def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
+        start = time.perf_counter()
+        with writing(folder, f"free some space, then {self.again}"):
+            save(checkpoint, folder)
         self._since = time.perf_counter()
         self._cost = self._since - start
+
+    def keep(self, name: str, of: Mapping[str, Any], state: State, notes: dict[str, Any]) -> None:
+        """Keep what follows the training, such as a refit, beside its checkpoints.
+
+        It is left out where checkpoints are, see `every`.
+
+        Args:
+            name: what to call it.
+            of: what it is of, as JSON, besides settings and training data.
+            state: the clients and the server after it.
+            notes: about it, as JSON.
+
+        Raises:
+            InputError: if it cannot be written.
+        """
+        if not (self._affordable(total_bytes(state.flat())) if self.every is None else self.every):
+            return
+        run = {**self._run, **of}
+        checkpoint = Checkpoint(run, state, best=None, reports=[], cohort_size=0, notes=notes)
+        self._write(checkpoint, self.folder / name)
+        self._place = f"after {name}"
+
+    def recall(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
+        """What `keep` wrote under this name, if it is sound and of the same."""
+        return newest_sound(self.folder / name, {**self._run, **of})

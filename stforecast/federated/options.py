@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from data_prep.errors import InputError
+
+WIDEST = 8192
+"""Most units of a layer: beyond, one client's model alone may fill a machine."""
+
+DEEPEST = 16
+"""Most layers of a kind: with dilations of 1, 2, 4, … the last one reaches 32,768 steps."""
+
+MOST_WORKERS = 1024
+"""Each is a thread with a model of its own."""
 
 
 def check_options(
@@ -15,6 +24,7 @@ def check_options(
     positive: Iterable[str] = (),
     not_negative: Iterable[str] = (),
     share: Iterable[str] = (),
+    at_most: Mapping[str, float] | None = None,
 ) -> None:
     """Refuse settings outside their range, to be called from `__post_init__`.
 
@@ -25,6 +35,7 @@ def check_options(
         positive: names of fields that must be finite and above 0.
         not_negative: names of fields that must be finite and not below 0.
         share: names of fields that must be in [0, 1].
+        at_most: names of fields that must not be above a number.
 
     Raises:
         InputError: naming the field, its value and what it must be.
@@ -42,6 +53,9 @@ def check_options(
         for name in names:
             if not holds(getattr(options, name)):
                 raise InputError(f"{name} is {getattr(options, name)}; it must be {wanted}")
+    for name, most in (at_most or {}).items():
+        if getattr(options, name) > most:
+            raise InputError(f"{name} is {getattr(options, name)}; it must be at most {most}")
 
 
 def _either(values: tuple[Any, ...]) -> str:

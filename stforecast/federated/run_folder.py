@@ -10,11 +10,11 @@ import json
 import logging
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from safetensors import SafetensorError
@@ -23,6 +23,8 @@ from data_prep.cube import atomic_path
 from data_prep.errors import InputError, reading
 
 log = logging.getLogger(__name__)
+
+Config = TypeVar("Config")
 
 ABOUT = "run.json"
 """Name of the file that says what a run is."""
@@ -35,6 +37,9 @@ CHECKPOINTS = "checkpoints"
 
 FORMAT = 1
 """Version of `settings.json`."""
+
+AGAIN = "delete the folder and run it again"
+"""What to do with a run whose results are damaged."""
 
 PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
 
@@ -57,6 +62,15 @@ def check_new(out: Path, command: str) -> None:
             f"{out} holds an unfinished run; go on with `{command} --resume {out}`, choose another "
             "--out or delete it"
         )
+    check_folder(out)
+
+
+def check_folder(out: Path) -> None:
+    """Make sure that a folder is there or can be made.
+
+    Raises:
+        InputError: if a file is in the way.
+    """
     nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir():
         raise InputError(f"{nearest} is a file; choose a folder for --out")
@@ -106,20 +120,35 @@ def read_begun(out: Path, command: str) -> dict[str, Any]:
     if not isinstance(about, dict) or about.get("format") != FORMAT or "settings" not in about:
         found = about.get("format") if isinstance(about, dict) else type(about).__name__
         raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
+    settings = about["settings"]
+    for name, there in (
+        ("method in its settings", isinstance(settings, dict) and "method" in settings),
+        ("label", "label" in about),
+    ):
+        if not there:
+            raise InputError(f"{path}: no {name}; {remedy}")
     now, then = versions(), about.get("versions", {})
     if changed := [f"{p} {then[p]}" for p in now if then.get(p, now[p]) != now[p]]:
         log.warning("%s was begun with %s; numbers may differ a little", out, ", ".join(changed))
     return about
 
 
-def read_settings(out: Path, command: str) -> dict[str, Any]:
-    """Settings of a run, finished or only begun, by flat name.
+def read_config(out: Path, command: str, resolve: Callable[..., Config]) -> Config:
+    """Settings of a run, finished or only begun.
+
+    Args:
+        out: the run's folder.
+        command: that writes such folders, for messages.
+        resolve: makes them of settings by flat name.
 
     Raises:
-        InputError: if the folder holds none.
+        InputError: if the folder holds none, or there can be no such settings.
     """
     about = read_about(out, command) if is_finished(out) else read_begun(out, command)
-    return dict(about["settings"])
+    try:
+        return resolve(**about["settings"])
+    except InputError as e:
+        raise InputError(f"{out}: {e}") from e
 
 
 def finish(out: Path) -> None:
@@ -198,6 +227,28 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
             raise InputError(f"{folder}: no finished run here; `{command}` writes one")
         runs += [path.parent for path in found]
     return runs
+
+
+def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd.DataFrame:
+    """A table of a run.
+
+    Args:
+        path: of the table.
+        numbers: columns that must be there and hold numbers, or nothing.
+        text: columns that must be there and are read as text.
+
+    Raises:
+        InputError: if it is damaged, or a column is missing or of another kind.
+    """
+    with reading(path, "as a table", AGAIN):
+        table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
+    for name in (*numbers, *text):
+        if name not in table:
+            raise InputError(f"{path}: no column {name!r}; {AGAIN}")
+    for name in numbers:
+        if len(table) and table[name].dtype.kind not in "iuf":
+            raise InputError(f"{path}: no numbers in column {name!r}; {AGAIN}")
+    return table
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:

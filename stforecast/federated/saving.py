@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from data_prep.errors import InputError
 from stforecast.federated.method import Method, Participants
+from stforecast.federated.model_files import AGAIN
 from stforecast.federated.state import State
 
 
@@ -26,6 +28,26 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
         if not name.startswith("clients/moments.")
         and name.removeprefix("clients/params/") not in replaced
     }
+
+
+def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: int) -> None:
+    """Refuse parameters that are not those of a method's model.
+
+    Args:
+        method: with its model.
+        arrays: what `to_arrays` gave.
+        n_clients: clients that they are of.
+
+    Raises:
+        InputError: naming the first, its shape and the model's.
+    """
+    for name, like in method.population.initial().items():
+        for group in ("params", "buffers"):
+            key, expected = f"clients/{group}/{name}", (n_clients, *like.shape[1:])
+            if key in arrays and arrays[key].shape != expected:
+                raise InputError(
+                    f"{key} has shape {arrays[key].shape}, the settings say {expected}; {AGAIN}"
+                )
 
 
 def from_arrays(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
+
+LARGEST = 2**32 - 1
+"""Largest whole number of any setting: generators take no larger seed, and no count is above."""
 
 
 def distribute(
@@ -56,6 +60,20 @@ def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
 
 
 def _build(options: type, values: Mapping[str, Any]) -> Any:
+    """An instance, of numbers that a setting can have."""
+    for name, value in values.items():
+        # Before the dataclass sees it, which may count up to it.
+        if isinstance(value, int) and value > LARGEST:
+            raise InputError(f"{name} is {value:.4g}; it must be at most {LARGEST}")
+    built = _validated(options, values)
+    for field in dataclasses.fields(built):
+        value = getattr(built, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{field.name} is {value}; it must be finite")
+    return built
+
+
+def _validated(options: type, values: Mapping[str, Any]) -> Any:
     try:
         return TypeAdapter(options).validate_python(dict(values))
     except ValidationError as e:

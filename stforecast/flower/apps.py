@@ -84,19 +84,19 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     )
     with logged(out / "server.log"):
         last_words = coordinator.run(_log_round)
-    rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.reports])
-    write_csv(rounds, out / "rounds.csv")
-    about = {
-        "settings": config.flat(),
-        "clients": run.n_clients,
-        "best_round": coordinator.best_round,
-        "nodes": len(last_words),
-        "models": sum(bool(letter.about.get("model")) for letter in last_words.values()),
-        "test": pooled_errors(last_words),
-    }
-    with atomic_path(out / "federation.json") as part:
-        part.write_text(json.dumps(about, indent=2) + "\n")
-    log.info("test errors of all nodes: %s", about["test"])
+        rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.reports])
+        write_csv(rounds, out / "rounds.csv")
+        about = {
+            "settings": config.flat(),
+            "clients": run.n_clients,
+            "best_round": coordinator.best_round,
+            "nodes": len(last_words),
+            "models": sum(bool(letter.about.get("model")) for letter in last_words.values()),
+            "test": pooled_errors(last_words),
+        }
+        log.info("test errors of all nodes: %s", about["test"])
+        with atomic_path(out / "federation.json") as part:
+            part.write_text(json.dumps(about, indent=2) + "\n")
     return about
 
 
@@ -127,6 +127,8 @@ def pooled_errors(last_words: Mapping[int, Letter]) -> dict[str, float]:
         try:
             n, errors = int(letter.about["targets"]), letter.about["errors"]
             of_node = {name: float(errors[name]) for name in ("mse", "mae")}
+            if n < 1 or not all(map(math.isfinite, of_node.values())):
+                raise ValueError(f"{of_node} of {n} targets")
         except (KeyError, TypeError, ValueError) as e:
             log.warning("node %d tells no errors (%r)", node, e)
             continue

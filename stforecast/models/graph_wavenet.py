@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import check_options
+from stforecast.federated.options import DEEPEST, WIDEST, check_options
 from stforecast.federated.population import PerClient, SplitModel
 from stforecast.pooling import Cells
 from stforecast.windows import WindowSpec
@@ -68,8 +68,10 @@ class GraphWaveNetOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        sizes = ("channels", "skip_channels", "end_channels", "blocks", "layers", "diffusion_steps")
-        check_options(self, positive=(*sizes, "embed_size"))
+        widths = ("channels", "skip_channels", "end_channels", "embed_size")
+        depths = ("blocks", "layers", "diffusion_steps")
+        most = dict.fromkeys(widths, WIDEST) | dict.fromkeys(depths, DEEPEST)
+        check_options(self, positive=most, at_most=most)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
 

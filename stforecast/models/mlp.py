@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import check_options
+from stforecast.federated.options import WIDEST, check_options
 from stforecast.federated.population import SplitModel
 from stforecast.windows import WindowSpec
 
@@ -30,7 +30,8 @@ class MLPOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("hidden_size", "feature_size"))
+        most = {"hidden_size": WIDEST, "feature_size": WIDEST}
+        check_options(self, positive=most, at_most=most)
 
 
 class MLP(SplitModel):

@@ -28,11 +28,11 @@ from torch.nn import functional as F
 from data_prep.errors import InputError
 from stforecast.calendar_inputs import CALENDAR_INPUTS
 from stforecast.federated.layers import ClientLinear, Stacked
-from stforecast.federated.options import check_options
+from stforecast.federated.options import DEEPEST, WIDEST, check_options
 from stforecast.federated.population import SplitModel
 from stforecast.federated.prototypes import by_key
 from stforecast.pooling import Cells
-from stforecast.windows import WindowSpec
+from stforecast.windows import MOST_STEPS, WindowSpec
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,9 @@ class STIDOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(
-            self,
-            positive=("embed_size", "identity_size", "num_layers"),
-            not_negative=("day_slots",),
-        )
+        most = {"embed_size": WIDEST, "identity_size": WIDEST, "num_layers": DEEPEST}
+        slots = {"day_slots": MOST_STEPS}
+        check_options(self, positive=most, not_negative=slots, at_most=most | slots)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
 

@@ -42,6 +42,16 @@ PNG_DPI = 200
 _saving = threading.Lock()
 
 
+def check_width(width: float) -> None:
+    """Refuse a figure that is too narrow or too wide to be drawn.
+
+    Raises:
+        InputError: if it is.
+    """
+    if not NARROWEST <= width <= WIDEST:
+        raise InputError(f"width is {width}; give {NARROWEST} to {WIDEST} inches")
+
+
 def panels(
     width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False
 ) -> tuple[Figure, list[Axes]]:
@@ -57,8 +67,7 @@ def panels(
     Raises:
         InputError: if it is too narrow or too wide to be drawn.
     """
-    if not NARROWEST <= width <= WIDEST:
-        raise InputError(f"width is {width}; give {NARROWEST} to {WIDEST} inches")
+    check_width(width)
     n_rows = math.ceil(n / n_columns)
     fig = Figure(figsize=(width, height * n_rows), layout="constrained")
     axes = list(fig.subplots(n_rows, n_columns, sharex=sharex, squeeze=False).flat)

@@ -1,5 +1,6 @@
 """Sound inputs for every door of the command, and what it must do with a damaged one."""
 
+import bz2
 import gzip
 import io
 import json
@@ -15,12 +16,20 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from PIL import Image
+from safetensors.torch import save_file
+from scipy.io import savemat
 
 from data_prep.cube import make_cube, write_cube
 from experiments.cli import main
+from vision import learner
+from vision.backbones.load import TINY_GEOMETRY
+from vision.backbones.vit import ViT
 
 FIRST_MS = 1383260400000  # 2013-11-01 00:00 Europe/Rome
 DAY = "sms-call-internet-mi-2013-11-01.txt"
+FEW_IMAGES = ["--size", "8", "--clients", "2", "--rounds", "1", "--channels", "4",
+              "--feature-size", "4", "--device", "cpu"]  # fmt: skip
 TINY = ["--split", "days:7,1,2", "--rounds", "1", "--hidden-size", "4", "--device", "cpu"]
 SENSORS = ["773869", "767541", "717447"]
 HOURS = pd.date_range("2013-11-01", periods=240, freq="h")
@@ -54,12 +63,21 @@ def sound(tmp_path_factory):
         '[settings]\nsplit = "days:7,1,2"\n'
     )
     for method in ("fuels", "ridge"):
-        out = folder / f"run-{method}"
-        with pytest.raises(SystemExit) as done:
-            main(["run", "--data", str(folder / "town.nc"), "--service", "internet", "--method",
-                  method, *TINY, "--out", str(out)])  # fmt: skip
-        assert not done.value.code
+        done("run", "--data", folder / "town.nc", "--service", "internet", "--method", method,
+             *TINY, "--out", folder / f"run-{method}")  # fmt: skip
+    write_images(folder)
+    for partition in ("n-way", "gldp-shards"):
+        done("vision", "run", "--method", "pfpl", "--partition", partition, *FEW_IMAGES,
+             "--out", folder / f"run-{partition}")  # fmt: skip
+    write_begun(folder)
     return folder
+
+
+def done(*words):
+    """The command, which must succeed."""
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    assert not ended.value.code
 
 
 def write_raw_day(folder):
@@ -148,6 +166,64 @@ def write_mirror(folder):
     (folder / "mirror" / "download.zip").write_bytes(packed.getvalue())
 
 
+def write_images(folder):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(12) % 2
+    for i, picture in enumerate(pixels):
+        path = folder / "pictures" / ("cat", "dog")[i % 2] / f"{i}.{('png', 'jpg')[i // 6]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path)
+    np.savez(folder / "images.npz", images=pixels, labels=labels, is_test=np.arange(12) > 7)
+    write_digits(folder)
+    (folder / "cifar").mkdir()
+    record = b"\0\1" + bytes(3072)
+    for name in ("train.bin", "test.bin"):
+        (folder / "cifar" / name).write_bytes(3 * record)
+    (folder / "cifar" / "fine_label_names.txt").write_text("apple\nbear\n")
+    tiny = folder / "tiny-imagenet-200"
+    for name in ("train/n01/images/0.JPEG", "train/n01/images/1.JPEG", "val/images/val_0.JPEG"):
+        (tiny / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[0]).save(tiny / name)
+    (tiny / "wnids.txt").write_text("n01\n")
+    (tiny / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\t0\t0\t9\t9\n")
+    save_file(ViT(TINY_GEOMETRY).state_dict(), folder / "vit.safetensors")
+    (folder / "images.toml").write_text(
+        'task = "images"\ndata = ["digits8x8"]\nmethods = ["solo"]\n[settings]\nclients = 2\n'
+        'size = 8\nrounds = 1\nchannels = 4\nfeature_size = 4\ndevice = "cpu"\n'
+    )
+
+
+def write_digits(folder):
+    digits = np.arange(10, dtype=np.uint8)
+    for name in ("mnist", "usps", "svhn"):
+        (folder / name).mkdir()
+    for part, side in (("train", 8), ("t10k", 8)):
+        images = np.zeros((10, side, side), np.uint8)
+        for kind, values in (("images-idx3", images), ("labels-idx1", digits)):
+            header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            path = folder / "mnist" / f"{part}-{kind}-ubyte.gz"
+            path.write_bytes(gzip.compress(header + values.tobytes(), mtime=0))
+    lines = "".join(f"{digit + 1} 1:-1 256:0.5\n" for digit in digits)
+    for name in ("usps.bz2", "usps.t.bz2"):
+        (folder / "usps" / name).write_bytes(bz2.compress(lines.encode()))
+    for name in ("train_32x32.mat", "test_32x32.mat"):
+        arrays = {"X": np.zeros((32, 32, 3, 10), np.uint8), "y": digits[:, None] + 1}
+        savemat(folder / "svhn" / name, arrays, do_compression=True)
+
+
+def write_begun(folder):
+    """Runs that were stopped before they took a checkpoint."""
+    for name, run in (("begun", "run-fuels"), ("begun-images", "run-n-way")):
+        about = json.loads((folder / run / "run.json").read_text())
+        begun = {"format": 1, "versions": {}, "settings": about["settings"], "label": "mine"}
+        begun |= {"facts": {}} if "images" in name else {"data": "town.nc"}
+        (folder / name).mkdir()
+        (folder / name / "settings.json").write_text(json.dumps(begun))
+
+
+DIVIDE = "vision divide --partition iid --clients 2 --size 0 --out who.csv"
+
 DOORS = {
     "raw day": (DAY, "prepare milan --raw {} --out out.nc"),
     "raw day.gz": (f"{DAY}.gz", "prepare milan --raw {} --out out.nc"),
@@ -195,6 +271,36 @@ DOORS = {
     "rounds.csv": ("run-fuels/rounds.csv", "plot rounds run-fuels --out out.png"),
     "forecasts.nc": ("run-fuels/forecasts.nc", "plot predictions run-fuels --out out.png"),
     "archive": ("mirror/download.zip", "download metr-la --source {} --out ."),
+    "settings.json": ("begun/settings.json", "run --resume begun"),
+    "picture": ("pictures/cat/0.png", f"{DIVIDE} --data folder --images pictures"),
+    "photograph": ("pictures/cat/6.jpg", f"{DIVIDE} --data folder --images pictures"),
+    "images.npz": ("images.npz", f"{DIVIDE} --data npz --images {{}}"),
+    "digits.gz": ("mnist/train-images-idx3-ubyte.gz", f"{DIVIDE} --data mnist --images mnist"),
+    "digits.bz2": ("usps/usps.bz2", f"{DIVIDE} --data usps --images usps"),
+    "digits.mat": ("svhn/train_32x32.mat", f"{DIVIDE} --data svhn --images svhn"),
+    "cifar.bin": ("cifar/train.bin", f"{DIVIDE} --data cifar100 --images cifar"),
+    "class names": ("cifar/fine_label_names.txt", f"{DIVIDE} --data cifar100 --images cifar"),
+    "wnids.txt": (
+        "tiny-imagenet-200/wnids.txt",
+        f"{DIVIDE} --data tiny-imagenet --images tiny-imagenet-200",
+    ),
+    "annotations": (
+        "tiny-imagenet-200/val/val_annotations.txt",
+        f"{DIVIDE} --data tiny-imagenet --images tiny-imagenet-200",
+    ),
+    "backbone": (
+        "vit.safetensors",
+        "vision run --method fedvit --model vit --backbone-weights {} --input-size 8 --size 8 "
+        "--clients 2 --rounds 1 --device cpu --out out",
+    ),
+    "images.toml": ("images.toml", "bench {} --out out"),
+    "image settings.json": ("begun-images/settings.json", "vision run --resume begun-images"),
+    "learner.json": ("run-n-way/model/learner.json", "vision diagnose run-n-way"),
+    "state of a learner": ("run-n-way/model/state.safetensors", "vision diagnose run-n-way"),
+    "image run.json": ("run-n-way/run.json", "vision plot rounds run-n-way --out out.png"),
+    "image rounds.csv": ("run-n-way/rounds.csv", "vision plot rounds run-n-way --out out.png"),
+    "partition.csv": ("run-n-way/partition.csv", "vision plot partition run-n-way --out out.png"),
+    "stages.csv": ("run-gldp-shards/stages.csv", "vision plot stages run-gldp-shards --out o.png"),
 }
 """Every file that the command reads: a sound one, and the words that read it."""
 
@@ -209,8 +315,15 @@ BESIDE = {
     "forecaster.json": ["town.nc"],
     "state.safetensors": ["town.nc"],
     "state of a baseline": ["town.nc"],
+    "settings.json": ["town.nc"],
 }
 """What else the words need."""
+
+
+@pytest.fixture(autouse=True)
+def unread():
+    """Images are kept for runs that follow; here another file bears the name in each test."""
+    learner._load.cache_clear()
 
 
 @pytest.fixture

@@ -409,7 +409,7 @@ FORECASTER = {
     "has another size": (json_of(lambda a: a["settings"].update(hidden_size=9)), "run-fuels/model"),
     "has a word as round": (json_of(lambda a: a.update(round="x")), "run-fuels/model"),
     "reaches back without end": (
-        json_of(lambda a: a["settings"].update(period=10**9)), "GB of memory"),
+        json_of(lambda a: a["settings"].update(periods=10**6, period=10**6)), "GB of memory"),
 }  # fmt: skip
 
 STATE = {

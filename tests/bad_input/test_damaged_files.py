@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 
 TEXT = ["raw day", "grid", "long.csv", "wide.csv", "distances.csv", "locations.csv", "benchmark",
-        "forecaster.json", "run.json", "metrics.csv", "rounds.csv"]  # fmt: skip
+        "forecaster.json", "run.json", "metrics.csv", "rounds.csv", "settings.json",
+        "class names", "wnids.txt", "annotations", "images.toml", "image settings.json",
+        "learner.json", "image run.json", "image rounds.csv", "partition.csv",
+        "stages.csv"]  # fmt: skip
 BINARY = ["raw day.gz", "grid.gz", "metr-la.h5", "adjacency.npz", "fedda.h5", "table.csv.gz",
           "table.parquet", "cube to train on", "cube to export", "cube to forecast from",
-          "state.safetensors", "state of a baseline", "forecasts.nc", "archive"]  # fmt: skip
+          "state.safetensors", "state of a baseline", "forecasts.nc", "archive", "picture",
+          "photograph", "images.npz", "digits.gz", "digits.bz2", "digits.mat", "cifar.bin",
+          "backbone", "state of a learner"]  # fmt: skip
 
 
 class Bomb:
@@ -81,6 +86,12 @@ TO_BINARY = {
 CASES = [(door, damage) for door in TEXT + BINARY for damage in EVERYWHERE]
 CASES += [(door, damage) for door in BINARY for damage in TO_BINARY]
 
+UNSEEN = {
+    ("picture", "is not there"), ("photograph", "is not there"), ("picture", "lacks its last byte"),
+    ("cifar.bin", "is zeros"), ("cifar.bin", "has a hole"), ("backbone", "has a hole"),
+}  # fmt: skip
+"""What is sound all the same: one picture fewer, pixels of zeros, weights of zeros."""
+
 
 @pytest.mark.parametrize("door", TEXT + BINARY)
 def test_a_sound_file_is_accepted(open_door, stforecast, door):
@@ -89,7 +100,7 @@ def test_a_sound_file_is_accepted(open_door, stforecast, door):
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="Linux only")
-@pytest.mark.parametrize(("door", "damage"), CASES)
+@pytest.mark.parametrize(("door", "damage"), [case for case in CASES if case not in UNSEEN])
 def test_a_damaged_file_is_refused(open_door, refused, tmp_path, door, damage):
     opened = open_door(door)
     {**EVERYWHERE, **TO_BINARY}[damage](tmp_path / opened.path)

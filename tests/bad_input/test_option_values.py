@@ -1,14 +1,26 @@
 """Values of options that cannot be: the command says which, and what it takes."""
 
 import re
+import typing
 
 import pytest
+
+import stforecast.config
+import vision.config
+from data_prep.errors import InputError
+from stforecast.baselines import BASELINES
+from stforecast.federated.method import methods
+from stforecast.models import MODELS as FORECAST_MODELS
+from vision.config import image_methods
+from vision.models import MODELS as IMAGE_MODELS
+from vision.partition import PARTITIONS
+from vision.streams import STREAMS
 
 RUN = "run --data town.nc --out out --split days:7,1,2 --device cpu --service sms --method"
 MILAN = "prepare milan --raw sms-call-internet-mi-2013-11-01.txt --out out.nc"
 TABLE = "prepare table --raw long.csv --out out.nc"
 METR = "prepare metr-la --raw metr-la.h5 --out out.nc"
-FAR = "9" * 26
+FAR, BILLION = "9" * 26, 10**9
 
 CASES = {
     f"{RUN} solo": {
@@ -21,20 +33,45 @@ CASES = {
         "--bits 7": "Invalid value for '--bits'",
         "--noise pink": "Invalid value for '--noise'.* 'laplace'",
         "--noise exponential --noise-mean 1": "an exponential law has the mean noise_std",
+        "--noise gaussian --noise-mean nan": "noise_mean is nan; it must be finite",
+        "--noise gaussian --noise-mean=-inf": "noise_mean is -inf; it must be finite",
         "--lr nan": "lr is nan; it must be positive",
         "--lr inf": "lr is inf; it must be positive",
         "--rounds -1": "rounds is -1; it must be",
         "--rounds 1.5": "Invalid value for '--rounds'",
         "--batch-size 0": "batch_size is 0",
+        f"--batch-size {FAR}": "batch_size is 1e.26; it must be at most 4294967295",
         "--seed -1": "seed is -1; it must be 0 or more",
+        "--seed 4294967296": "seed is 4.295e.09; it must be at most 4294967295",
         "--cohort -1": "cohort is -1",
         "--workers -2": "workers is -2",
+        "--workers 1000000": "workers is 1000000; it must be at most 1024",
         "--device tpu": "device is 'tpu'; choose auto, cpu or cuda",
         "--horizon 0": "horizon is 0; give a whole number of at least 1",
-        "--horizon 100000": "window|steps|horizon",
-        "--period 0": "period is 0",
+        "--horizon -1": "horizon is -1; give a whole number of at least 1",
+        "--horizon 1000": "each needs 72 steps of history and 1000 of target.*shorter windows",
+        f"--horizon {BILLION}": "horizon is 1000000000; give at most 1000000 steps",
+        "--closeness -1": "closeness is -1; give a whole number of at least 0",
+        "--closeness 0 --periods 0": "closeness and periods are both 0",
+        "--closeness 1000": "each needs 1000 steps of history",
+        f"--closeness {BILLION}": "closeness is 1000000000; give at most 1000000 steps",
+        "--closeness nan": "Invalid value for '--closeness'",
+        "--periods -1": "periods is -1; give a whole number of at least 0",
+        "--periods 100": "each needs 2400 steps of history",
+        f"--periods {BILLION}": "periods is 1000000000; give at most 1000000 steps",
+        f"--periods {FAR}": "periods is 1e.26; it must be at most 4294967295",
+        "--period 0": "period is 0; give a whole number of at least 1",
+        "--period -24": "period is -24; give a whole number of at least 1",
+        "--period 1000000": "each needs 3000000 steps of history",
+        f"--period {BILLION}": "period is 1000000000; give at most 1000000 steps",
         "--extra-lags 1,x": "extra_lags is '1,x'; give positive whole numbers",
-        "--hidden-size 0": "hidden_size is 0",
+        "--extra-lags 0": "extra_lags is '0'; give positive whole numbers",
+        "--extra-lags 5-3": "extra_lags is '5-3'; give positive whole numbers",
+        "--extra-lags 1-9999999": "extra_lags is '1-9999999'; .* 1000000 lags at most",
+        f"--extra-lags {FAR}": "extra_lags is '9.*'; give positive whole numbers",
+        "--hidden-size 0": "hidden_size is 0; it must be positive",
+        "--hidden-size -4": "hidden_size is -4; it must be positive",
+        f"--hidden-size {BILLION}": "hidden_size is 1000000000; it must be at most 8192",
         "--split days:1,1": "split 'days:1,1'",
         "--split days:nan,1,1": "split 'days:nan,1,1'",
         "--split days:-1,1,1": "split 'days:-1,1,1'",
@@ -44,6 +81,17 @@ CASES = {
         "--service nett": "unknown service 'nett'; choose one of: internet, sms",
         "--out town.nc": "town.nc is a file; choose a folder for --out",
         "--out town.nc/x": "town.nc is a file; choose a folder for --out",
+    },
+    f"{RUN} ridge": {
+        "--alpha nan": "alpha is nan; it must be 0 or more",
+        "--alpha -1": "alpha is -1.0; it must be 0 or more",
+        "--alpha inf": "alpha is inf; it must be 0 or more",
+    },
+    f"{RUN} boosting": {
+        "--max-iter 0": "max_iter is 0; it must be positive",
+        "--learning-rate nan": "learning_rate is nan; it must be positive",
+        "--max-leaf-nodes 1": "max_leaf_nodes is 1; a tree has 2 or more",
+        "--random-state -1": "random_state is -1; it must be 0 or more",
     },
     f"{RUN} fuels": {"--tau nan": "tau is nan", "--tau 0": "tau is 0"},
     MILAN: {
@@ -111,6 +159,8 @@ CASES = {
     "bench bench.toml --out out": {
         "--seed -1": "seed is -1; it must be 0 or more",
         "--rounds 0": "rounds is 0; it must be positive",
+        "--out town.nc": "town.nc is a file; choose a folder for --out",
+        "--out town.nc/x/y": "town.nc is a file; choose a folder for --out",
     },
     "download metr-la --out .": {
         "--source nowhere": "nowhere: no such folder or file",
@@ -119,8 +169,98 @@ CASES = {
     },
 }
 
+IMAGES = "vision run --clients 3 --rounds 1 --size 8 --device cpu --out out"
+
+CASES |= {
+    IMAGES: {
+        "--size -1": "size is -1; it must be 0 or more",
+        f"--size {BILLION}": "digits8x8 at 1000000000 × 1000000000 pixels would take 1.797e.12 GB",
+        "--clients 0": "clients is 0; it must be positive",
+        f"--clients {BILLION}": "1438 training images for 1000000000 clients, and each",
+        "--ways 0": "ways is 0; it must be positive",
+        f"--ways {BILLION}": "all domains has 10 classes with training images",
+        "--shots 0": "shot_spread is 0 and shots 0; it must be less",
+        f"--shots {BILLION}": "class . of all domains has .* ask for fewer shots",
+        f"--test-shots {BILLION}": "ask for fewer test_shots",
+        "--share nan": "share is nan; it must be positive",
+        "--imbalance 0.5": "imbalance is 0.5; it must be 1 or more",
+        "--imbalance nan": "imbalance is nan; it must be positive",
+        "--surrogate 100000": "surrogate is 100000; a class of digits8x8 has",
+        "--test-every 0": "test_every is 0; it must be positive",
+        "--partition halves": "unknown partition 'halves'; choose one of: dirichlet",
+        "--partition dirichlet --concentration nan": "concentration is nan; it must be positive",
+        f"--partition gldp-shards --stages {BILLION}": "digits8x8 has 1797 images: ask for fewer",
+        f"--partition gldp-shards --clients {BILLION}": "digits8x8 has 1797 images: ask for fewer",
+        "--data digits9": "unknown image data set 'digits9'; choose one of: cifar10",
+        "--data mnist": "mnist: no folder given; say where its files are, e.g. --images data",
+        "--data mnist --images nowhere": "nowhere: found no train-images-idx3-ubyte",
+        "--data npz --images nowhere": "nowhere: no .npz file here .found nothing.; give a file",
+        "--data folder --images town.nc": "town.nc: no folder here; give a folder with",
+        "--domains digits8x8:99": "domains is 'digits8x8:99', which are 99 clients in all; clients",
+        "--model gpt": "unknown model 'gpt'; choose one of: convnet, resnet, resnet18, vit",
+        "--alpha nan": "alpha is nan; it must be in .0, 1",
+        f"--channels {BILLION}": "channels is 1000000000; it must be at most 8192",
+        f"--model resnet --width {BILLION}": "width is 1000000000; it must be at most 8192",
+        "--model resnet --depth 9": "depth is 9; a small ResNet has 6n . 2 layers",
+        "--out town.nc": "town.nc is a file; choose a folder for --out",
+    },
+    f"{IMAGES} --method fedvit --model vit": {
+        "--backbone nosuch": "timm knows no model 'nosuch'",
+        "--backbone-weights nowhere": "nowhere: cannot be read as safetensors .No such file",
+        "--backbone tiny-random --input-size 7": "input_size is 7; with patches of 4 pixels it mus",
+        f"--input-size {BILLION}": "input_size is 1000000000; it must be at most 2048",
+        "--backbone tiny-random --input-size 8 --blocks 99": "blocks is 99; tiny-random has 5",
+    },
+    "vision plot rounds run-n-way --out out.png": {
+        "--mask mine": "unknown mask 'mine'|mask",
+        "--view mine": "unknown model of pfpl 'mine'; choose one of",
+        "--width nan": "width is nan",
+        "--out out.gif": "out.gif: extension '.gif'",
+    },
+    "bench images.toml --out out": {
+        "--set size=-1": "size is -1; it must be 0 or more",
+        "--preset tiny": "unknown preset 'tiny'; choose one of",
+        "--out town.nc": "town.nc is a file; choose a folder for --out",
+    },
+}
+
 NEEDED = ["raw day", "metr-la.h5", "long.csv", "wide.csv", "cube to train on", "rounds.csv",
           "cube to forecast from", "benchmark"]  # fmt: skip
+
+
+def numbers(sections):
+    """Every setting that is a number, and whether it is a whole one."""
+    for section in sections.values():
+        for name, hint in typing.get_type_hints(section).items():
+            kinds = {hint, *typing.get_args(hint)} & {int, float}
+            if kinds and name in section.__dataclass_fields__:
+                yield name, float not in kinds
+
+
+FORECASTS = [
+    (method, {"model": model}) for method in {**methods("stforecast"), **BASELINES}
+    for model in FORECAST_MODELS
+]  # fmt: skip
+LEARNERS = [
+    (method, {"model": model, "partition": partition}) for method in image_methods()
+    for model in IMAGE_MODELS for partition in {**PARTITIONS, **STREAMS}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["forecasts", "images"])
+def test_no_number_is_nan_or_endless(kind):
+    made = (stforecast.config, FORECASTS) if kind == "forecasts" else (vision.config, LEARNERS)
+    config, everything = made
+    tried = set()
+    for method, fixed in everything:
+        for name, whole in numbers(config.sections(method, **fixed)):
+            if (method, name) in tried:
+                continue
+            tried.add((method, name))
+            for value in [10**30] if whole else [float("nan"), float("inf"), -float("inf")]:
+                with pytest.raises(InputError, match=rf"^{name} is "):
+                    config.resolve(method, **{**fixed, name: value})
+    assert len(tried) > 500
 
 
 @pytest.fixture

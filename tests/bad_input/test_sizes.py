@@ -1,5 +1,6 @@
 """Sizes that a file declares or unpacks to are refused before they take any memory."""
 
+import bz2
 import gzip
 import io
 import tracemalloc
@@ -9,6 +10,9 @@ import h5py
 import numpy as np
 import polars as pl
 import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
 
 from data_prep import limits
 from data_prep.telecom_italia import cdr
@@ -86,13 +90,52 @@ def zip_bomb(path):
             z.writestr(name, bytes(4 * MEGABYTE))
 
 
+def packed_pixels(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
+        for name, dtype, shape in (("images", "u1", (3, 2048, 2048)), ("labels", "i8", (3,))):
+            array = io.BytesIO()
+            np.save(array, np.zeros(shape, dtype))
+            z.writestr(f"{name}.npy", array.getvalue())
+
+
+def packed_digits(path):
+    path.write_bytes(bz2.compress(b"1 1:1\n" * 20_000, 1))
+
+
+def packed_text(path):
+    path.write_bytes(bz2.compress(bytes(16 * MEGABYTE), 1))
+
+
+def packed_arrays(path):
+    arrays = {"X": np.zeros((2048, 2048), np.uint8), "y": np.zeros(1)}
+    savemat(path, arrays, do_compression=True)
+
+
+def large_picture(path):
+    Image.new("1", (2048, 2048)).save(path)
+
+
+def sparse_records(path):
+    with path.open("r+b") as file:
+        file.truncate(12 * MEGABYTE)
+
+
 CASES = [
+    ("images.npz", packed_pixels, "images.npz would take 0.01258 GB", []),
+    ("digits.gz", packed_zeros, "unpacked and parsed, it would take", []),
+    ("digits.bz2", packed_text, "unpacked and parsed, it would take", []),
+    ("digits.bz2", packed_digits, "usps.bz2 would take 0.08192 GB", []),
+    ("digits.mat", packed_arrays, "train_32x32.mat would take", []),
+    ("cifar.bin", sparse_records, "train.bin would take 0.01258 GB", []),
+    ("picture", large_picture, "0.png and 11 more images would take 0.151 GB", []),
+    ("picture", large_picture, "at 2048 × 2048 pixels would take 0.151 GB", ["--size", "2048"]),
+    ("backbone", sparse_records, "vit.safetensors would take 0.01258 GB", []),
     ("raw day.gz", packed_zeros, "line 1: found 1 tab-separated field", []),
     ("raw day.gz", packed_rows, "holds more than 0.00839 GB of rows", []),
     ("grid.gz", packed_zeros, "unpacked and parsed, it would take", []),
     ("table.csv.gz", packed_zeros, "long.csv.gz", []),
     ("table.csv.gz", packed_table, "unpacked and parsed, it would take", []),
-    ("adjacency.npz", packed_array, "sensor_id.npy would take 0.03355 GB", []),
+    ("adjacency.npz", packed_array, "metr-la-adjacency.npz would take 0.06711 GB", []),
     ("table.parquet", repeated_rows, "5000000 rows would take 0.12 GB", []),
     ("metr-la.h5", wide_file("df/block0_values", (24, 2**20)), "/df/block0_values would take", []),
     ("fedda.h5", wide_file("sms", (4, 2**20)), "/sms would take", []),
@@ -102,6 +145,23 @@ CASES = [
     ("long.csv", diagonal, "the cube would take", ["--allow-gaps"]),
     ("archive", zip_bomb, "would unpack to 12582912 bytes, at most 8388608 are allowed", []),
 ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+        RuntimeError("Storage size calculation overflowed with sizes=[1, 1000000000, 3000000000]"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+)
+def test_settings_that_do_not_fit_in_memory_are_refused(open_door, refused, monkeypatch, error):
+    def fail(*args, **options):
+        raise error
+
+    monkeypatch.setattr("stforecast.results.run", fail)
+    assert refused(*open_door("cube to train on").words).startswith("not enough memory for these")
 
 
 @pytest.mark.parametrize(("door", "make", "expected", "options"), CASES)

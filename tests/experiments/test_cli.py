@@ -103,7 +103,7 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
     )
     assert (code, err) == (0, "")
     assert out == (
-        f"{path}: 3 step(s) × 3 cells from 2013-11-11 00:00:00+00:00 (UTC), internet in MB\n"
+        f"{path}: 3 steps × 3 cells from 2013-11-11 00:00:00+00:00 (UTC), internet in MB\n"
     )
     table = pd.read_csv(path)
     assert table.columns.tolist() == ["time", "cell", "internet"]

@@ -2,15 +2,18 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from experiments import federation_demo, flower_processes
 from experiments.flower_keys import make_keys, make_node_key
@@ -124,6 +127,109 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
     assert done.min() == 6
     assert done.iloc[-1] == 9
     assert started(tmp_path) == []
+
+
+SPOILT = """
+import importlib.abc, importlib.util, sys
+
+class Spoil(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "stforecast.flower.node":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (execute(module), spoil(module))
+        return spec
+
+def spoil(module):
+    sound = module.Node.answer
+
+    def answer(self, letter):
+        truth = sound(self, letter)
+        if letter.about["task"] == "join":
+            return truth
+        lies = [
+            module.Letter(truth.about, {n: t * float("nan") for n, t in truth.payload.items()}),
+            module.Letter({**truth.about, "ids": [0, 1]}, truth.payload),
+            module.Letter({"score": "high", "targets": 9, "errors": {"mse": float("nan")}}),
+        ]
+        return lies[letter.about.get("round", 2) % 3]
+
+    module.Node.answer = answer
+
+sys.meta_path.insert(0, Spoil())
+"""
+"""What a hostile owner may do to the `stforecast` of a node: its answers are garbage."""
+
+
+class Hostile(LocalFlower):
+    """Flower's processes, of which those that are started while it lies are spoilt."""
+
+    lies = False
+
+    def environment(self):
+        found = super().environment()
+        if not self.lies:
+            return found
+        return {**found, "PYTHONPATH": os.pathsep.join([str(self.folder), found["PYTHONPATH"]])}
+
+
+SHARES = {"north": (0, 3), "centre": (3, 5), "hostile": (5, 7), "south": (7, 9)}
+
+
+@pytest.mark.slow
+def test_a_federation_outlives_a_killed_node_a_late_one_and_one_that_answers_garbage(
+    flwr, tmp_path
+):
+    """South comes late, centre is killed and does not come back, hostile lies in each round."""
+    federation_demo.make_cubes(tmp_path)
+    with federation_demo.open_cube(tmp_path / "city.nc") as city:
+        configs = {
+            name: {
+                "data": str(write_cube(city.isel(cell=slice(*share)), tmp_path / f"{name}.nc")),
+                "first-client": share[0],
+            }
+            for name, share in SHARES.items()
+        }
+    rounds = 9
+    config = resolve("fedavg", **federation_demo.SETTINGS, rounds=rounds)
+    patience = Patience(start=30, answer=120, enough=7)
+    app = write_app(tmp_path / "app", RunSettings(config, 9, patience, str(tmp_path)))
+    log = tmp_path / "server.log"
+    with Hostile(tmp_path / "logs") as flower:
+        (tmp_path / "logs" / "sitecustomize.py").write_text(SPOILT)
+        for name in ("north", "centre", "hostile"):
+            flower.lies = name == "hostile"
+            flower.start_node(name, configs[name])
+        flower.lies = False
+        run = flower.run(app)
+        wait_for(lambda: log.exists() and "round 1 goes on" in log.read_text(), 900, "round 1")
+        flower.start_node("south", configs["south"])
+        wait_for(lambda: ": 7 of 9 clients" in log.read_text(), 1800, "a round with south")
+        flower.stop("centre", signal.SIGKILL)
+        about = federation_demo.follow(flower, run, tmp_path, seconds=1800)
+    assert started(tmp_path) == []
+    check_what_was_said(log.read_text())
+    assert about["models"] == 2
+    table = pd.read_csv(tmp_path / "rounds.csv")
+    done = table["participants"] - table["failed"]
+    assert len(table) == rounds
+    assert (done.iloc[0], done.max(), done.iloc[-1]) == (5, 7, 5)
+    assert np.isfinite(table[["train_loss", "validation_loss"]]).all(axis=None)
+    assert table["train_loss"].iloc[-1] < table["train_loss"].iloc[0]
+    alone = federation_demo.in_one_process(tmp_path / "city.nc", "fedavg", rounds)
+    assert about["test"]["mse"] == pytest.approx(alone, rel=0.5)
+
+
+def check_what_was_said(log):
+    assert re.search(r"node \d+ \(clients 7 to 8\) joins", log)
+    assert re.search(r"(goes on without|lost) node \d+ \(clients 3 to 4\)", log)
+    without = r"goes on without node \d+ \(clients 5 to 6\): "
+    assert re.search(f"{without}it sent numbers that are not finite", log)
+    assert re.search(rf"{without}it answers for the clients \[0, 1\]", log)
+    assert re.search(f"{without}its answer lacks what a round needs", log)
+    assert re.search(r"node \d+ tells no errors", log)
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import pytest
 import xarray as xr
 from safetensors.numpy import load_file
 
+from data_prep.checksum import checksum
 from data_prep.errors import InputError
+from stforecast import rolling
 from stforecast.results import open_run, resume, run
 
 
@@ -73,6 +75,77 @@ def test_a_run_that_was_killed_equals_one_that_was_not(cube_path, settings, meth
     expected = sorted(path.name for path in whole.folder.iterdir())
     assert sorted(path.name for path in out.iterdir()) == expected
     assert resume(out).about == open_run(out).about
+
+
+@pytest.fixture
+def killed_in_refits(monkeypatch):
+    """Runs of two refits are killed in the second one; tells which were begun since."""
+    begun = []
+    refit = rolling._continue
+
+    def watched(config, fitted, series, z, known):
+        begun.append(len(z))
+        if len(begun) == 2:
+            raise Killed
+        return refit(config, fitted, series, z, known)
+
+    def watch():
+        monkeypatch.setattr(rolling, "_continue", watched)
+        return begun
+
+    return watch
+
+
+ROLLING = {"split": "days:6,1,3", "refit": "daily", "refit_rounds": 2}
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "ditto"])
+def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
+    cube_path, settings, method, tmp_path, killed_in_refits
+):
+    settings = {**settings, **ROLLING, "select": "last", "shuffle": method != "fuels"}
+    whole, out = run(method, cube_path, tmp_path / "whole", settings), tmp_path / "killed"
+    begun = killed_in_refits()
+    with pytest.raises(Killed):
+        run(method, cube_path, out, settings)
+    assert begun == [8 * 24, 9 * 24]
+    kept = json.loads(next(out.glob("checkpoints/refit-192/round-*/checkpoint.json")).read_text())
+    found = resume(out)
+    assert begun == [8 * 24, 9 * 24, 9 * 24]
+    assert_same(found, whole)
+    assert found.refits()["seconds"][0] == kept["notes"]["seconds"]
+
+
+def test_a_refit_that_is_damaged_or_of_other_data_is_done_again(
+    cube_path, settings, tmp_path, killed_in_refits, caplog
+):
+    settings = {**settings, **ROLLING}
+    whole = run("fedavg", cube_path, tmp_path / "whole", settings)
+    begun = killed_in_refits()
+    for out in (tmp_path / "damaged", tmp_path / "other"):
+        del begun[:]
+        with pytest.raises(Killed):
+            run("fedavg", cube_path, out, settings)
+        (kept,) = out.glob("checkpoints/refit-192/round-*")
+        if out.name == "damaged":
+            (kept / "state.safetensors").write_bytes(b"")
+        else:
+            about = json.loads((kept / "checkpoint.json").read_text())
+            about["run"]["known"] = "of another town"
+            (kept / "checkpoint.json").write_text(json.dumps(about))
+            sums = [f"{checksum(f)[7:]}  {f.name}\n" for f in kept.iterdir() if f.suffix]
+            (kept / "SHA256SUMS").write_text("".join(sums))
+        assert_same(resume(out), whole)
+        assert begun[2:] == [8 * 24, 9 * 24]
+    assert "state.safetensors: cannot be trusted" in caplog.text
+    assert "is of another run (known differ)" in caplog.text
+
+
+def test_no_refit_is_kept_where_no_checkpoint_is(cube_path, settings, tmp_path, killed_in_refits):
+    killed_in_refits()
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, tmp_path, {**settings, **ROLLING, "checkpoint_every": 0})
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(

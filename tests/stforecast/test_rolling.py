@@ -1,9 +1,14 @@
+import json
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.results import open_run, run
+from stforecast.results import open_run, resume, run
 from stforecast.rolling import Rolling
 
 RIDGE = {"service": "internet", "split": "days:6,1,3", "periods": 0}
@@ -102,6 +107,38 @@ def test_refits_are_the_same_again(cube, tiny):
     }
     first, second = (Forecaster("fedavg", **settings).fit(cube).test_forecasts() for _ in range(2))
     pd.testing.assert_frame_equal(first.y_hat.to_dataframe(), second.y_hat.to_dataframe())
+
+
+def test_a_run_that_gets_sigkill_in_its_refits_goes_on_after_the_last_one(
+    cube_path, tiny, tmp_path
+):
+    settings = {**tiny, "service": "internet", "split": "days:4,1,5", "periods": 1,
+                "refit": "daily", "refit_rounds": 20, "checkpoint_every": 1}  # fmt: skip
+    whole = run("fedavg", cube_path, tmp_path / "whole", settings)
+    flags = [word for k, v in settings.items() for word in ("--" + k.replace("_", "-"), str(v))]
+    out = tmp_path / "killed"
+    command = [sys.executable, "-c", "from experiments.cli import main; main()", "-q", "run"]
+    process = subprocess.Popen(
+        [*command, "--data", cube_path, "--method", "fedavg", *flags, "--out", out]
+    )
+    try:
+        while process.poll() is None and len(refits_of(out)) < 2:
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    kept = [json.loads(path.read_text())["notes"]["seconds"] for path in refits_of(out)]
+    assert 2 <= len(kept) < 4
+    found = resume(out)
+    assert found.refits()["seconds"][: len(kept)].tolist() == kept
+    columns = ["time", "windows", "rounds", "bytes_down", "bytes_up"]
+    pd.testing.assert_frame_equal(found.refits()[columns], whole.refits()[columns])
+    assert found.forecasts().identical(whole.forecasts())
+
+
+def refits_of(out):
+    """What an unfinished run has kept of its refits, in order."""
+    return sorted(out.glob("checkpoints/refit-*/round-*/checkpoint.json"))
 
 
 def test_a_test_part_of_less_than_a_week_is_not_refitted_weekly(cube):

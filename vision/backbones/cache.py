@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data_prep.cube import atomic_path
-from data_prep.errors import InputError
+from data_prep.errors import InputError, reading
 
 DIGEST = 16
 """Bytes of a digest: two of 10⁹ images share one with a chance of 10⁻²¹."""
@@ -70,10 +70,8 @@ class FeatureCache:
             np.save(file, records, allow_pickle=False)
 
     def _read(self, path: Path) -> None:
-        try:
+        with reading(path, "as features", "delete it"):
             records = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as e:
-            raise InputError(f"{path}: cannot be read ({e}); delete it") from e
         if records.dtype != self._record:
             raise InputError(
                 f"{path}: holds {records.dtype}, expected {self._record}; delete it or give "

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from safetensors import SafetensorError
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, reading
+from data_prep.limits import check_size
 from vision.backbones.backbone import Backbone, Pool, Precision
 from vision.backbones.vit import Geometry, ViT, geometry_of
 from vision.torchvision_ops import torchvision_models
@@ -100,15 +101,15 @@ def vit_from(
         for name, t in tensors.items()
         if not name.startswith(("head.", "fc_norm.")) and name != "mask_token"
     }
-    try:
-        whole = ViT(geometry_of(own, heads))
+    remedy = "take one of the vit_*, deit_* or vit_*_dinov2 models"
+    with reading(origin, "as the weights of a plain ViT under timm's names", remedy):
+        geometry = geometry_of(own, heads)
+        with torch.device("meta"):  # Takes no memory: do the shapes fit?
+            ViT(geometry).load_state_dict(own, assign=True)
+        if odd := next((name for name, t in own.items() if not t.isfinite().all()), None):
+            raise InputError(f"{origin}: {odd} holds NaN or infinity; get the file again")
+        whole = ViT(geometry)
         whole.load_state_dict(own)
-    except (KeyError, ValueError, RuntimeError) as e:
-        reason = str(e).splitlines()[-1].strip()
-        raise InputError(
-            f"{origin}: not the weights of a plain ViT under timm's names ({reason}); take one of "
-            "the vit_*, deit_* or vit_*_dinov2 models"
-        ) from e
     depth = whole.geometry.depth
     if not 0 <= blocks <= depth:
         raise InputError(f"blocks is {blocks}; {origin} has {depth}: choose 0 (all) to {depth}")
@@ -118,12 +119,9 @@ def vit_from(
 
 
 def _from_file(path: Path) -> dict[str, Tensor]:
-    try:
+    with reading(path, "as safetensors", "give a file of a ViT's weights"):
+        check_size(path.stat().st_size, path)
         return load_file(path)
-    except (OSError, SafetensorError) as e:
-        raise InputError(
-            f"{path}: cannot be read as safetensors ({e}); give a file of a ViT's weights"
-        ) from e
 
 
 def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tuple[float, ...]]:

@@ -178,7 +178,8 @@ def geometry_of(weights: Mapping[str, Tensor], heads: int | None = None) -> Geom
 
     Raises:
         KeyError: naming a weight that a ViT has and these have not.
-        ValueError: if the position embeddings are of no square grid.
+        ValueError: if the position embeddings are of no square grid, or heads do not divide the
+            width.
     """
     width, _, patch, _ = weights["patch_embed.proj.weight"].shape
     registers = weights["reg_token"].shape[1] if "reg_token" in weights else 0
@@ -187,12 +188,15 @@ def geometry_of(weights: Mapping[str, Tensor], heads: int | None = None) -> Geom
     grid = math.isqrt(positions if bare else positions - 1 - registers)
     if not bare and grid**2 + 1 + registers != positions:
         raise ValueError(f"{positions} position embeddings are of no square grid")
+    heads = heads or max(1, width // 64)
+    if width % heads:
+        raise ValueError(f"{heads} attention heads do not divide a width of {width}")
     blocks = {name.split(".")[1] for name in weights if name.startswith("blocks.")}
     return Geometry(
         patch=patch,
         width=width,
         depth=len(blocks),
-        heads=heads or max(1, width // 64),
+        heads=heads,
         hidden=weights["blocks.0.mlp.fc1.weight"].shape[0],
         grid=grid,
         registers=registers,

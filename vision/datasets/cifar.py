@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data_prep.errors import InputError, reading
-from vision.datasets.files import read_bytes
+from vision.datasets.files import read_bytes, read_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.npz import find_npz, read_npz
 from vision.datasets.registry import dataset
@@ -67,7 +67,7 @@ def _read(
     for file in (*files, names_file):
         if not (folder / file).is_file():
             raise InputError(f"{folder}: found no {file}, nor {root / name}*.npz; {SOURCE}")
-    class_names = tuple((folder / names_file).read_text().split())
+    class_names = read_names(folder / names_file, SOURCE)
     parts = [read_records(folder / file, n_labels, len(class_names)) for file in files]
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return ImageSet(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from data_prep.errors import InputError
 from vision.datasets.image_set import ImageSet
 
 DIGITS = tuple("0123456789")
@@ -14,7 +15,16 @@ Part = tuple[np.ndarray, np.ndarray]
 
 
 def digit_set(name: str, train: Part, test: Part, source: str) -> ImageSet:
-    """A set of digits from its official training and test part; its name is its domain's."""
+    """A set of digits from its official training and test part; its name is its domain's.
+
+    Raises:
+        InputError: if the images of the two differ in size.
+    """
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise InputError(
+            f"{name}: training images are {train[0].shape[1:]}, test images {test[0].shape[1:]}; "
+            "expected one size; get the files again"
+        )
     images, labels = (
         torch.from_numpy(np.concatenate(two)) for two in zip(train, test, strict=True)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from data_prep.errors import InputError
 from vision.datasets.image_set import ImageSet
 from vision.datasets.npz import find_npz, read_npz
-from vision.datasets.tree import find_images
+from vision.datasets.tree import Tree, find_images
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class DomainFolders:
             if missing := [d for d in self.domains if d not in names]:
                 raise InputError(f"{folder}: found no folder {', '.join(missing)}; {self.source}")
             tree = find_images(folder, self.source, domains=found, ignored=self.ignored)
+            self._check_classes(tree)
             return tree.read(self.name, size=size, test_share=test_share, seed=seed)
         archive = find_npz(root, self.name)
         if archive is None:
@@ -59,3 +61,13 @@ class DomainFolders:
                 f"file {self.name}*.npz; {self.source}"
             )
         return read_npz(archive, self.name, test_share=test_share, seed=seed)
+
+    def _check_classes(self, tree: Tree) -> None:
+        """Refuse a domain that lacks a class of the others."""
+        there = set(zip(tree.domains, tree.classes, strict=True))
+        grid = itertools.product(sorted(set(tree.domains)), sorted(set(tree.classes)))
+        if missing := next((pair for pair in grid if pair not in there), None):
+            raise InputError(
+                f"{tree.folder / missing[0]}: found no images of {missing[1]}, which other domains "
+                f"have; {self.source}"
+            )

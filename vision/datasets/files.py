@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import bz2
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
-from scipy.io import loadmat
+from scipy.io import loadmat, whosmat
 
 from data_prep.errors import InputError, reading
-from data_prep.limits import gunzip
+from data_prep.limits import bunzip2, check_size, gunzip
+
+PACKED = {".gz": gunzip, ".bz2": bunzip2}
 
 
 def find(
@@ -42,11 +44,30 @@ def find(
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's bytes, decompressed if its name ends in `.gz` or `.bz2`."""
-    if path.suffix == ".gz":
-        return gunzip(path)
-    data = path.read_bytes()
-    return bz2.decompress(data) if path.suffix == ".bz2" else data
+    """A file's bytes, decompressed if its name ends in `.gz` or `.bz2`.
+
+    Raises:
+        InputError: if they would not fit in memory.
+    """
+    if path.suffix in PACKED:
+        return PACKED[path.suffix](path)
+    check_size(path.stat().st_size, path)
+    return path.read_bytes()
+
+
+def read_names(path: Path, source: str) -> tuple[str, ...]:
+    """The words of a text file, each the plain name of a class or of its folder.
+
+    Raises:
+        InputError: if there is none, one is there twice or could be a path.
+    """
+    with reading(path, "as text", source):
+        names = tuple(read_bytes(path).decode().split())
+    odd = next((n for n in names if len(n) > 255 or Path(n).name != n), None)
+    if not names or odd or len(set(names)) < len(names):
+        found = f"{odd!r:.60} as one" if odd else "one of them twice" if names else "none"
+        raise InputError(f"{path}: found {found}; expected names of classes; {source}")
+    return names
 
 
 def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
@@ -60,15 +81,12 @@ def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
     """
     expected = "MATLAB arrays X, uint8 (32, 32, 3, n), and y, n labels from 0 to 10"
     with reading(path, f"as {expected}", source):
+        declared = sum(8 * prod(shape) for name, shape, _ in whosmat(path) if name in ("X", "y"))
+        check_size(declared, path)
         mat = loadmat(path, variable_names=["X", "y"])
-        x, y = mat["X"], mat["y"].reshape(-1).astype(np.int64)
-    if (
-        not len(y)
-        or x.shape != (32, 32, 3, len(y))
-        or x.dtype != np.uint8
-        or y.min() < 0
-        or y.max() > 10
-    ):
-        found = f"X {x.dtype} {x.shape} and {len(y)} labels"
+        x, y = mat["X"], mat["y"].reshape(-1)
+    fits = len(y) and x.shape == (32, 32, 3, len(y)) and x.dtype == np.uint8
+    if not fits or not np.isin(y, np.arange(11)).all():
+        found = f"X {x.dtype} {x.shape} and {len(y)} labels {np.unique(y)!s:.60}"
         raise InputError(f"{path}: found {found}; expected {expected}; {source}")
-    return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), y % 10
+    return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), y.astype(np.int64) % 10

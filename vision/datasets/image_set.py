@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from data_prep.errors import InputError
+from data_prep.limits import check_size
 
 ROWS = 4096
 """Images that are resized at once, which bounds the memory of what lies in between."""
@@ -50,7 +51,8 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         shape = tuple(self.images.shape)
-        if len(shape) != 4 or shape[1] not in (1, 3) or self.images.dtype != torch.uint8:
+        fits = len(shape) == 4 and shape[1] in (1, 3) and min(shape[2:]) > 0
+        if not fits or self.images.dtype != torch.uint8:
             raise InputError(
                 f"{self.name}: images are {self.images.dtype} {shape}; "
                 "expected uint8 (n, 1 or 3 channels, height, width)"
@@ -88,12 +90,14 @@ class ImageSet:
         """The same images, `size` × `size`: bilinear, antialiased; proportions are not kept.
 
         Raises:
-            InputError: if `size` is not positive.
+            InputError: if `size` is not positive, or so large that they do not fit in memory.
         """
         if size < 1:
             raise InputError(f"{self.name}: size is {size}; it must be 1 or more")
         if self.images.shape[2:] == (size, size):
             return self
+        n_bytes = len(self) * self.channels * size * size
+        check_size(n_bytes, f"{self.name} at {size} × {size} pixels")
         images = self.images.new_empty(len(self), self.channels, size, size)
         for old, new in zip(self.images.split(ROWS), images.split(ROWS), strict=True):
             new.copy_(interpolate(old, size=(size, size), mode="bilinear", antialias=True))

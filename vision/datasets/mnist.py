@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import InputError, reading
-from vision.datasets.digits import digit_set
+from vision.datasets.digits import Part, digit_set
 from vision.datasets.files import find, read_bytes
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
@@ -34,14 +34,19 @@ def mnist(root: Path) -> ImageSet:
     Raises:
         InputError: if a file is missing or damaged.
     """
-    train, test = (
-        (
-            read_idx(_file(root, f"{part}-images-idx3-ubyte"), 3)[:, None],
-            read_idx(_file(root, f"{part}-labels-idx1-ubyte"), 1),
-        )
-        for part in ("train", "t10k")
-    )
+    train, test = (_part(root, part) for part in ("train", "t10k"))
     return digit_set("mnist", train, test, "MNIST, official IDX files and split")
+
+
+def _part(root: Path, part: str) -> Part:
+    files = _file(root, f"{part}-images-idx3-ubyte"), _file(root, f"{part}-labels-idx1-ubyte")
+    images, labels = read_idx(files[0], 3), read_idx(files[1], 1)
+    if images.shape != (len(labels), *images.shape[1:]) or not images.size or labels.max() > 9:
+        raise InputError(
+            f"{files[0]}: {len(images)} images, but {len(labels)} labels up to "
+            f"{labels.max(initial=0)} in {files[1].name}; expected a digit for each; {SOURCE}"
+        )
+    return images[:, None], labels
 
 
 def _file(root: Path, name: str) -> Path:

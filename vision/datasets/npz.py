@@ -15,7 +15,8 @@ from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
 from vision.datasets.strata import hold_out
 
-KEYS = "images, labels[, domains, is_test, class_names, domain_names]"
+NEEDED, OTHERS = ("images", "labels"), ("domains", "is_test", "class_names", "domain_names")
+KEYS = f"{', '.join(NEEDED)}[, {', '.join(OTHERS)}]"
 REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
 
 
@@ -66,53 +67,78 @@ def read_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -
     Raises:
         InputError: if the file is damaged, or its arrays are not as above.
     """
+    arrays = _arrays(path)
+    try:
+        return _image_set(arrays, name, path.name, test_share, seed)
+    except InputError as e:
+        raise InputError(f"{path}: {e}; {REMEDY}") from e
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
     with reading(path, f"as a NumPy file with {KEYS}", REMEDY), ZipFile(path) as file:
         keys = [name.removesuffix(".npy") for name in file.namelist()]
-    arrays = dict(zip(keys, npz_arrays(path, keys), strict=True))
-    if missing := {"images", "labels"} - arrays.keys():
+    if missing := set(NEEDED) - set(keys):
         raise InputError(f"{path}: has no {' and no '.join(sorted(missing))}; expected {KEYS}")
-    labels = _whole_numbers(path, "labels", arrays["labels"])
+    if unknown := set(keys) - {*NEEDED, *OTHERS}:
+        raise InputError(f"{path}: has an array {min(unknown)!r:.60}; expected {KEYS}; {REMEDY}")
+    return dict(zip(keys, npz_arrays(path, keys), strict=True))
+
+
+def _image_set(
+    arrays: dict[str, np.ndarray], name: str, file: str, test_share: float, seed: int
+) -> ImageSet:
+    images = _channels_first(arrays["images"])
+    labels = _whole_numbers("labels", arrays["labels"])
+    if not len(labels):
+        raise InputError("holds no labels; expected one for each image")
     default = np.zeros(len(labels), np.int64)
-    domains = _whole_numbers(path, "domains", arrays.get("domains", default))
-    names = (name,) if "domains" not in arrays else _names(arrays, "domain_names", domains)
+    domains = _whole_numbers("domains", arrays.get("domains", default))
+    if domains.shape != labels.shape:
+        raise InputError(f"has {len(domains)} domains for {len(labels)} labels; expected as many")
     split = "split as in the file"
     if "is_test" in arrays:
         if arrays["is_test"].dtype != bool:
-            raise InputError(f"{path}: is_test is {arrays['is_test'].dtype}; expected bool")
+            raise InputError(f"is_test is {arrays['is_test'].dtype}; expected bool")
         is_test = torch.from_numpy(arrays["is_test"])
     else:
         is_test = hold_out(labels, domains, test_share, seed)
         split = f"{test_share:g} of each class and domain for testing, seed {seed}"
     return ImageSet(
         name=name,
-        images=_channels_first(path, arrays["images"]),
+        images=images,
         labels=labels,
         domains=domains,
         is_test=is_test,
         class_names=_names(arrays, "class_names", labels),
-        domain_names=names,
-        source=f"{path.name}, {split}",
+        domain_names=_names(arrays, "domain_names", domains) if "domains" in arrays else (name,),
+        source=f"{file}, {split}",
     )
 
 
-def _whole_numbers(path: Path, key: str, values: np.ndarray) -> Tensor:
+def _whole_numbers(key: str, values: np.ndarray) -> Tensor:
     if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise InputError(
-            f"{path}: {key} are {values.dtype} {values.shape}; expected whole numbers (n,)"
-        )
+        raise InputError(f"{key} are {values.dtype} {values.shape}; expected whole numbers (n,)")
     return torch.from_numpy(values.astype(np.int64))
 
 
 def _names(arrays: dict[str, np.ndarray], key: str, values: Tensor) -> tuple[str, ...]:
-    if key in arrays:
-        return tuple(str(name) for name in arrays[key])
-    return tuple(str(i) for i in range(int(values.max()) + 1 if len(values) else 0))
+    if key not in arrays:
+        if (largest := int(values.max())) >= len(values):
+            raise InputError(
+                f"{len(values)} images and the number {largest} of one, without {key}; number from "
+                "0 on"
+            )
+        return tuple(map(str, range(largest + 1)))
+    names = arrays[key]
+    if names.dtype.kind not in "Uiu" or names.ndim != 1:
+        raise InputError(f"{key} are {names.dtype} {names.shape}; expected text (n,)")
+    return tuple(map(str, names))
 
 
-def _channels_first(path: Path, images: np.ndarray) -> Tensor:
+def _channels_first(images: np.ndarray) -> Tensor:
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise InputError(
-            f"{path}: images are {images.dtype} {images.shape}; expected uint8 "
+            f"images are {images.dtype} {images.shape}; expected uint8 "
             "(n, height, width) or (n, height, width, channels)"
         )
     if images.ndim == 3:

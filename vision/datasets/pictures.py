@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,12 +32,21 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
         `(n, 3, height, width)` uint8.
 
     Raises:
-        InputError: if a file is damaged, if sizes differ and `size` is None, or if all would not
-            fit in memory.
+        InputError: if a file is damaged or of more pixels than Pillow trusts (89 million), if sizes
+            differ and `size` is None, or if all would not fit in memory.
     """
+    with warnings.catch_warnings():  # All threads share them.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return _decode_all(paths, size, source)
+
+
+def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
+    what = f"{paths[0]} and {len(paths) - 1} more images"
+    if size is not None:
+        check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
     first = _decode_one(paths[0], size, source)
     height, width = first.shape[:2]
-    check_size(len(paths) * first.size, f"{paths[0]} and {len(paths) - 1} more images")
+    check_size(len(paths) * first.size, what)
     images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
 
     def put(i: int) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from data_prep.errors import InputError
+from data_prep.limits import check_size
 from stforecast.federated.state import generator
 from vision.datasets.digits import DIGITS
 from vision.datasets.image_set import ImageSet
@@ -62,6 +63,7 @@ def syn_generated(
     side = 32 if size is None else size
     if n_images < 1 or side < 1:
         raise InputError(f"n_images is {n_images} and size {side}; both must be 1 or more")
+    check_size(n_images * 3 * side * side, f"{n_images} images of {side} × {side} pixels")
     labels = torch.arange(n_images) % len(DIGITS)
     domains = torch.zeros_like(labels)
     is_test = hold_out(labels, domains, test_share, seed)

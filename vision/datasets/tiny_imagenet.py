@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.errors import InputError, reading
-from vision.datasets.files import find
+from vision.datasets.files import find, read_bytes, read_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
 from vision.datasets.tree import Tree
@@ -30,7 +31,7 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
         InputError: if a file is missing or damaged.
     """
     wnids = find(root, ("wnids.txt",), ("tiny-imagenet-200", ""), SOURCE)
-    classes = wnids.read_text().split()
+    classes = read_names(wnids, SOURCE)
     train = [
         (path, wnid)
         for wnid in classes
@@ -50,16 +51,21 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
     ).read("tiny-imagenet", size=size)
 
 
-def _annotated(folder: Path, classes: list[str]) -> list[tuple[Path, str]]:
+def _annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, str]]:
     """Images and classes that `val_annotations.txt` lists: file, class and a box, by tabs."""
     listing = find(folder, ("val_annotations.txt",), ("",), SOURCE)
     known, found = set(classes), []
     with reading(listing, "as text", SOURCE):
-        lines = listing.read_text().splitlines()
+        lines = read_bytes(listing).decode().splitlines()
     for number, line in enumerate(lines, 1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
-        if wnid not in known:
-            raise InputError(f"{listing}, line {number}: class {wnid!r} is not in wnids.txt")
+        if wnid not in known or Path(name).name != name:
+            raise InputError(
+                f"{listing}, line {number}: image {name!r:.60} of class {wnid!r:.60}; expected the "
+                f"name of a file and a class of wnids.txt; {SOURCE}"
+            )
         found.append((folder / "images" / name, wnid))
+    if not found:
+        raise InputError(f"{listing}: is empty, expected a line for each test image; {SOURCE}")
     return found

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from vision.datasets.image_set import ImageSet
-from vision.datasets.pictures import EXTENSIONS, decode
+from vision.datasets.pictures import decode
 from vision.datasets.strata import hold_out
+from vision.datasets.walk import check_links, image_files
 
 SPLITS: Mapping[str, bool] = {
     "train": False, "test": True, "val": True, "valid": True, "validation": True,
@@ -53,8 +54,10 @@ class Tree:
             seed: seed of that split.
 
         Raises:
-            InputError: if a file is damaged, or if sizes differ and `size` is None.
+            InputError: if a file is damaged or a link out of the folder, if sizes differ and `size`
+                is None, or if a class is for testing only.
         """
+        check_links(self.folder, self.paths)
         class_names, labels = _index(self.classes)
         domain_names, domains = _index([d or name for d in self.domains])
         if self.is_test is None:
@@ -62,6 +65,7 @@ class Tree:
             split = f"{test_share:g} of each class and domain for testing, seed {seed}"
         else:
             is_test, split = torch.tensor(self.is_test), "split by folder"
+            self._check_trained(is_test)
         return ImageSet(
             name=name,
             images=decode(self.paths, size, self.source),
@@ -72,6 +76,17 @@ class Tree:
             domain_names=domain_names,
             source=f"image files of {self.folder.name}, {split}",
         )
+
+    def _check_trained(self, is_test: Tensor) -> None:
+        """Refuse folders where a class is for testing only."""
+        trained = {
+            name for name, test in zip(self.classes, is_test.tolist(), strict=True) if not test
+        }
+        if missing := set(self.classes) - trained:
+            raise InputError(
+                f"{self.folder}: class {min(missing)} has images for testing, but none for "
+                f"training; {self.source}"
+            )
 
 
 def find_images(
@@ -94,11 +109,11 @@ def find_images(
         splits: names of folders that say the part: True is test.
 
     Raises:
-        InputError: if there are no images, or the folders say no class, or not all of them a
-            domain, or not all of them a part.
+        InputError: if there are no images, or a class has none, or the folders say no class, or not
+            all of them a domain, or not all of them a part; or if one is a link.
     """
     tops = [folder] if domains is None else [folder / d for d in domains]
-    paths = sorted(p for top in tops for p in top.rglob("*") if _is_image(p))
+    paths = image_files(tops)
     if not paths:
         raise InputError(f"{folder}: found no images (*.jpg, *.png, …); {source}")
     parts, named = [], []
@@ -121,10 +136,6 @@ def find_images(
         is_test=_test_parts(folder, parts, splits),
         source=source,
     )
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
 
 
 def _test_parts(

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.datasets import load_svmlight_file
 
 from data_prep.errors import InputError, reading
+from data_prep.limits import check_size
 from vision.datasets.digits import Part, digit_set
 from vision.datasets.files import find, read_bytes
 from vision.datasets.image_set import ImageSet
@@ -54,11 +55,11 @@ def read_libsvm(path: Path) -> Part:
     with reading(path, f"as {expected}", SOURCE):
         text = io.BytesIO(read_bytes(path))
         pixels, labels = load_svmlight_file(text, n_features=n_pixels, zero_based=False)
+        check_size(16 * n_pixels * len(labels), path)
     x = pixels.toarray()
-    if not len(x) or abs(x).max() > 1 or not np.isin(labels, np.arange(1, 11)).all():
-        found = (
-            f"{len(x)} lines, labels {set(labels.tolist())}, values up to {abs(x).max(initial=0)}"
-        )
+    if not (len(x) and abs(x).max() <= 1) or not np.isin(labels, np.arange(1, 11)).all():
+        largest = abs(x).max(initial=0)
+        found = f"{len(x)} lines, labels {np.unique(labels)!s:.60}, values up to {largest}"
         raise InputError(f"{path}: {found}; expected {expected}; {SOURCE}")
     images = np.rint((x + 1) * 127.5).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
     return images, labels.astype(np.int64) - 1

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import nn
 
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import check_options
+from stforecast.federated.options import WIDEST, check_options
 from stforecast.federated.population import PerClient, SplitModel
 from vision.models.pixels import Pixels, Shape
 
@@ -29,7 +29,8 @@ class ConvNetOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("channels", "feature_size"))
+        most = {"channels": WIDEST, "feature_size": WIDEST}
+        check_options(self, positive=most, at_most=most)
 
 
 class ConvNet(SplitModel):

@@ -13,10 +13,13 @@ from torch import nn
 
 from data_prep.errors import InputError
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import check_options
+from stforecast.federated.options import WIDEST, check_options
 from stforecast.federated.population import PerClient, SplitModel
 from vision.models.pixels import Pixels, Shape
 from vision.torchvision_ops import torchvision_models
+
+DEEPEST = 1202
+"""Layers of the deepest residual network that was published (He et al., CVPR 2016)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class ResNetOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("width",))
+        check_options(self, positive=("width",), at_most={"width": WIDEST, "depth": DEEPEST})
         if self.depth < 8 or self.depth % 6 != 2:
             raise InputError(f"depth is {self.depth}; a small ResNet has 6n + 2 layers: 8, 14, 20")
 

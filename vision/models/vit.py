@@ -23,7 +23,7 @@ class ViTOptions:
         backbone: timm's name of a plain ViT, whose pre-trained weights timm fetches, or
             `tiny-random` for trials; a mere name where a weight file is given.
         backbone_weights: a .safetensors file under timm's parameter names, for work offline.
-        input_size: height and width that it sees, a multiple of its patches.
+        input_size: height and width that it sees, a multiple of its patches, 2,048 at most.
         pool: the feature: the class token (cls) or the mean of the patch tokens (mean).
         blocks: use only so many blocks of it; 0 uses all.
         normalisation: of pixels: imagenet, half (Google's ViTs), or auto: timm's own, imagenet for
@@ -44,7 +44,8 @@ class ViTOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("input_size",), not_negative=("blocks",))
+        most = {"input_size": 2048}
+        check_options(self, positive=most, not_negative=("blocks",), at_most=most)
 
 
 class FrozenEncoder(nn.Module):

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from data_prep.errors import InputError
 from stforecast.federated.options import check_options
 from stforecast.federated.state import generator
 from vision.datasets.image_set import ImageSet
@@ -120,6 +121,11 @@ class Partitioner(ABC):
         Raises:
             InputError: with the numbers that make it impossible.
         """
+        if self.clients > (n_train := int((~images.is_test).sum())):
+            raise InputError(
+                f"{images.name} has {n_train} training images for {self.clients} clients, and each "
+                "needs one"
+            )
         pools = make_pools(images, self.domains, self.clients, seed)
         train: dict[int, Tensor] = {}
         test: dict[int, Tensor] = {}

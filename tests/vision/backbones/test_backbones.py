@@ -261,7 +261,7 @@ def test_what_is_no_plain_vit_is_refused(tmp_path):
         load_backbone("any", tmp_path / "missing.safetensors", input_size=8)
     weights = ViT(TINY_GEOMETRY).state_dict()
     save_file({**weights, "norm_pre.weight": torch.ones(16)}, tmp_path / "clip.safetensors")
-    with pytest.raises(InputError, match="not the weights of a plain ViT"):
+    with pytest.raises(InputError, match="as the weights of a plain ViT"):
         load_backbone("any", tmp_path / "clip.safetensors", input_size=8)
     save_file({"conv1.weight": torch.ones(1)}, tmp_path / "resnet.safetensors")
     with pytest.raises(InputError, match="patch_embed"):

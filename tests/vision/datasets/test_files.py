@@ -143,7 +143,9 @@ def test_tiny_imagenet(tiny):
 def test_tiny_imagenet_damaged(tiny):
     listing = tiny / "tiny-imagenet-200/val/val_annotations.txt"
     listing.write_text("val_0.JPEG\tn02\nval_1.JPEG\tn03\n")
-    with pytest.raises(InputError, match=r"val_annotations\.txt, line 2: class 'n03'"):
+    with pytest.raises(
+        InputError, match=r"annotations\.txt, line 2: image 'val_1.JPEG' of class 'n03'"
+    ):
         load("tiny-imagenet", tiny)
     listing.write_text("val_7.JPEG\tn02\n")
     with pytest.raises(InputError, match=r"val_7\.JPEG: "):

@@ -1,0 +1,133 @@
+"""What comes from elsewhere: no network but where it is asked for, no telemetry, safe unpacking.
+
+That downloads are verified by checksum, resumed, and unpacked nowhere else is tested in
+`data_prep/test_download.py`; that nothing is unpickled, in `test_layers_of_imports.py`.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_prep.download import Dataverse
+from data_prep.registry import data_sets
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ("data_prep", "stforecast", "vision", "experiments")
+FILES = [p for layer in LAYERS for p in sorted((ROOT / layer).rglob("*.py"))]
+
+NETWORK = {"aiohttp", "ftplib", "http", "httpx", "requests", "smtplib", "socket", "urllib3"}
+ALLOWED = {"data_prep/download/http.py", "experiments/flower_processes.py"}
+"""Where files are fetched, and where a free port on this machine is looked for."""
+
+UNPACKERS = {"tarfile.open", "shutil.unpack_archive"}
+
+OFFLINE = """
+import sys
+
+def refuse(event, args):
+    if event.startswith(("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.getho")):
+        raise SystemExit(f"the network was asked for: {event} {args}")
+
+sys.addaudithook(refuse)
+"""
+
+IMPORT_ALL = """
+import importlib, pkgutil
+for layer in LAYERS:
+    package = importlib.import_module(layer)
+    for module in pkgutil.walk_packages(package.__path__, f"{layer}."):
+        importlib.import_module(module.name)
+print("imported", len([m for m in sys.modules if m.partition(".")[0] in LAYERS]))
+"""
+
+A_TOUR = """
+from experiments.cli import main
+
+def call(words):
+    try:
+        main(["-q", *words.split()])
+    except SystemExit as done:
+        if done.code:
+            raise
+
+call("simulate --cells 4 --days 10 --out raw")
+call("prepare milan --raw raw --out city.nc")
+call("run --data city.nc --service internet --method fuels --split days:7,1,2 --rounds 1 "
+     "--hidden-size 4 --device cpu --out run")
+call("predict run --history city.nc --out next.csv")
+call("plot cdf run --out cdf.png")
+call("vision run --clients 3 --rounds 1 --size 8 --channels 4 --device cpu --out images")
+call("vision plot rounds images --out rounds.png")
+print("toured")
+"""
+
+
+def offline(script, folder):
+    """Runs a script in which any use of the network ends the process; gives what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{OFFLINE}\nLAYERS = {LAYERS}\n{script}"],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.strip().rpartition("\n")[2], done.stderr
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "import socket; socket.create_connection(('127.0.0.1', 9))",
+        "import socket; socket.getaddrinfo('localhost', 80)",
+        "import requests; requests.get('http://127.0.0.1:9')",
+    ],
+)
+def test_the_network_is_noticed(call, tmp_path):
+    assert "the network was asked for: socket." in offline(call, tmp_path)[1]
+
+
+def test_importing_everything_asks_nothing_of_the_network(tmp_path):
+    said, err = offline(IMPORT_ALL, tmp_path)
+    assert said.startswith("imported "), err
+    assert int(said.split()[1]) >= len(FILES)
+
+
+@pytest.mark.slow
+def test_nothing_is_told_to_anyone(tmp_path):
+    """From raw records to figures, and images: no telemetry, no look for a newer version."""
+    said, err = offline(A_TOUR, tmp_path)
+    assert said == "toured", err
+
+
+def names(tree):
+    """Imported modules and called functions of a module, dotted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module)
+        elif isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_module_neither_fetches_nor_unpacks_by_itself(path):
+    found = set(names(ast.parse(path.read_text())))
+    if path.relative_to(ROOT).as_posix() not in ALLOWED:
+        assert not {name for name in found if name.partition(".")[0] in NETWORK}
+        assert not {name for name in found if name.startswith("urllib.request")}
+    assert not found & UNPACKERS
+    assert not {name for name in found if name.endswith((".extractall", ".extract"))}
+
+
+def test_every_official_file_has_a_checksum_or_is_known_to_have_none():
+    """Dataverse's listings have them; of METR-LA's mirror none is published, which is logged."""
+    without = [
+        (name, source.url)
+        for name, module in data_sets().items()
+        for source in module.SOURCES
+        if not isinstance(source, Dataverse) and source.checksum is None
+    ]
+    assert [name for name, _ in without] == ["metr-la"]
