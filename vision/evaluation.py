@@ -22,6 +22,11 @@ MASKS = ("all classes", "own classes")
 
 Of a task stream, those of its stages so far."""
 
+TASK = "task classes"
+"""A further mask of task streams: the classes that the client had in the stage of the test image.
+
+So a prediction is told the task, as in task-incremental learning; with the others it is not."""
+
 TRAINED = "trained"
 """View of a method that has no personal models: each client's model as it last trained it."""
 
@@ -32,11 +37,13 @@ class Counts:
 
     Attributes:
         views: the method's models, in order.
+        masks: classes that predictions choose from, in order.
         right: `(views, masks, clients, domains, classes)` samples predicted right.
         total: `(clients, domains, classes)` samples.
     """
 
     views: tuple[str, ...]
+    masks: tuple[str, ...]
     right: Tensor
     total: Tensor
 
@@ -61,12 +68,12 @@ class Counts:
         return self._of(view, mask, (0, 1))
 
     def _of(self, view: str, mask: str, over: tuple[int, int]) -> Tensor:
-        right = self.right[self.views.index(view), MASKS.index(mask)]
+        right = self.right[self.views.index(view), self.masks.index(mask)]
         return right.sum(over) / self.total.sum(over)
 
     def table(self) -> pd.DataFrame:
         """Long form: `view, mask, client, domain, class, right, total`, without empty rows."""
-        axes = [self.views, MASKS, *map(range, self.total.shape)]
+        axes = [self.views, self.masks, *map(range, self.total.shape)]
         index = pd.MultiIndex.from_product(
             axes, names=["view", "mask", "client", "domain", "class"]
         )
@@ -83,6 +90,7 @@ def evaluate(
     n_domains: int,
     cohort_size: int = 1,
     views: Sequence[str] | None = None,
+    task: Tensor | None = None,
 ) -> Counts:
     """Count what each client's models predict right on its own test samples.
 
@@ -94,13 +102,16 @@ def evaluate(
         n_domains: domains, over all clients.
         cohort_size: most clients that predict together.
         views: models to judge, of the method's or `TRAINED`; by default all of the method's.
+        task: `(clients, classes)` classes of the task that the test samples are of, for `TASK`.
     """
     views = method.views if views is None else tuple(views)
+    masks = dict(zip(MASKS, (torch.ones_like(own), own), strict=True))
+    masks |= {} if task is None else {TASK: task}
     shape = (len(own), n_domains, own.shape[1])
     n_cells = math.prod(shape)
     client = torch.arange(len(own))[:, None].expand_as(test.tensors["y"])
     data = ClientData({**test.tensors, "client": client.to(test.tensors["y"].device)}, test.sizes)
-    right = torch.zeros(len(views), len(MASKS), n_cells, dtype=torch.long)
+    right = torch.zeros(len(views), len(masks), n_cells, dtype=torch.long)
     total = torch.zeros(n_cells, dtype=torch.long)
     for v, view in enumerate(views):
         total.zero_()
@@ -109,12 +120,12 @@ def evaluate(
             y, valid = batch["y"], batch["valid"]
             cell = (batch["client"] * n_domains + batch["domain"]) * own.shape[1] + y
             cell = cell[valid].cpu()
-            others = ~own.to(y.device)[batch["client"]]
-            for m, scores in enumerate((logits, logits.masked_fill(others, -torch.inf))):
-                hits = (scores.argmax(-1) == y)[valid].cpu()
+            for m, allowed in enumerate(masks.values()):
+                others = ~allowed.to(y.device)[batch["client"]]
+                hits = (logits.masked_fill(others, -torch.inf).argmax(-1) == y)[valid].cpu()
                 right[v, m] += cell[hits].bincount(minlength=n_cells)
             total += cell.bincount(minlength=n_cells)
-    return Counts(views, right.view(-1, len(MASKS), *shape), total.view(shape))
+    return Counts(views, tuple(masks), right.view(-1, len(masks), *shape), total.view(shape))
 
 
 def _as_trained(method: Method) -> Method:

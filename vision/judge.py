@@ -15,7 +15,7 @@ from stforecast.federated.rounds import Federation, RoundReport
 from stforecast.federated.state import State
 from vision.clients import client_data
 from vision.datasets import ImageSet
-from vision.evaluation import MASKS, TRAINED, Counts, evaluate
+from vision.evaluation import MASKS, TASK, TRAINED, Counts, evaluate
 from vision.streams import TaskStream
 
 STAGE_COLUMNS = (
@@ -62,6 +62,7 @@ class Judge:
     Attributes:
         counts: of the last round that was judged.
         views: models that are judged.
+        masks: classes that predictions choose from; with `by_stage` those of the task too.
     """
 
     counts: Counts
@@ -77,10 +78,11 @@ class Judge:
     ) -> None:
         self._federation, self._every, self._by_stage = federation, every, by_stage
         self._tests = [client_data(images, ids).to(federation.device) for ids in stream.test]
-        self._own = stream.own_classes(images)
+        self._own, self._task = stream.own_classes(images), stream.task_classes(images)
         self._n_domains = len(images.domain_names)
         views = federation.method.views
         self.views = (*views, TRAINED) if by_stage and "personal" not in views else views
+        self.masks = (*MASKS, TASK) if by_stage else MASKS
         self._rows: list[dict[str, float]] = []
         self._stages: list[pd.DataFrame] = []
 
@@ -104,19 +106,20 @@ class Judge:
                 self._stage_table(report.round, stage, on, counts)
                 for on, counts in enumerate(by_test)
             ]
-        row |= {column(v, m): self.counts.accuracy(v, m) for v in self.views for m in MASKS}
+        row |= {column(v, m): self.counts.accuracy(v, m) for v in self.views for m in self.masks}
 
     def _evaluate(self, state: State, stage: int, on: int) -> Counts:
         f = self._federation
         test, own = self._tests[on], self._own[stage]
+        task = self._task[on] if self._by_stage else None
         return evaluate(
-            f.method, state, test, own, self._n_domains, f.cohort_size, views=self.views
+            f.method, state, test, own, self._n_domains, f.cohort_size, self.views, task
         )
 
     def _stage_table(self, round: int, stage: int, on: int, counts: Counts) -> pd.DataFrame:
         """Right predictions of each client on one stage's test images, in `STAGE_COLUMNS`."""
         n_clients = len(counts.total)
-        axes = [counts.views, MASKS, range(n_clients)]
+        axes = [counts.views, counts.masks, range(n_clients)]
         index = pd.MultiIndex.from_product(axes, names=["view", "mask", "client"])
         right = counts.right.sum((-2, -1))
         samples = counts.total.sum((-2, -1)).expand(right.shape)
@@ -142,7 +145,7 @@ class Judge:
         self._rows = list(notes["rows"])
         self._stages = [pd.DataFrame(table) for table in notes["stages"]]
         if tensors:
-            self.counts = Counts(self.views, tensors["right"], tensors["total"])
+            self.counts = Counts(self.views, self.masks, tensors["right"], tensors["total"])
 
     def stages(self) -> pd.DataFrame | None:
         """Counts by judged round, stage of the test images, view, mask and client, if noted."""

@@ -33,16 +33,25 @@ from stforecast.federated.run_folder import (
     is_finished,
     read_about,
     read_begun,
+    read_csv,
     write_about,
     write_csv,
     writing,
 )
 from vision.config import resolve
 from vision.evaluation import MASKS, last_best_mean
-from vision.judge import column, last_stage
+from vision.judge import STAGE_COLUMNS, column, last_stage
 from vision.learner import Learner
 
 COMMAND = "stforecast vision run"
+
+ENTRIES: dict[str, type] = {
+    "views": list, "data": str, "classes": list, "domains": list, "clients": int,
+}  # fmt: skip
+"""Entries of `run.json` that figures read besides the settings, and their types."""
+
+ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")
+"""Columns of `rounds.csv` that figures and tables read, besides the accuracies."""
 
 METRIC_COLUMNS = ("view", "mask", "selection", "client", "domain", "class", "accuracy", "samples")
 """Columns of `metrics.csv`. `all` stands for the mean over clients of a client's accuracy."""
@@ -75,17 +84,25 @@ class ImageRun:
         """The method's models; the first is the one that a user gets."""
         return tuple(self.about["views"])
 
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Classes that its predictions choose from."""
+        return tuple(self.about.get("masks", MASKS))
+
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients are text."""
-        return pd.read_csv(self.folder / "metrics.csv", dtype={"client": str, "class": str})
+        text = ("view", "mask", "selection", "client", "domain", "class")
+        return read_csv(self.folder / "metrics.csv", ("accuracy", "samples"), text)
 
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`."""
-        return pd.read_csv(self.folder / "rounds.csv")
+        accuracies = [column(view, mask) for view in self.views for mask in self.masks]
+        return read_csv(self.folder / "rounds.csv", (*ROUND_COLUMNS, *accuracies))
 
     def partition(self) -> pd.DataFrame:
         """`partition.csv`."""
-        return pd.read_csv(self.folder / "partition.csv", dtype={"class": str})
+        numbers = ("client", "samples", *(["stage"] if "stages" in self.about else []))
+        return read_csv(self.folder / "partition.csv", numbers, ("part", "domain", "class"))
 
     def stages(self) -> pd.DataFrame:
         """`stages.csv`, for `vision.streams.measures`.
@@ -95,7 +112,9 @@ class ImageRun:
         """
         if "stages" not in self.about:
             raise InputError(f"{self.folder}: has no stages; run it with a task stream")
-        return pd.read_csv(self.folder / "stages.csv")
+        text = ("view", "mask")
+        numbers = [name for name in STAGE_COLUMNS if name not in (*text, "participant")]
+        return read_csv(self.folder / "stages.csv", numbers, text)
 
     def accuracy(
         self, selection: str = "last", view: str | None = None, mask: str = MASKS[0]
@@ -208,6 +227,7 @@ def _about(learner: Learner, begun: dict[str, Any]) -> dict[str, Any]:
         **begun["facts"],
         **({} if stages is None else {"stages": int(stages["stage"].max()) + 1}),
         "views": learner.counts_.views,
+        "masks": learner.counts_.masks,
         "data": images.name,
         "source": images.source,
         "images": len(images),
@@ -232,7 +252,7 @@ def _metrics(learner: Learner) -> pd.DataFrame:
     }
     rows: list[dict[str, Any]] = []
     for view in counts.views:
-        for mask in MASKS:
+        for mask in counts.masks:
             base = {"view": view, "mask": mask, "client": "all", "domain": "all", "class": "all"}
             judged = last_stage(learner.rounds_)[column(view, mask)].dropna()
             selections = last_best_mean(judged.tolist())
@@ -261,7 +281,7 @@ def open_image_run(folder: str | os.PathLike[str]) -> ImageRun:
     Raises:
         InputError: if the folder is none.
     """
-    return ImageRun(Path(folder), read_about(Path(folder), COMMAND))
+    return ImageRun(Path(folder), read_about(Path(folder), COMMAND, ENTRIES))
 
 
 def find_image_runs(folders: Iterable[str | os.PathLike[str]]) -> list[ImageRun]:

@@ -46,13 +46,15 @@ def run_command(
     from experiments.images.report import summary
     from experiments.progress import rounds_bar
     from experiments.resuming import check_resumed
-    from stforecast.federated.run_folder import read_settings
+    from stforecast.federated.run_folder import read_config
     from vision import results
+    from vision.config import resolve
 
     check_resumed(ctx, allowed=[], needed=["out"])
-    if resume:
-        settings = read_settings(resume, results.COMMAND)
-    with rounds_bar(settings["rounds"], progress=ctx.obj["progress"]) as after_round:
+    config = (
+        read_config(resume, results.COMMAND, resolve) if resume else resolve(method, **settings)
+    )
+    with rounds_bar(config.training.rounds, progress=ctx.obj["progress"]) as after_round:
         if resume:
             finished = results.resume(resume, after_round=after_round)
         else:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from tabulate import tabulate
 
+from experiments.images.kept import kept, stages_in_turn
+from experiments.numbers import spread
 from experiments.options import title
 from experiments.published import Published
+from experiments.traffic import floats, left_out
 from vision.config import NO_DIFFERENCE, image_methods
 from vision.datasets import DATASETS
-from vision.evaluation import MASKS
+from vision.evaluation import MASKS, TASK
 from vision.models import MODELS
 from vision.partition import PARTITIONS
 from vision.results import ImageRun
@@ -33,9 +36,9 @@ def summary(run: ImageRun) -> str:
             **{h: f"{100 * run.accuracy(s, view, mask):.2f} %" for s, h in SELECTIONS.items()},
         }
         for view in run.views
-        for mask in MASKS
+        for mask in run.masks
     ]
-    sent, received = (_floats(run, way) for way in ("up", "down"))
+    sent, received = (floats(run.rounds(), way) for way in ("up", "down"))
     lines = [
         tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True),
         f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}",
@@ -44,12 +47,6 @@ def summary(run: ImageRun) -> str:
         f"run in {run.folder}",
     ]
     return "\n".join(lines)
-
-
-def _floats(run: ImageRun, way: str) -> float:
-    """Floats that one client sends (up) or receives (down) in a full round."""
-    rounds = run.rounds()
-    return float((rounds[f"bytes_{way}"] / rounds["participants"] / 4).max())
 
 
 def results_table(
@@ -84,11 +81,13 @@ def _section(
     rows = [(label, view, rs) for label, rs in variants.items() for view in rs[0].views]
     names = [label if v == rs[0].views[0] else f"{label} ({v})" for label, v, rs in rows]
     printed = published.columns(scenario, names) if published else {}
+    masks = [m for m in (*MASKS[1:], TASK) if all(m in r.masks for r in runs)]
     table = [
         {
             "method": names[i],
             "runs": str(len(rs)),
-            **_measured(rs, view),
+            **_measured(rs, view, masks),
+            **_cost(rs),
             **{heading: numbers[i] for heading, numbers in printed.items()},
         }
         for i, (_, view, rs) in enumerate(rows)
@@ -104,24 +103,32 @@ def _section(
         "chosen by the test itself, as papers do; by domain: all clients' test images together, "
         "last round",
         *([published.footnote] if published and printed else []),
+        *filter(
+            None, (left_out(label, [r.rounds() for r in rs]) for label, rs in variants.items())
+        ),
     ]
+    if all(stages_in_turn(r) for r in runs):
+        named = [(name, view, rs) for name, (_, view, rs) in zip(names, rows, strict=True)]
+        lines.append(kept(named, [MASKS[0], *masks[1:]]))
     return "\n\n".join(lines)
 
 
-def _measured(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
+def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
     accuracies = {
-        heading: _spread([100 * r.accuracy(s, view) for r in runs])
+        heading: spread([100 * r.accuracy(s, view) for r in runs], 2)
         for s, heading in SELECTIONS.items()
     }
-    own = _spread([100 * r.accuracy("last", view, MASKS[1]) for r in runs])
-    traffic = " / ".join(f"{_floats(runs[0], way):,.0f}" for way in ("up", "down"))
-    return {
-        **accuracies,
-        "own classes, last": own,
-        **_by_domain(runs, view),
-        "floats up / down": traffic,
-        "seconds": f"{np.mean([r.about['seconds'] for r in runs]):.0f}",
+    masked = {
+        f"{mask}, last": spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
+        for mask in masks
     }
+    return {**accuracies, **masked, **_by_domain(runs, view)}
+
+
+def _cost(runs: Sequence[ImageRun]) -> dict[str, str]:
+    traffic = " / ".join(f"{floats(runs[0].rounds(), way):,.0f}" for way in ("up", "down"))
+    seconds = f"{np.mean([r.about['seconds'] for r in runs]):.0f}"
+    return {"floats up / down": traffic, "seconds": seconds}
 
 
 def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
@@ -136,7 +143,7 @@ def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
         for t in tables:
             own = t[(t["view"] == view) & (t["mask"] == MASKS[0]) & (t["domain"] == domain)]
             found += [100 * float(a) for a in own["accuracy"]]
-        columns[domain] = _spread(found) if found else "-"
+        columns[domain] = spread(found, 2) if found else "-"
     return columns
 
 
@@ -147,16 +154,6 @@ def _differing(runs: Sequence[ImageRun]) -> list[str]:
         for name, value in run.about["settings"].items():
             values.setdefault(name, set()).add(str(value))
     return [n for n, v in values.items() if len(v) > 1 and n not in NO_DIFFERENCE | {"method"}]
-
-
-def _spread(values: Sequence[float]) -> str:
-    """Mean, and standard deviation where there are several values.
-
-    >>> _spread([91.234]), _spread([90.0, 92.0])
-    ('91.23', '91.00 ± 1.41')
-    """
-    text = f"{np.mean(values):.2f}"
-    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.2f}"
 
 
 def methods_table() -> str:

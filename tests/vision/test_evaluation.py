@@ -1,5 +1,7 @@
 """Accuracy by hand: two clients whose logits are known."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from stforecast.federated.methods.solo import Solo
 from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.state import Clients, State
 from stforecast.federated.training import Training
-from vision.evaluation import MASKS, evaluate, last_best_mean
+from vision.evaluation import MASKS, TASK, evaluate, last_best_mean
 from vision.task import Classification, cross_entropy
 
 ALL, OWN = MASKS
@@ -26,7 +28,7 @@ class AsIs(SplitModel):
 
 
 @pytest.fixture
-def counts():
+def judged():
     """Client 0 holds classes 0 and 1 and three test images; client 1 holds class 2 and has one."""
     logits = torch.tensor(
         [
@@ -43,12 +45,25 @@ def counts():
     population = Population(AsIs)
     method = Solo(population, Classification(3), Training())
     clients = Clients(population.parameters(2), {}, {}, torch.tensor([5, 5]))
-    return evaluate(method, State(clients, {}, 1, 0), test, own, n_domains=2)
+    return partial(evaluate, method, State(clients, {}, 1, 0), test, own, n_domains=2)
+
+
+@pytest.fixture
+def counts(judged):
+    return judged()
 
 
 def test_mean_over_clients(counts):
     assert counts.accuracy("personal", ALL) == pytest.approx((1 / 3 + 0) / 2)
     assert counts.accuracy("personal", OWN) == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_a_task_is_a_further_mask(judged, counts):
+    assert counts.masks == MASKS
+    told = judged(task=torch.tensor([[False, True, False], [False, True, True]]))
+    assert told.masks == (ALL, OWN, TASK)
+    assert told.accuracy("personal", OWN) == counts.accuracy("personal", OWN)
+    assert told.of_clients("personal", TASK).tolist() == pytest.approx([2 / 3, 0])
 
 
 def test_domains_and_classes_pool_all_samples(counts):

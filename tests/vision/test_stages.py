@@ -7,7 +7,7 @@ import torch
 from data_prep.errors import InputError
 from stforecast.federated.rounds import predictions
 from vision.clients import client_data
-from vision.evaluation import MASKS
+from vision.evaluation import MASKS, TASK
 from vision.judge import column
 from vision.learner import Learner
 from vision.plots import PLOTS
@@ -53,7 +53,10 @@ def test_counts_are_those_of_plain_predictions(fitted):
             valid = batch["valid"][0]
             y, scores = batch["y"][0, valid], scores[0, valid]
             inside = torch.where(own[client], scores, -torch.inf)
-            for mask, s in zip(MASKS, (scores, inside), strict=True):
+            trained = fitted.images.labels[fitted.partition.train[stage][client]].unique()
+            told = torch.full_like(scores, -torch.inf)
+            told[:, trained] = scores[:, trained]
+            for mask, s in zip((*MASKS, TASK), (scores, inside, told), strict=True):
                 found = rows.loc[("global", mask, stage, client)]
                 assert found["right"] == int((s.argmax(1) == y).sum())
                 assert found["samples"] == len(y)
@@ -120,6 +123,9 @@ def test_without_a_stream_there_are_no_stages(tmp_path):
     finished = run("fedavg", tmp_path / "run", settings)
     assert not (tmp_path / "run" / "stages.csv").exists()
     assert "stage" not in finished.rounds()
+    assert finished.masks == MASKS
+    with pytest.raises(InputError, match="unknown mask of fedavg 'task classes'"):
+        PLOTS["bars"]([finished], mask=TASK)
     assert finished.views == ("global",)
     with pytest.raises(InputError, match="has no stages"):
         finished.stages()
@@ -150,3 +156,6 @@ def test_own_classes_are_those_so_far():
     assert (of_first["right"] == of_first["samples"]).all()
     later = masked[masked["stage"] == 2]
     assert (later["right"] < later["samples"]).any()
+    told = learner.stages_[learner.stages_["mask"] == TASK]
+    assert (told["right"] == told["samples"]).all()
+    assert learner.rounds_[column("global", TASK)].tolist() == [1, 1, 1]

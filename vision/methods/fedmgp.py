@@ -18,6 +18,9 @@ Facts from the released code, where they decide:
 - The code's heads have a hidden layer of 512; these are linear, as those of the other methods here.
 - The code can leave out clients whose prompts do badly on the surrogate set, but that is switched
   off. It fuses into the first client's pool; here the target is drawn, as in FedTA (Eq. 8 there).
+- The server learns from surrogate images of the classes that clients have in the present task, so
+  they say which these are. With its other images it would know classes that nobody has met.
+- The code trains the first client's head on the server; here it is the heads' mean.
 - The code votes for one prompt per batch, at test too; here every image has its own.
 
 Without a surrogate set pools and heads are averaged by the clients' samples.
@@ -144,7 +147,8 @@ class FedMGP(Method):
         """Global prompts first, then the local ones."""
         self.receive(cohort, payload)
         whole, data = cohort.data, queried(cohort, self.backbone)
-        classes = present_classes(self, cohort) if self.options.within_task else None
+        present = present_classes(self, cohort)
+        classes = present if self.options.within_task else None
         cohort.data = ClientData(data, whole.sizes)
         with cohort.training_only(COARSE, HEAD):
             for batch in cohort.batches():
@@ -156,7 +160,8 @@ class FedMGP(Method):
             for batch in cohort.batches():
                 cohort.step(self.fine_loss(cohort, batch, classes))
         cohort.data = whole
-        return {n: t.detach() for n, t in cohort.params.items() if not n.startswith(FINE)}
+        shared = {n: t.detach() for n, t in cohort.params.items() if not n.startswith(FINE)}
+        return {**shared, "present": present}
 
     def tokens(self, params: Payload, query: Tensor) -> Tensor:
         """Global prompts that queries choose."""
@@ -198,16 +203,18 @@ class FedMGP(Method):
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
         """Average, or with a surrogate set fuse the pools and train the head."""
-        mean = {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
+        shared = {name: t for name, t in uploads.items() if name != "present"}
+        mean = {name: weighted_mean(t, of.sizes) for name, t in shared.items()}
         surrogate = getattr(self.task, "surrogate", None)
         if surrogate is None or len(of.ids) < 2:
             return {**mean, "seed": server["seed"]}
-        device = mean["coarse.pool"].device
+        held = uploads["present"].any(0).cpu()[surrogate["y"][0]]
+        images = {n: surrogate[n][:, held].to(mean["coarse.pool"].device) for n in ("x", "y")}
         rng = generator(int(server["seed"]), of.round, *SERVER)
         pool, keys = fused_pool(
             self.backbone,
             (uploads["coarse.pool"], uploads["coarse.keys"]),
-            surrogate["x"][0].to(device),
+            images["x"][0],
             top_n=self.options.top_n,
             training=self.training,
             epochs=self.options.server_epochs or self.training.epochs,
@@ -215,13 +222,13 @@ class FedMGP(Method):
             read="prompts",
         )
         fused = {"coarse.pool": pool, "coarse.keys": keys}
-        head = self.trained_head({**mean, **fused}, surrogate, rng)
+        head = self.trained_head({**mean, **fused}, images, rng)
         return {**fused, **head, "seed": server["seed"]}
 
-    def trained_head(self, params: Params, surrogate: Batch, rng: torch.Generator) -> Params:
-        """The head, trained on the surrogate set's labels under the fused prompts."""
+    def trained_head(self, params: Params, images: Batch, rng: torch.Generator) -> Params:
+        """The head, trained on the surrogate images' labels under the fused prompts."""
         one = {name: t[None] for name, t in params.items()}
-        x, y = (surrogate[name].to(params["coarse.pool"].device) for name in ("x", "y"))
+        x, y = images["x"], images["y"]
         features = self.coarse(one, x, self.backbone.query(x))
         head = {n: t.clone().requires_grad_() for n, t in one.items() if n.startswith(HEAD)}
         optimizer = Optimizer(head, zero_moments(head, self.training), self.training)

@@ -23,9 +23,12 @@ called sibling code is that of FedMGP, by the same first author):
   both sides are normalised. A sample whose class has no global prototype yet adds nothing.
 - Cross-entropy chooses among the classes of the client's present task, as in the sibling code and
   in L2P's; `within_task=False` lets it choose among all. Both ways are tested (masks).
-- Anchors and their head start at zero: an anchor that no sample has chosen changes nothing, and a
-  class that no task has had scores 0. Anchors' keys, and prompts with theirs, start uniform on
-  [-1, 1], as in the sibling code.
+- Prompts, anchors and the keys of both start uniform on [-1, 1], as prompts and keys do in the
+  sibling code. The anchors' head starts at zero, so a class that no task has had scores 0; anchors
+  may not start there too: each would wait for the other, and no gradient would ever reach them.
+- Only the pulls reach the keys, so under Adam all λ₁ and λ₃ above 0 act alike on them. A pull draws
+  a key that is chosen nearer to all that choose it; where features have much in common, one anchor
+  may come to serve them all.
 - λ₁, Thr: from the sibling code (0.1, 0.15). λ₂, λ₃, τ are nowhere; 1, 0.1 and 0.1 are ours.
 - The target KB_i of Eq. 8 is the pool that is trained, starting from a client drawn at random, the
   others being its teachers; the sum over teachers has the gradient of one distance to their mean
@@ -33,6 +36,8 @@ called sibling code is that of FedMGP, by the same first author):
   set, or with `fusion=False`, pools are averaged by the clients' samples.
 - Keys travel with the pool: the server could not choose prompts without them. The paper counts
   76,800 floats for the pool and none for its keys.
+- Prototypes travel as a row for every class, zeros for those that a client lacks; these are
+  counted. Of 100 classes that is 153,600 floats, where the 8 of a task would take 12,288.
 - A prototype "with all local prototypes" is compared with those of the round. Without the selection
   the global prototype is the plain mean of the clients'.
 - A constant 1 for pairs of one class (below Eq. 9) makes classes of many clients look less apart;
@@ -183,7 +188,7 @@ class FedTA(Method):
         )
         if o.tail_anchor:
             anchors = {
-                "anchor.values": torch.zeros(n, o.anchors, d),
+                "anchor.values": uniform(n, o.anchors, d, rng=rng),
                 "anchor.keys": uniform(n, o.anchors, d, rng=rng),
                 "anchor.weight": torch.zeros(n, self.mixed_width, c),
                 "anchor.bias": torch.zeros(n, c),

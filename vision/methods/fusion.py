@@ -46,11 +46,11 @@ def fused_pool(
     """
     prompts, keys = pools
     target = int(torch.randint(len(prompts), (), generator=rng))
+    if not len(images):
+        return prompts[target].clone(), keys[target].clone()
     query = backbone.query(images)[None].expand(len(keys), -1, -1)
     chosen = chosen_prompts(query, keys, top_n)
     others = [i for i in range(len(prompts)) if i != target]
-    if not len(images):
-        return prompts[target].clone(), keys[target].clone()
     with torch.no_grad():
         under = [prompt_tokens(prompts[i, None], chosen[i, None]) for i in others]
         taught = [backbone.prompted(images[None], t, read=read)[0] for t in under]

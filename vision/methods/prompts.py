@@ -42,7 +42,8 @@ DEFAULTS: dict[str, Any] = {
 }
 """FedTA's settings, as far as its sibling code tells them, for all on a frozen backbone.
 
-That code also decays weights, by 1e-3, in its first stage, and tests among a task's classes only.
+That code also decays weights, by 1e-3, in its first stage, makes a new optimiser every round, clips
+gradients to length 1 and tests among a task's classes only (`vision.evaluation.TASK`).
 Where a head's other classes have no gradient, Adam makes full steps of the decay and they are
 forgotten.
 """

@@ -6,18 +6,22 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
+from vision.plots.anchors import anchors
 from vision.plots.comparisons import bars, sweep
 from vision.plots.curves import communication, rounds
 from vision.plots.partition import partition
 from vision.plots.prototypes import prototypes
+from vision.plots.retention import retention
 from vision.plots.stream import stages, stream
 
 __all__ = [
     "PLOTS",
+    "anchors",
     "bars",
     "communication",
     "partition",
     "prototypes",
+    "retention",
     "rounds",
     "stages",
     "stream",
@@ -26,6 +30,17 @@ __all__ = [
 
 PLOTS: Mapping[str, Callable[..., Figure]] = {
     plot.__name__: plot
-    for plot in (partition, rounds, bars, sweep, communication, prototypes, stream, stages)
+    for plot in (
+        partition,
+        rounds,
+        bars,
+        sweep,
+        communication,
+        prototypes,
+        anchors,
+        stream,
+        stages,
+        retention,
+    )
 }
 """Every figure by name; each takes runs and options of its own."""

@@ -27,11 +27,12 @@ def bars(
         runs: finished runs; the whiskers are ± one standard deviation over seeds.
         selection: `last` round, `best` round or mean of the `last ten`.
         view: which of a method's models; by default its first.
-        mask: `all classes`, or `own classes`: those of the client's training images.
+        mask: `all classes`; `own classes`: those of the client's training images; of task streams,
+            `task classes`: those of the test image's task.
         width: width of the figure in inches.
     """
     check_view(runs, view)
-    check_mask(mask)
+    check_mask(runs, mask)
     groups = by_label(runs)
     fig, (ax,) = panels(width, 0.2 * len(groups) + 0.5)
     found = [score(members, selection, view, mask) for members in groups.values()]
@@ -64,11 +65,12 @@ def sweep(
         setting: name of a setting, such as alpha, lam or shots.
         selection: `last` round, `best` round or mean of the `last ten`.
         view: which of a method's models; by default its first.
-        mask: `all classes`, or `own classes`: those of the client's training images.
+        mask: `all classes`; `own classes`: those of the client's training images; of task streams,
+            `task classes`: those of the test image's task.
         width: width of the figure in inches.
     """
     check_view(runs, view)
-    check_mask(mask)
+    check_mask(runs, mask)
     by_label(runs)
     lines: dict[str, dict[float, list[ImageRun]]] = {}
     for run in runs:

@@ -25,11 +25,12 @@ def rounds(
     Args:
         runs: finished runs; those that differ in their seed only are averaged.
         view: which of a method's models; by default its first.
-        mask: `all classes`, or `own classes`: those of the client's training images.
+        mask: `all classes`; `own classes`: those of the client's training images; of task streams,
+            `task classes`: those of the test image's task.
         width: width of the figure in inches.
     """
     check_view(runs, view)
-    check_mask(mask)
+    check_mask(runs, mask)
     fig, (ax,) = panels(width, 0.75 * width)
     for place, (label, members) in enumerate(by_label(runs).items()):
         table = curve(members, view, mask)

@@ -14,10 +14,8 @@ from sklearn.manifold import TSNE
 
 from data_prep.errors import InputError
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
-from vision.plots.style import COLORS, SMALL, TEXT, TWO_COLUMNS, panels
+from vision.plots.style import SMALL, TEXT, TWO_COLUMNS, class_look, panels
 from vision.results import ImageRun
-
-MARKERS = "osD^vP*X"
 
 
 def prototypes(
@@ -83,7 +81,7 @@ def _panel(
     x, y = here[~own].T
     ax.scatter(x, y, s=8, color="0.85", linewidths=0)
     for (x, y), (u, v), c in zip(here[own], there[own], label[own], strict=True):
-        color, marker = _look(int(c))
+        color, marker = class_look(int(c))
         ax.plot([x, u], [y, v], color=color, linewidth=0.5)
         ax.scatter([u], [v], s=22, facecolors="none", edgecolors=color, linewidths=0.7)
         ax.scatter([x], [y], s=12, color=color, marker=marker, linewidths=0)
@@ -91,15 +89,11 @@ def _panel(
     ax.set_yticks([])
 
 
-def _look(label: int) -> tuple[str, str]:
-    return COLORS[label % len(COLORS)], MARKERS[label // len(COLORS) % len(MARKERS)]
-
-
 def _legend(fig: Figure, names: Sequence[str], labels: Sequence[int]) -> None:
     handles = [
         Line2D([], [], color=c, marker=m, linestyle="", markersize=4, label=names[label])
         for label in labels
-        for c, m in [_look(label)]
+        for c, m in [class_look(label)]
     ]
     ring = Line2D(
         [], [], color="0.4", marker="o", linestyle="", fillstyle="none", label="its mixture"

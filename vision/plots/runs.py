@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from vision.evaluation import MASKS
 from vision.judge import column
 from vision.results import ImageRun
 
@@ -53,7 +52,8 @@ def check_view(runs: Sequence[ImageRun], view: str) -> None:
             raise choose(f"model of {run.label}", view, run.views)
 
 
-def check_mask(mask: str) -> None:
-    """Refuse an unknown mask."""
-    if mask not in MASKS:
-        raise choose("mask", mask, MASKS)
+def check_mask(runs: Sequence[ImageRun], mask: str) -> None:
+    """Refuse a mask that some run was not judged with."""
+    for run in runs:
+        if mask not in run.masks:
+            raise choose(f"mask of {run.label}", mask, run.masks)

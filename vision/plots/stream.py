@@ -117,13 +117,14 @@ def stages(
         runs: finished runs with task streams; those that differ in their seed only are averaged,
             and a band is ± one standard deviation.
         view: which of a method's models; by default its first.
-        mask: `all classes`, or `own classes`: those that a client has had so far.
+        mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
+            those of the test image's task.
         participants: of the clients that took part in the stage (A^sel), or of all.
         passes: mean over so many of the last judged rounds of each stage.
         width: width of the figure in inches.
     """
     check_view(runs, view)
-    check_mask(mask)
+    check_mask(runs, mask)
     fig, (ax,) = panels(width, 0.75 * width)
     for place, (label, members) in enumerate(by_label(runs).items()):
         curves = [

@@ -16,6 +16,9 @@ TEXT, SMALL = 8, 7
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
 """Told apart by all kinds of colour vision (Okabe and Ito, jfly.uni-koeln.de/color)."""
 
+MARKERS = "osD^vP*X"
+"""More classes than colours differ in their markers."""
+
 STYLES = ("-", "--", ":", "-.")
 """More lines than colours differ in their dashes."""
 
@@ -43,6 +46,11 @@ def panels(
         ax.grid(color="0.92", linewidth=0.6)
         ax.set_axisbelow(True)
     return fig, axes[:n]
+
+
+def class_look(place: int) -> tuple[str, str]:
+    """Colour and marker of the points of the class at a place."""
+    return COLORS[place % len(COLORS)], MARKERS[place // len(COLORS) % len(MARKERS)]
 
 
 def line_look(place: int) -> tuple[str, str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import ClassVar
 
 import pandas as pd
 import torch
 from torch import Tensor
 
+from data_prep.errors import InputError
 from stforecast.federated.options import check_options
 from stforecast.federated.stream import Order
 from vision.datasets.image_set import ImageSet
@@ -52,20 +54,25 @@ class TaskStream:
         )
         return replace(self, train=train)
 
+    def task_classes(self, images: ImageSet) -> list[Tensor]:
+        """In each stage, `(clients, classes)`: whether a client has training images of a class.
+
+        Args:
+            images: the set that was split.
+        """
+        has = torch.zeros(len(self), len(self.train[0]), len(images.class_names), dtype=torch.bool)
+        for stage, clients in enumerate(self.train):
+            for client, ids in enumerate(clients):
+                has[stage, client, images.labels[ids]] = True
+        return list(has)
+
     def own_classes(self, images: ImageSet) -> list[Tensor]:
         """After each stage, `(clients, classes)`: whether a client had training images of a class.
 
         Args:
             images: the set that was split.
         """
-        had = torch.zeros(len(self.train[0]), len(images.class_names), dtype=torch.bool)
-        after = []
-        for stage in self.train:
-            had = had.clone()
-            for client, ids in enumerate(stage):
-                had[client, images.labels[ids]] = True
-            after.append(had)
-        return after
+        return list(accumulate(self.task_classes(images), torch.logical_or))
 
     def table(self, images: ImageSet) -> pd.DataFrame:
         """How many images of which class and domain each client has in each stage.
@@ -135,6 +142,11 @@ class Streamer(ABC):
         Raises:
             InputError: with the numbers that make it impossible.
         """
+        if max(self.clients, self.stages) > len(images):
+            raise InputError(
+                f"clients is {self.clients} and stages {self.stages}; {images.name} has "
+                f"{len(images)} images: ask for fewer"
+            )
         train, test = (
             tuple(tuple(ids.sort().values for ids in stage) for stage in part)
             for part in self.deal(images, seed)

@@ -41,7 +41,8 @@ class FedTATasks(Streamer):
         min_share: smallest share of a public class that a client gets, less than 1 / clients.
         tested_on: the `official` test images of the task's classes, which clients may share, or a
             `local` part of the training images, which is then not trained on.
-        local_test: share of the training images of each class in that part.
+        local_test: share of the training images of each class in that part, rounded: of very few
+            images a client has none.
         train_shots: training images of a class that are used at all, over all its clients; None
             uses all.
         test_shots: official test images of a class that are used; None uses all.
@@ -90,6 +91,7 @@ class FedTATasks(Streamer):
         rng = generator(seed, *IMAGES)
         train = _empty(self.stages, self.clients)
         test = _empty(self.stages, self.clients)
+        local = self.tested_on == "local"
         for label, places in _places(tasks).items():
             own, official = (
                 _some((images.labels == label) & (images.is_test == part), shots, rng)
@@ -97,9 +99,9 @@ class FedTATasks(Streamer):
             )
             pieces = self._divided(images, label, own, len(places), rng)
             for (stage, client), ids in zip(places, pieces, strict=True):
-                n_test = round(self.local_test * len(ids)) if self.tested_on == "local" else 0
+                n_test = round(self.local_test * len(ids)) if local else 0
                 train[stage][client].append(ids[n_test:])
-                test[stage][client].append(ids[:n_test] if n_test else official)
+                test[stage][client].append(ids[:n_test] if local else official)
         return _joined(train), _joined(test)
 
     def _tasks(self, images: ImageSet, rng: torch.Generator) -> list[list[list[int]]]:

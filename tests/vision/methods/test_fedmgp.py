@@ -185,6 +185,22 @@ def test_two_rounds_are_those_of_a_plain_loop():
             torch.testing.assert_close(y_hat, expected)
 
 
+def test_the_server_learns_from_images_of_present_classes_alone(monkeypatch):
+    f = federation()
+    f.train.tensors["y"][:] = f.train.tensors["y"] % 2
+    seen = []
+    head = f.method.trained_head
+    monkeypatch.setattr(
+        f.method, "trained_head", lambda p, images, rng: seen.append(images) or head(p, images, rng)
+    )
+    f.run_round()
+    surrogate = f.method.task.surrogate
+    held = surrogate["y"] < 2
+    assert not held.all()
+    assert torch.equal(seen[0]["x"][0], surrogate["x"][held])
+    assert torch.equal(seen[0]["y"][0], surrogate["y"][held])
+
+
 def test_without_a_surrogate_set_all_that_is_sent_is_averaged():
     f = federation(surrogate=False)
     f.run_round()

@@ -21,6 +21,7 @@ from vision.methods.anchors import (
     selected_prototypes,
 )
 from vision.methods.fedta import TARGET, FedTA, FedTAOptions
+from vision.methods.fusion import fused_pool
 from vision.methods.prompts import key_distance
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
@@ -263,6 +264,23 @@ def test_fusion_looks_only_at_images_of_classes_that_somebody_had(monkeypatch):
     assert torch.equal(seen[0], surrogate["x"][0, surrogate["y"][0] < 2])
 
 
+def test_fusion_without_images_takes_the_targets_pool():
+    f = federation(FedTAOptions(**SMALL))
+    pools = torch.rand(2, 3, 2, WIDTH), torch.rand(2, 3, WIDTH)
+    target = int(torch.randint(2, (), generator=generator(1)))
+    prompts, keys = fused_pool(
+        f.method.backbone,
+        pools,
+        f.method.task.surrogate["x"][0, :0],
+        top_n=1,
+        training=f.method.training,
+        epochs=1,
+        rng=generator(1),
+    )
+    assert torch.equal(prompts, pools[0][target])
+    assert torch.equal(keys, pools[1][target])
+
+
 def test_without_selection_global_prototypes_are_means():
     f = federation(FedTAOptions(**SMALL, selection=False, threshold=1.0))
     f.run_round()
@@ -328,6 +346,15 @@ def test_mixes_have_their_width_and_learn(how, width):
     f.run()
     assert f.state.server["prototypes"].shape == (N_CLASSES, width)
     assert f.reports[-1].train_task_loss < f.reports[0].train_task_loss
+
+
+@pytest.mark.parametrize("how", ["interleave", "random", "add"])
+def test_the_anchors_that_samples_choose_are_trained(how):
+    f = federation(FedTAOptions(**SMALL, mix=how))
+    before = f.state.clients.params["anchor.values"].clone()
+    f.run()
+    moved = (f.state.clients.params["anchor.values"] - before).abs().amax(-1)
+    assert (moved.amax(1) > 0.01).all()
 
 
 def test_a_random_mix_is_one_order_for_all_clients():

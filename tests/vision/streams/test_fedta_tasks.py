@@ -87,6 +87,16 @@ def test_local_test_images_are_taken_from_training():
     assert len(test) == pytest.approx(0.25 * 400, abs=12)
 
 
+def test_local_test_images_are_local_however_few_there_are():
+    images = image_set()
+    # About three training images of a public class for each client: a quarter is often none.
+    stream = Tasks(**SMALL, tested_on="local", local_test=0.25, train_shots=9).split(images, seed=3)
+    parts = (stream.train, stream.test)
+    dealt = torch.cat([ids for part in parts for stage in part for ids in stage])
+    assert not images.is_test[dealt].any()
+    assert len(dealt.unique()) == len(dealt) == 10 * 9
+
+
 def test_few_shots_are_used_of_each_class():
     images = image_set()
     stream = Tasks(**SMALL, train_shots=20, test_shots=2).split(images, seed=3)

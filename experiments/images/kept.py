@@ -1,0 +1,59 @@
+"""Table of what is kept of former tasks, for streams whose stages follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from tabulate import tabulate
+
+from experiments.numbers import spread
+from vision.evaluation import TRAINED
+from vision.results import ImageRun
+from vision.streams.measures import forgetting, known
+from vision.streams.retention import spatial_retention, temporal_retention
+
+NOTE = (
+    "task classes: a prediction chooses from the classes of the test image's task; forgetting: "
+    "from the best accuracy on a former stage down to that after the last; KR_t: what clients' own "
+    "models keep of the first stage; KR_s: what the shared model knows of the present stage, to "
+    "100 of clients' own models; all in %"
+)
+
+
+def stages_in_turn(run: ImageRun) -> bool:
+    """Whether it had stages one after another, of which something may be forgotten."""
+    return run.about.get("stages", 1) > 1 and run.about["settings"]["stage_order"] == "sequential"
+
+
+def kept(rows: Sequence[tuple[str, str, Sequence[ImageRun]]], masks: Sequence[str]) -> str:
+    """Markdown: what models know after each stage, and how much they keep.
+
+    Args:
+        rows: name, view, and runs that differ in their seed only.
+        masks: classes that predictions choose from.
+    """
+    table = [
+        {"method": name, "choosing from": mask, **_row([r.stages() for r in runs], view, mask)}
+        for name, view, runs in rows
+        for mask in masks
+    ]
+    return tabulate(table, headers="keys", tablefmt="github", disable_numparse=True) + f"\n\n{NOTE}"
+
+
+def _row(stages: Sequence[pd.DataFrame], view: str, mask: str) -> dict[str, str]:
+    local = "personal" if (stages[0]["view"] == "personal").any() else TRAINED
+    after = np.mean([known(s, view, mask) for s in stages], axis=0)
+    lost = [100 * float(forgetting(s, view, mask).mean()) for s in stages]
+    if view == local:
+        name, ratios = "KR_t", [temporal_retention(s, local, mask) for s in stages]
+    else:
+        name, ratios = "KR_s", [spatial_retention(s, view, local, mask) for s in stages]
+    last = [100 * r.iloc[-1] for r in ratios if len(r)]
+    found = {name: spread(last, 2)} if last else {}
+    return {
+        "after each stage": " / ".join(f"{100 * a:.1f}" for a in after),
+        "forgetting": spread(lost, 2),
+        **{n: found.get(n, "-") for n in ("KR_t", "KR_s")},
+    }

@@ -1,0 +1,143 @@
+"""Features of the same images before and behind FedTA's tail anchors, in two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from sklearn.manifold import TSNE
+from sklearn.metrics import silhouette_score
+from torch import Tensor
+from torch.nn import functional as F
+
+from data_prep.errors import InputError
+from stforecast.federated.data import take
+from stforecast.federated.method import Participants
+from vision.learner import Learner, load_images, prepared
+from vision.methods.fedta import FedTA
+from vision.plots.style import SMALL, TEXT, TWO_COLUMNS, class_look, panels
+from vision.results import ImageRun
+from vision.streams import TaskStream
+
+NEIGHBOURS = 3
+"""t-SNE needs more samples than three times the perplexity."""
+
+
+def anchors(
+    runs: Sequence[ImageRun],
+    *,
+    client: int = 0,
+    stage: int = 0,
+    perplexity: float = 15,
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """t-SNE of the same test images before and behind the tail anchors, after all tasks (Figure 5).
+
+    A panel for each run shows where its anchors put the images of a task; before it, unless it is
+    the same as that of the run before, one of the features that choose the anchors. Colours are
+    classes. Features lie on the unit sphere, as FedTA compares them by cosine. The titles tell how
+    many anchors these images choose, and the mean silhouette of their classes before t-SNE: 1 if
+    they lie far apart, 0 if they meet.
+
+    Args:
+        runs: finished runs of fedta, e.g. with different numbers of anchors.
+        client: whose anchors.
+        stage: task of whose classes the images are; the first has been learned longest ago.
+        perplexity: of t-SNE, about how many neighbours an image has.
+        width: width of the figure in inches.
+    """
+    runs = [r for r in runs if r.method == FedTA.name and r.about["settings"]["tail_anchor"]]
+    if not runs:
+        raise InputError("none of these is a run of fedta with tail anchors; draw one that is")
+    views = [_features(run, client, stage) for run in runs]
+    labels = views[0].labels
+    if any(not torch.equal(v.ids, views[0].ids) for v in views):
+        raise InputError("these runs have other images in that task; draw those of one division")
+    drawn: list[tuple[str, np.ndarray]] = []
+    for i, (run, view) in enumerate(zip(runs, views, strict=True)):
+        if not i or not np.array_equal(view.before, views[i - 1].before):
+            drawn.append(("before the anchors", view.before))
+        n = run.about["settings"]["anchors"]
+        drawn.append((f"{n} anchors, {view.chosen} chosen", view.behind))
+    columns = min(len(drawn), 3)
+    fig, axes = panels(width, width / columns + 0.7, len(drawn), n_columns=columns)
+    for ax, (title, features) in zip(axes, drawn, strict=True):
+        _panel(ax, features, labels, perplexity)
+        score = silhouette_score(features, labels, metric="cosine")
+        ax.set_title(f"{title}\nsilhouette {score:.2f}", fontsize=TEXT)
+    _legend(fig, runs[0].about["classes"], labels)
+    return fig
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Ids and classes of n images, F_out `(n, d)`, F_TA `(n, width)`, and anchors that serve."""
+
+    ids: Tensor
+    labels: np.ndarray
+    before: np.ndarray
+    behind: np.ndarray
+    chosen: int
+
+
+def _features(run: ImageRun, client: int, stage: int) -> _Features:
+    """Features of a client's test images of a stage, under the pool that all share.
+
+    Raises:
+        InputError: if there is no such client or stage, or too few images to draw.
+    """
+    learner = Learner.load(run.folder)
+    config, (method, state) = learner.config, learner.fitted()
+    assert isinstance(method, FedTA)
+    images, _ = prepared(load_images(config), config)
+    tests = TaskStream.of(config.partition.split(images, config.run.seed)).test
+    if not (0 <= client < len(tests[0]) and 0 <= stage < len(tests)):
+        raise InputError(
+            f"{run.folder}: client is {client} and stage {stage}; there are clients 0 to "
+            f"{len(tests[0]) - 1} and stages 0 to {len(tests) - 1}"
+        )
+    ids, labels = tests[stage][client], images.labels[tests[stage][client]]
+    if len(labels.unique()) < 2 or len(ids) <= len(labels.unique()):
+        raise InputError(f"{run.folder}: {len(ids)} test images are too few to draw; use more")
+    one = torch.tensor([client])
+    clients = state.clients
+    payload = method.broadcast(state.server, Participants(one, clients.sizes[one], state.round))
+    params = {**take({**clients.params, **clients.memory}, one), **payload}
+    x = images.images[ids][None].to(params["enhance.pool"].device)
+    with torch.no_grad():
+        before = method.enhanced(params, x, method.backbone.query(x))
+        behind, chosen = method.anchored(params, before)
+    n_chosen = chosen.unique().numel()
+    return _Features(ids, labels.numpy(), _unit(before), _unit(behind), n_chosen)
+
+
+def _unit(features: Tensor) -> np.ndarray:
+    return F.normalize(features[0], dim=-1).cpu().double().numpy()
+
+
+def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray, perplexity: float) -> None:
+    most = (len(features) - 1) / NEIGHBOURS
+    flat = TSNE(perplexity=min(perplexity, most), init="pca", random_state=0).fit_transform(
+        features
+    )
+    for place, label in enumerate(np.unique(labels)):
+        color, marker = class_look(place)
+        x, y = flat[labels == label].T
+        ax.scatter(x, y, s=12, color=color, marker=marker, linewidths=0, alpha=0.9)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set(visible=True, color="0.8")
+
+
+def _legend(fig: Figure, names: Sequence[str], labels: np.ndarray) -> None:
+    handles = [
+        Line2D([], [], color=c, marker=m, linestyle="", markersize=4, label=names[label])
+        for place, label in enumerate(np.unique(labels))
+        for c, m in [class_look(place)]
+    ]
+    fig.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)

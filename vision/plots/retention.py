@@ -1,0 +1,59 @@
+"""What is kept over time and among clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vision.evaluation import TRAINED
+from vision.plots.runs import by_label, check_mask
+from vision.plots.style import SMALL, TEXT, TWO_COLUMNS, line_look, panels
+from vision.results import ImageRun
+from vision.streams.retention import spatial_retention, temporal_retention
+
+TITLES = ("over time, KR_t", "among clients, KR_s")
+
+
+def retention(
+    runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = TWO_COLUMNS
+) -> Figure:
+    """Knowledge retention after each stage (FedTA, Figure 4; Eq. 11 and 12), mean over seeds.
+
+    Left: what clients' own models keep of the first stage. Right: what the shared model knows of
+    the present stage, as a share of what clients' own models know; methods without one have none.
+
+    Args:
+        runs: finished runs with task streams whose stages follow one another.
+        mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
+            those of the test image's task.
+        width: width of the figure in inches.
+    """
+    check_mask(runs, mask)
+    fig, axes = panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
+    for place, (label, members) in enumerate(by_label(runs).items()):
+        color, style = line_look(place)
+        look: dict[str, Any] = {"color": color, "linestyle": style, "linewidth": 1.2, "marker": "."}
+        for i, (ax, ratios) in enumerate(zip(axes, _ratios(members, mask), strict=True)):
+            if ratios:
+                mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
+                ax.plot(mean.index, mean, label=None if i else label, **look)
+    for ax, title in zip(axes, TITLES, strict=True):
+        ax.set_title(title, fontsize=TEXT)
+        ax.set_xlabel("stage", fontsize=TEXT)
+        ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].set_ylabel(f"knowledge retained in %, {mask}", fontsize=TEXT)
+    fig.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=SMALL)
+    return fig
+
+
+def _ratios(runs: Sequence[ImageRun], mask: str) -> tuple[list[pd.Series], list[pd.Series]]:
+    """KR_t and KR_s of each run; no KR_s where the first model is the client's own."""
+    local = "personal" if "personal" in runs[0].views else TRAINED
+    shared, stages = runs[0].views[0], [run.stages() for run in runs]
+    among = [] if shared == local else [spatial_retention(s, shared, local, mask) for s in stages]
+    return [temporal_retention(s, local, mask) for s in stages], among
