@@ -14,6 +14,9 @@ from stforecast.fitted import build_method
 BATCH, STEPS, HIDDEN = 24, 3, 128
 """Samples a batch (the period), steps that each GRU reads, its hidden size: the paper's."""
 
+EPOCH = 37
+"""Batches of a client's epoch: days of Milan's training part."""
+
 
 def make_data(n_clients: int, n_batches: int, n_inputs: int) -> ClientData:
     """Windows of the reference round's shapes, the same for all paths.

@@ -7,12 +7,13 @@ Parameters are created with a client axis of length 1; `Population` gives them t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.kernels import gru
+from stforecast.federated.kernels.gru import Weights, grus_usable, stacked_grus
 
 
 class Stacked(nn.Module):
@@ -38,6 +39,8 @@ class ClientLinear(Stacked):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply each client's own map."""
+        if self.weight.shape[-1] == 1:  # Libraries' products are slow for one column.
+            return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias.unsqueeze(1)
         return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
 
 
@@ -64,10 +67,15 @@ class ClientGRU(Stacked):
         self.bias_ih = _uniform(bound, 3 * hidden_size)
         self.bias_hh = _uniform(bound, 3 * hidden_size)
 
+    @property
+    def weights(self) -> Weights:
+        """All of its parameters."""
+        return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+
     def forward(self, x: Tensor) -> Tensor:
         """Run over the steps and return the last hidden state."""
-        if gru.usable(x, self.weight_hh.shape[1]):
-            return gru.stacked_gru(x, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        if grus_usable([x], [self.weights]):
+            return stacked_grus([x], [self.weights])
         clients, batch, steps, _ = x.shape
         by_step = x.transpose(1, 2).reshape(clients, steps * batch, -1)
         inputs = torch.baddbmm(self.bias_ih.unsqueeze(1), by_step, self.weight_ih)
@@ -77,6 +85,14 @@ class ClientGRU(Stacked):
         for step in rest:
             hidden = _gru_step(step, torch.baddbmm(bias, hidden, self.weight_hh), hidden)
         return hidden
+
+
+def side_by_side(networks: Sequence[nn.Module], xs: Sequence[Tensor]) -> Tensor:
+    """What several networks make of an input each, `(clients, batch, …)`, along the last axis."""
+    weights = [n.weights for n in networks if isinstance(n, ClientGRU)]
+    if len(weights) == len(networks) and grus_usable(xs, weights):
+        return stacked_grus(xs, weights)
+    return torch.cat([n(x) for n, x in zip(networks, xs, strict=True)], dim=-1)
 
 
 def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ inside `PerClient`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,7 @@ class Population:
             f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
         )
         self._refuse_unstacked()
+        self._slots = {part: _slots(self.model, f"{part}.") for part in ("encoder", "head")}
         self._parameters = self._stackable(dict(self.model.named_parameters()))
         self._buffers = self._stackable(dict(self.model.named_buffers()))
         self.names = (*self._parameters, *self._buffers)
@@ -144,11 +145,26 @@ class Population:
 
     def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Features `(clients, batch, d)` of inputs `(clients, batch, …)`."""
-        return functional_call(self.model.encoder, _part(params, "encoder."), (x,), strict=True)
+        return self._run(self.model.encoder, "encoder", params, x)
 
     def decode(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """Predictions of features `(clients, batch, d)`."""
-        return functional_call(self.model.head, _part(params, "head."), (features,), strict=True)
+        return self._run(self.model.head, "head", params, features)
+
+    def _run(self, module: nn.Module, part: str, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Apply a part of the model with given tensors for its own.
+
+        As `functional_call`, whose care for other cases takes longer than a small model.
+        """
+        slots = self._slots[part]
+        own = [table[key] for table, key, _ in slots]
+        try:
+            for table, key, name in slots:
+                table[key] = params[name]
+            return module(x)
+        finally:
+            for (table, key, _), t in zip(slots, own, strict=True):
+                table[key] = t
 
     def train(self, training: bool = True) -> None:
         """Switch dropout and batch normalisation between training and evaluation."""
@@ -162,5 +178,17 @@ def _repeat(
     return {name: copy(t.to(device).expand(n_clients, *t.shape[1:])) for name, t in tensors.items()}
 
 
-def _part(params: Mapping[str, Tensor], prefix: str) -> Params:
-    return {name[len(prefix) :]: t for name, t in params.items() if name.startswith(prefix)}
+def _slots(model: nn.Module, prefix: str) -> list[tuple[dict[str, Any], str, str]]:
+    """Where a part of a model keeps its tensors: table, key there, and name.
+
+    Tied tensors have one name, the first.
+    """
+    names: dict[int, str] = {}
+    slots = []
+    for path, module in model.named_modules():
+        for table in (module._parameters, module._buffers):
+            for key, t in table.items():
+                name = names.setdefault(id(t), f"{path}.{key}")
+                if t is not None and f"{path}.".startswith(prefix):
+                    slots.append((table, key, name))
+    return slots

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stforecast.federated.kernels.compiler import usable
+from stforecast.federated.kernels.features import add_by_key
+
 
 class PrototypeMeans:
     """Running mean of the features seen under each key, without another pass over the data.
@@ -36,6 +39,9 @@ class PrototypeMeans:
         if self._sums is None or self._counts is None:
             self._sums = features.new_zeros(n, self.n_keys, d)
             self._counts = features.new_zeros(n, self.n_keys)
+        if usable(d, features, self._sums):
+            add_by_key(features, keys, self._sums, self._counts)
+            return
         member = F.one_hot(keys, self.n_keys).to(features.dtype)
         self._sums.baddbmm_(member.mT, features.detach())
         self._counts += member.sum(1)
@@ -62,8 +68,8 @@ class PrototypeMeans:
         return self._sums / self._counts.clamp(min=1)[..., None]
 
 
-BLOCK = 2**20
-"""Values of a temporary in `jensen_shannon`: 8 MB in double precision."""
+BLOCK = 2**17
+"""Values of a temporary in `jensen_shannon`: 1 MB in double precision, which stays in cache."""
 
 ACCURACY = 1e-10
 """Error of the series in `jensen_shannon`; what is smaller counts as 0."""
@@ -123,25 +129,25 @@ def _separated(u: Tensor, v: Tensor, low: float, high: float, terms: int) -> Ten
     orders = torch.arange(terms, dtype=u.dtype, device=u.device)
     angles = (orders + 0.5) * math.pi / terms
     middle, half = (low + high) / 2, max((high - low) / 2, torch.finfo(u.dtype).tiny)
-    nodes = (middle + half * angles.cos()).exp()
+    half_nodes = (middle + half * angles.cos()).exp() / 2
     to_series = (orders[:, None] * angles).cos() * 2 / terms
     to_series[0] /= 2
     total = u.new_zeros(len(u), len(v))
     width = max(1, BLOCK // (terms * max(len(u), len(v))))
     for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
-        m = (some_v.exp()[..., None] + nodes) / 2
-        series = m.mul_(m.log()) @ to_series.mT
+        m = half_nodes[:, None] + some_v.exp()[:, None] / 2
+        series = to_series.expand(len(v), -1, -1) @ m.mul_(m.log())
         polynomials = _chebyshev((some_u - middle) / half, terms)
         total.addmm_(polynomials.flatten(1), series.flatten(1).mT)
     return total
 
 
 def _chebyshev(t: Tensor, terms: int) -> Tensor:
-    """`T₀(t), T₁(t), …` of `(n, d)` values, `(n, d, terms)`."""
+    """`T₀(t), T₁(t), …` of `(n, d)` values, `(n, terms, d)`."""
     polynomials = [torch.ones_like(t), t]
     while len(polynomials) < terms:
         polynomials.append(2 * t * polynomials[-1] - polynomials[-2])
-    return torch.stack(polynomials[:terms], dim=-1)
+    return torch.stack(polynomials[:terms], dim=1)
 
 
 def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:

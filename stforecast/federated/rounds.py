@@ -140,6 +140,7 @@ class Federation:
         self.cohort_size = cohort_size or sizing.cohort_size(
             method.population, len(self.train), method.training.batch_size, self.device, n_workers
         )
+        sizing.keep_freed_memory()
         self._store = self._make_store(memory)
         self.state = self._initial_state()
 

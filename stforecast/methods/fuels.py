@@ -23,6 +23,8 @@ from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.federated.data import Batch
+from stforecast.federated.kernels.compiler import usable
+from stforecast.federated.kernels.features import attract_repel, filtered_contrast
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import check_options
 from stforecast.federated.payload import Payload
@@ -175,9 +177,12 @@ class Fuels(Method):
 
     def inter_loss(self, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
         """Eq. 11 to 13, `(clients,)`; row b of a batch meets row b of the prototypes."""
-        keys = self._keys(batch)
-        positive, negative = by_key(payload["positive"], keys), by_key(payload["negative"], keys)
-        return attract_repel_loss(features, positive, negative, self.options.tau).mean(1)
+        keys, tau = self._keys(batch), self.options.tau
+        positive, negative = payload["positive"], payload["negative"]
+        if usable(features.shape[-1], features, positive, negative):
+            return attract_repel(features, positive, negative, keys, tau)
+        positive, negative = by_key(positive, keys), by_key(negative, keys)
+        return attract_repel_loss(features, positive, negative, tau).mean(1)
 
     def upload(self, cohort: Cohort) -> Payload:
         """The prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`."""
@@ -266,6 +271,8 @@ def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float)
     Returns:
         `(clients,)`.
     """
+    if usable(features.shape[-1], features, augmented, filters):
+        return filtered_contrast(features, augmented, filters, tau)
     r, shifted = F.normalize(features, dim=-1), F.normalize(augmented, dim=-1)
     similarity = torch.bmm(r, shifted.mT) / tau
     kept = filters > 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from data_prep.errors import InputError
-from stforecast.federated.layers import ClientLinear
+from stforecast.federated.layers import ClientLinear, side_by_side
 from stforecast.windows import WindowSpec
 
 
@@ -41,7 +40,7 @@ class DualEncoder(nn.Module):
         """`(clients, batch, inputs)` to `(clients, batch, parts * hidden)`."""
         parts = x.unsqueeze(-1).split(self.sizes, dim=2)
         networks = [n for n in (self.closeness, self.periodic) if n is not None]
-        return torch.cat([n(part) for n, part in zip(networks, parts, strict=True)], dim=-1)
+        return side_by_side(networks, parts)
 
 
 class FusionHead(nn.Module):

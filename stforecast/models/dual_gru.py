@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stforecast.federated.layers import ClientGRU
-from stforecast.federated.options import check_options
+from stforecast.federated.options import WIDEST, check_options
 from stforecast.federated.population import SplitModel
 from stforecast.models.dual import DualEncoder, FusionHead
 from stforecast.windows import WindowSpec
@@ -32,7 +32,7 @@ class DualGRUOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("hidden_size",))
+        check_options(self, positive=("hidden_size",), at_most={"hidden_size": WIDEST})
 
 
 class DualGRU(SplitModel):

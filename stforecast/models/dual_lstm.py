@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from data_prep.errors import InputError
 from stforecast.federated.layers import ClientLSTM
-from stforecast.federated.options import check_options
+from stforecast.federated.options import DEEPEST, WIDEST, check_options
 from stforecast.federated.population import SplitModel
 from stforecast.models.dual import DualEncoder, FusionHead
 from stforecast.windows import WindowSpec
@@ -33,7 +33,8 @@ class DualLSTMOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
-        check_options(self, positive=("hidden_size", "num_layers"))
+        most = {"hidden_size": WIDEST, "num_layers": DEEPEST}
+        check_options(self, positive=most, at_most=most)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
 

@@ -3,8 +3,18 @@ import torch
 
 from experiments.benchmarks.client_loop import ClientLoop
 from experiments.benchmarks.flower_round import restore, snapshot
-from experiments.benchmarks.problem import make_federation
-from experiments.benchmarks.rounds import Row, Variant, draw, gigaflop, make_runner, table
+from experiments.benchmarks.measure import (
+    Round,
+    Row,
+    Variant,
+    _epoch_seconds,
+    batches_for,
+    better_threads,
+    gigaflop,
+    make_runner,
+)
+from experiments.benchmarks.problem import EPOCH, make_federation
+from experiments.benchmarks.rounds import draw, table
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +27,7 @@ def one_thread():
 
 def losses(variant, n=3):
     run_round = make_runner(variant, n_clients=4, n_batches=2)
-    return [run_round() for _ in range(n)]
+    return [run_round().loss for _ in range(n)]
 
 
 @pytest.mark.parametrize("loop", ["peers", "tuned"])
@@ -46,12 +56,37 @@ def test_the_arithmetic_of_the_reference_round():
     assert gigaflop(100, 37) == pytest.approx(209.5, abs=0.1)
 
 
-def test_table_and_figure_show_every_path():
-    rows = [
-        Row(n, name, 2.0, 3.5, 1.5, 1.2, 0.25, 1e-7, [1.0])
-        for n in (10, 100)
-        for name in ("loop", "stacked")
+def test_of_many_clients_fewer_batches_are_measured():
+    assert [batches_for(n) for n in (10, 100, 1000, 10**6)] == [EPOCH, 30, 3, 3]
+
+
+def test_the_server_is_timed_apart():
+    r = make_runner(Variant("ours"), n_clients=4, n_batches=2)()
+    assert 0 < r.server_seconds < r.seconds
+
+
+def test_measured_batches_are_scaled_to_an_epoch_and_the_server_is_not():
+    rounds = [Round(1.0, seconds, 0.0, 1.0) for seconds in (3.0, 5.0, 4.0)]
+    assert _epoch_seconds(rounds, EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
+
+
+def row(clients=10, variant="", seconds=2.0):
+    return Row(clients, variant, seconds, 0.3, 3.5, 1.5, 1.2, 0.25, 1e-7, EPOCH, 0.1, [1.0])
+
+
+def test_the_better_number_of_threads_stays():
+    compared = [
+        Variant("peers", "peers"),
+        Variant("ours"),
+        Variant("peers, 2", "peers", threads=2),
+        Variant("ours, 2", threads=2),
     ]
+    rows = [row(seconds=s) for s in (3.0, 2.0, 4.0, 1.0)]
+    assert [v.name for v in better_threads(compared, rows)] == ["peers", "ours, 2"]
+
+
+def test_table_and_figure_show_every_path():
+    rows = [row(n, name) for n in (10, 100) for name in ("loop", "stacked")]
     assert table(rows).count("25%") == 4
     fig = draw(rows)
     assert [len(ax.patches) for ax in fig.axes] == [2, 2]

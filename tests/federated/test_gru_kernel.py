@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from stforecast.federated.kernels import gru
+from stforecast.federated.kernels.compiler import library, usable
+from stforecast.federated.kernels.gru import stacked_grus
+from stforecast.federated.layers import ClientGRU, side_by_side
 
-pytestmark = pytest.mark.skipif(gru.library() is None, reason="no C compiler here")
+pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here")
 
 CLIENTS, BATCH, STEPS, INPUT, HIDDEN = 3, 4, 5, 2, 16
 
@@ -21,6 +23,10 @@ def tensors(dtype, input_size=INPUT, hidden=HIDDEN, steps=STEPS, batch=BATCH):
     ]
     scale = hidden**-0.5
     return [(scale * torch.randn(s, generator=g, dtype=dtype)).requires_grad_() for s in shapes]
+
+
+def stacked_gru(x, *weights):
+    return stacked_grus([x], [weights])
 
 
 def torchs(x, w_ih, w_hh, b_ih, b_hh):
@@ -43,7 +49,7 @@ def torchs(x, w_ih, w_hh, b_ih, b_hh):
 def test_values_and_gradients_are_torchs(dtype, tolerance, shape):
     ours, theirs = tensors(dtype, **shape), tensors(dtype, **shape)
     weight = torch.randn(CLIENTS, ours[0].shape[1], theirs[2].shape[1], dtype=dtype)
-    outputs = gru.stacked_gru(*ours), torchs(*theirs)
+    outputs = stacked_gru(*ours), torchs(*theirs)
     torch.testing.assert_close(*outputs, rtol=10 * tolerance, atol=tolerance)
     for output in outputs:
         (output * weight).sum().backward()
@@ -56,20 +62,55 @@ def test_values_and_gradients_are_torchs(dtype, tolerance, shape):
 
 def test_gradients_are_those_of_finite_differences():
     small = tensors(torch.float64, steps=3, batch=1)
-    assert torch.autograd.gradcheck(gru.stacked_gru, small)
+    assert torch.autograd.gradcheck(stacked_gru, small)
 
 
 def test_its_inputs_are_left_alone():
     values = [t.detach()[:, :1] if t.ndim == 4 else t.detach() for t in tensors(torch.float32)]
     before = [t.clone() for t in values]
-    gru.stacked_gru(*values)
+    stacked_gru(*values)
     assert all(torch.equal(t, b) for t, b in zip(values, before, strict=True))
+
+
+def test_several_lie_side_by_side():
+    """Of other widths, steps and inputs; each gradient is a part of a wider tensor."""
+    shapes = {"hidden": 32, "steps": 2, "input_size": 1}, {"hidden": 16, "steps": 3}
+    ours = [tensors(torch.float64, **shape) for shape in shapes]
+    theirs = [tensors(torch.float64, **shape) for shape in shapes]
+    together = stacked_grus([x for x, *_ in ours], [tuple(ws) for _, *ws in ours])
+    apart = torch.cat([torchs(*each) for each in theirs], dim=-1)
+    torch.testing.assert_close(together, apart)
+    weight = torch.randn(CLIENTS, BATCH, 48, dtype=torch.float64)
+    for output in (together, apart):
+        (output * weight).sum().backward()
+    for mine, other in zip(ours, theirs, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_networks_side_by_side_are_as_alone():
+    torch.manual_seed(0)
+    networks = ClientGRU(1, 16), ClientGRU(2, 32)
+    xs = torch.randn(1, 4, 3, 1), torch.randn(1, 4, 2, 2)
+    expected = torch.cat([n(x) for n, x in zip(networks, xs, strict=True)], dim=-1)
+    assert torch.equal(side_by_side(networks, xs), expected)
+    mixed = networks[0], torch.nn.Flatten(2)
+    assert side_by_side(mixed, xs).shape == (1, 4, 16 + 4)
+
+
+def test_where_no_gradient_is_asked_for_none_is_made():
+    x, *weights = tensors(torch.float64)
+    x, weights[0] = x.detach(), weights[0].detach()
+    stacked_gru(x, *weights).sum().backward()
+    assert x.grad is None
+    assert weights[0].grad is None
+    assert weights[1].grad.any()
 
 
 def test_nan_is_not_hidden():
     values = tensors(torch.float32)
     values[0].data[1, 2] = torch.nan
-    output = gru.stacked_gru(*values)
+    output = stacked_gru(*values)
     assert output[1, 2].isnan().all()
     assert output[0].isfinite().all()
 
@@ -81,11 +122,17 @@ def test_denormals_are_kept():
 
 def test_it_can_be_turned_off(monkeypatch):
     monkeypatch.setenv("STFORECAST_KERNELS", "off")
-    gru.library.cache_clear()
-    assert not gru.usable(torch.zeros(1), HIDDEN)
-    gru.library.cache_clear()
+    library.cache_clear()
+    assert not usable(HIDDEN, torch.zeros(1))
+    library.cache_clear()
 
 
 def test_other_widths_are_left_to_torch():
-    assert gru.usable(torch.zeros(1), 48)
-    assert not gru.usable(torch.zeros(1), 40)
+    assert usable(48, torch.zeros(1))
+    assert not usable(40, torch.zeros(1))
+
+
+def test_other_types_are_left_to_torch():
+    assert not usable(HIDDEN, torch.zeros(1, dtype=torch.bfloat16))
+    assert not usable(HIDDEN, torch.zeros(1), torch.zeros(1, dtype=torch.float64))
+    assert not usable(HIDDEN, torch.zeros(1, device="meta"))

@@ -33,14 +33,15 @@ def check_gradients(layer, alone, names, client):
         torch.testing.assert_close(gradient, getattr(alone, theirs).grad)
 
 
-def test_linear_is_nn_linear_for_each_client():
+@pytest.mark.parametrize("width", [1, WIDTH])
+def test_linear_is_nn_linear_for_each_client(width):
     names = {"weight": "weight", "bias": "bias"}
-    layer = stacked(ClientLinear(INPUTS, WIDTH))
+    layer = stacked(ClientLinear(INPUTS, width))
     x = torch.randn(CLIENTS, BATCH, INPUTS, dtype=torch.float64, requires_grad=True)
     y = layer(x)
     y.square().sum().backward()
     for i in range(CLIENTS):
-        alone = reference(nn.Linear(INPUTS, WIDTH), layer, names, i)
+        alone = reference(nn.Linear(INPUTS, width), layer, names, i)
         own = x.detach()[i].requires_grad_()
         expected = alone(own)
         expected.square().sum().backward()

@@ -1,4 +1,4 @@
-"""Compiles a C source of this folder once a machine and loads it."""
+"""Compiles the C sources of this folder once a machine, loads them and calls their functions."""
 
 from __future__ import annotations
 
@@ -10,58 +10,99 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 log = logging.getLogger(__name__)
 
-COMPILE = ("-c", "-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC")
-"""NaN is not assumed away: a diverged client must be seen."""
+SOURCES = ("vectors.c", "gru.c", "features.c")
+"""Compiled as one, in this order."""
 
-LINK = ("-shared", "-lm")
-"""Apart from compiling: gcc's link with -ffast-math makes the whole process flush denormals."""
+VARIANTS = {
+    torch.float32: {"REAL": "float", "INTEGER": "int", "NAME": "float"},
+    torch.float64: {"REAL": "double", "INTEGER": "long long", "NAME": "double"},
+}
+
+C_TYPES = {int: ctypes.c_ssize_t, float: ctypes.c_double}
+"""Of numbers; tensors are pointers, and so is None."""
+
+ERRORS = {1: MemoryError, 2: IndexError}
+"""What a function returns, other than 0."""
+
+COMPILE = ("-c", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+
+LANES = 16
+"""Widths must be a multiple of this: of the widest vector of any processor."""
 
 
-def load(source: str, variants: Mapping[str, Mapping[str, str]]) -> ctypes.CDLL | None:
-    """The shared library of a source, compiled once for each variant and kept in the user's cache.
+def usable(size: int, *tensors: Tensor) -> bool:
+    """Whether the kernels can run on tensors whose last axis has this size.
 
     Args:
-        source: name of the file in this folder.
-        variants: macros to define, by name of the variant.
-
-    Returns:
-        The library, or None where there is no compiler or it fails (said in the log).
+        size: of the vectors that they work on.
+        tensors: all that they would read.
     """
+    dtype = tensors[0].dtype
+    fit = size % LANES == 0 and dtype in VARIANTS
+    fit = fit and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
+    return fit and library() is not None
+
+
+def call(name: str, dtype: torch.dtype, *arguments: int | float | Tensor | None) -> None:
+    """Call a C function: of tensors it gets the address of the first value.
+
+    Args:
+        name: without the type at its end.
+        dtype: of the variant.
+        arguments: tensors must be laid out as the function expects.
+
+    Raises:
+        MemoryError: if the function finds no memory.
+        IndexError: if a key is none of those that there are.
+    """
+    function = getattr(library(), f"{name}_{VARIANTS[dtype]['NAME']}")
+    if function.argtypes is None:
+        function.argtypes = [C_TYPES.get(type(a), ctypes.c_void_p) for a in arguments]
+    given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+    if code := function(*given):
+        raise ERRORS[code](name)
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, kept in the user's cache; None without a compiler, or if it fails."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None or os.environ.get("STFORECAST_KERNELS") == "off":
         return None
-    text = (Path(__file__).parent / source).read_text()
-    about = [text, compiler, str(COMPILE), str(dict(variants)), platform.machine(), _cpu()]
+    text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
+    about = [text, compiler, str(COMPILE), str(VARIANTS), platform.machine(), _cpu()]
     key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
-    library = _cache() / f"{Path(source).stem}-{key}.so"
+    built = _cache() / f"kernels-{key}.so"
     try:
-        if not library.exists():
-            _build(compiler, text, variants, library)
-        return ctypes.CDLL(str(library))
+        if not built.exists():
+            _build(compiler, text, built)
+        return ctypes.CDLL(str(built))
     except (OSError, subprocess.CalledProcessError) as e:
-        log.warning("no compiled kernel (%s); going on without", e)
+        log.warning("no compiled kernels (%s); going on without", e)
         return None
 
 
-def _build(
-    compiler: str, text: str, variants: Mapping[str, Mapping[str, str]], library: Path
-) -> None:
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+def _build(compiler: str, text: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         objects = []
-        for name, macros in variants.items():
+        for macros in VARIANTS.values():
             defined = [f"-D{macro}={value}" for macro, value in macros.items()]
-            objects.append(f"{folder}/{name}.o")
+            objects.append(f"{folder}/{macros['NAME']}.o")
             command = [compiler, *COMPILE, *defined, "-xc", "-", "-o", objects[-1]]
             subprocess.run(command, input=text, text=True, check=True, capture_output=True)
-        made = f"{folder}/{library.name}"
-        subprocess.run([compiler, *objects, *LINK, "-o", made], check=True, capture_output=True)
-        Path(made).replace(library)
+        made = f"{folder}/{target.name}"
+        command = [compiler, *objects, "-shared", "-lm", "-o", made]
+        subprocess.run(command, check=True, capture_output=True)
+        Path(made).replace(target)
 
 
 def _cache() -> Path:

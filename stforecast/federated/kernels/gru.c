@@ -6,170 +6,44 @@
  * cache: a library's batched product leaves them there and the next pass finds them gone. Gates lie
  * side by side in the order of torch's GRU: reset, update, new. All arrays are in C order, of the
  * shapes that the functions name; `size`, the hidden size, is a multiple of LANES.
- *
- * Compiled for float and for double: REAL, EXP and NAME are defined by gru.py.
  */
-#include <math.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define CONCAT_(a, b) a##_##b
-#define CONCAT(a, b) CONCAT_(a, b)
-#define INLINE static inline __attribute__((always_inline))
-
-/* A block of a product, ROWS by VECS vectors, fills the registers but for a few. */
-#if defined(__AVX512F__)
-enum { BYTES = 64, ROWS = 8, VECS = 3 };
-#elif defined(__AVX__)
-enum { BYTES = 32, ROWS = 4, VECS = 3 };
-#else
-enum { BYTES = 16, ROWS = 4, VECS = 3 };
-#endif
-enum { LANES = BYTES / sizeof(REAL) };
-typedef REAL vec __attribute__((vector_size(BYTES)));
-typedef vec loose __attribute__((aligned(__alignof__(REAL)), may_alias));
-
-INLINE vec load(const REAL *p) { return *(const loose *)p; }
-INLINE void store(REAL *p, vec v) { *(loose *)p = v; }
-/* Of two to the nearest power, and a polynomial for the rest (Cephes): unlike the C library's, it
- * can be inlined. */
-INLINE float exp_float(float x)
-{
-    float clamped = 87 < x ? 87 : x;
-    clamped = clamped < -87 ? -87 : clamped;
-    float n = rintf(clamped * 1.44269504f), f = clamped - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * f + 1.3981999507e-3f;
-    p = p * f + 8.3334519073e-3f;
-    p = p * f + 4.1665795894e-2f;
-    p = p * f + 1.6666665459e-1f;
-    p = p * f + 5.0000001201e-1f;
-    p = p * f * f + f + 1;
-    union { int bits; float value; } scale = {((int)n + 127) << 23};
-    return p * scale.value;
-}
-INLINE REAL sigmoid(REAL x) { return 1 / (1 + EXP(-x)); }
-
-/* sums[i][v] = sum over k < depth of a[i, k] b[k, v], for `rows` by `vecs` vectors.
- * a[i, k] lies at a + i a_row + k a_step; the vector b[k, v] at b + k b_step + v b_vec. */
-INLINE void block(int rows, int vecs, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                  ptrdiff_t a_step, const REAL *b, ptrdiff_t b_step, ptrdiff_t b_vec,
-                  vec sums[ROWS][VECS])
-{
-    vec s[ROWS][VECS] = {{{0}}};
-    for (ptrdiff_t k = 0; k < depth; k++) {
-        vec right[VECS];
-#pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++)
-            right[v] = load(b + k * b_step + v * b_vec);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            REAL left = a[i * a_row + k * a_step];
-#pragma GCC unroll 8
-            for (int v = 0; v < vecs; v++)
-                s[i][v] += left * right[v];
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++)
-            sums[i][v] = s[i][v];
-}
-
-INLINE void product_block(int rows, int vecs, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                          ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add)
-{
-    vec sums[ROWS][VECS];
-    block(rows, vecs, depth, a, a_row, a_step, b, n, LANES, sums);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++) {
-            REAL *at = c + i * n + v * LANES;
-            store(at, add ? load(at) + sums[i][v] : sums[i][v]);
-        }
-}
-
-INLINE void columns(int vecs, ptrdiff_t m, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                    ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add)
-{
-    ptrdiff_t i = 0;
-    for (; i + ROWS <= m; i += ROWS)
-        product_block(ROWS, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add);
-    for (; i < m; i++)
-        product_block(1, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add);
-}
-
-/* c (m, n) = a (m, depth) b (depth, n), or added to c; a as in `block`, the others in C order. */
-static void product(ptrdiff_t m, ptrdiff_t depth, ptrdiff_t n, const REAL *a, ptrdiff_t a_row,
-                    ptrdiff_t a_step, const REAL *b, REAL *c, int add)
-{
-    ptrdiff_t j = 0;
-    for (; j + VECS * LANES <= n; j += VECS * LANES)
-        columns(VECS, m, depth, a, a_row, a_step, b + j, n, c + j, add);
-    if (n - j == 2 * LANES)
-        columns(2, m, depth, a, a_row, a_step, b + j, n, c + j, add);
-    else if (n - j == LANES)
-        columns(1, m, depth, a, a_row, a_step, b + j, n, c + j, add);
-}
-
-INLINE void add_scaled(ptrdiff_t size, REAL scale, const REAL *restrict v, REAL *restrict sum)
-{
-    for (ptrdiff_t k = 0; k < size; k++)
-        sum[k] += scale * v[k];
-}
-
-/* What a step needs besides its product. hidden: NULL stands for zeros. */
+/* What a step needs besides its product. hidden: NULL stands for zeros. next: the states that it
+ * leads to, of which those of two samples lie `next_row` apart. */
 struct step {
     ptrdiff_t inputs, size;
     const REAL *x, *w_ih, *b_ih, *b_hh, *hidden;
     REAL *gates, *reset_input, *next;
+    ptrdiff_t next_row;
 };
 
-/* LANES units of one sample; `recurrent` [gate][lane] is the hidden state's part. */
-INLINE void gates_forward(ptrdiff_t size, const REAL *restrict input, const REAL *restrict recurrent,
-                          const REAL *restrict hidden, REAL *restrict gates,
-                          REAL *restrict reset_input, REAL *restrict next)
-{
-    for (int k = 0; k < LANES; k++) {
-        REAL r = sigmoid(input[k] + recurrent[k]);
-        REAL z = sigmoid(input[LANES + k] + recurrent[LANES + k]);
-        REAL hn = input[3 * LANES + k] + recurrent[2 * LANES + k];
-        REAL n = 2 * sigmoid(2 * (input[2 * LANES + k] + r * hn)) - 1;
-        next[k] = n + z * (hidden[k] - n);
-        gates[k] = r;
-        gates[size + k] = z;
-        gates[2 * size + k] = n;
-        reset_input[k] = hn;
-    }
-}
-
-/* LANES units of `rows` samples, from `recurrent` [row][gate][lane]. Not inlined, lest its constants
- * take the registers of the product before it. */
+/* LANES units of `rows` samples, from the hidden state's part of their gates. Not inlined, lest its
+ * constants take the registers of the product before it. */
 static __attribute__((noinline)) void units(int rows, const struct step *s, ptrdiff_t row,
-                                            ptrdiff_t unit, const REAL *recurrent)
+                                            ptrdiff_t unit, vec recurrent[ROWS][VECS])
 {
     ptrdiff_t size = s->size;
-    const REAL *bi = s->b_ih + unit, *bh = s->b_hh + unit;
-    REAL bias[4 * LANES], zeros[LANES] = {0};
-    for (int k = 0; k < LANES; k++) {
-        bias[k] = bi[k] + bh[k];
-        bias[LANES + k] = bi[size + k] + bh[size + k];
-        bias[2 * LANES + k] = bi[2 * size + k];
-        bias[3 * LANES + k] = bh[2 * size + k];
-    }
+    const REAL *b_ih = s->b_ih + unit, *b_hh = s->b_hh + unit;
+    vec bias_r = load(b_ih) + load(b_hh), bias_z = load(b_ih + size) + load(b_hh + size);
+    vec bias_in = load(b_ih + 2 * size), bias_hn = load(b_hh + 2 * size);
     for (int i = 0; i < rows; i++) {
         ptrdiff_t at = (row + i) * size + unit;
-        REAL input[4 * LANES];
-        memcpy(input, bias, sizeof input);
-        for (ptrdiff_t d = 0; d < s->inputs; d++)
-            for (int g = 0; g < 3; g++)
-                add_scaled(LANES, s->x[(row + i) * s->inputs + d],
-                           s->w_ih + (3 * d + g) * size + unit, input + g * LANES);
-        gates_forward(size, input, recurrent + 3 * i * LANES, s->hidden ? s->hidden + at : zeros,
-                      s->gates + at + 2 * (at - unit), s->reset_input + at, s->next + at);
+        vec to_r = recurrent[i][0] + bias_r, to_z = recurrent[i][1] + bias_z, to_n = bias_in;
+        for (ptrdiff_t d = 0; d < s->inputs; d++) {
+            REAL x = s->x[(row + i) * s->inputs + d];
+            const REAL *w = s->w_ih + 3 * d * size + unit;
+            to_r += x * load(w);
+            to_z += x * load(w + size);
+            to_n += x * load(w + 2 * size);
+        }
+        vec hidden = s->hidden ? load(s->hidden + at) : all(0), hn = recurrent[i][2] + bias_hn;
+        vec r = sigmoid(to_r), z = sigmoid(to_z), n = hyperbolic_tangent(to_n + r * hn);
+        REAL *gates = s->gates + at + 2 * (at - unit);
+        store(gates, r);
+        store(gates + size, z);
+        store(gates + 2 * size, n);
+        store(s->reset_input + at, hn);
+        store(s->next + (row + i) * s->next_row + unit, n + z * (hidden - n));
     }
 }
 
@@ -182,25 +56,32 @@ INLINE void step_block(int rows, const struct step *s, const REAL *w_hh, ptrdiff
     else
         block(rows, 3, s->size, s->hidden + row * s->size, s->size, 1, w_hh + unit, 3 * s->size,
               s->size, sums);
-    units(rows, s, row, unit, (REAL *)sums);
+    units(rows, s, row, unit, sums);
 }
 
 /* x: (clients, steps, batch, inputs). w_ih: (clients, inputs, 3 size). w_hh: (clients, size,
- * 3 size). b_ih, b_hh: (clients, 3 size). Written: gates (clients, steps, batch, 3 size), and
- * reset_input (hn) and hidden (clients, steps, batch, size). */
+ * 3 size). b_ih, b_hh: (clients, 3 size). Written: gates (clients, steps, batch, 3 size), reset_input
+ * (hn, clients, steps, batch, size), hidden (clients, steps - 1, batch, size), and apart from the
+ * others the last hidden state, (clients, batch, size), with `last_row` from sample to sample. */
 int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                               ptrdiff_t inputs, ptrdiff_t size, const REAL *x, const REAL *w_ih,
                               const REAL *w_hh, const REAL *b_ih, const REAL *b_hh, REAL *gates,
-                              REAL *reset_input, REAL *hidden)
+                              REAL *reset_input, REAL *hidden, REAL *last, ptrdiff_t last_row)
 {
+    ptrdiff_t step = batch * size;
     for (ptrdiff_t c = 0; c < clients; c++)
         for (ptrdiff_t t = 0; t < steps; t++) {
-            ptrdiff_t at = (c * steps + t) * batch;
+            ptrdiff_t at = c * steps + t;
+            REAL *next = hidden + (c * (steps - 1) + t) * step;
             struct step s = {
-                inputs, size, x + at * inputs, w_ih + c * inputs * 3 * size, b_ih + c * 3 * size,
-                b_hh + c * 3 * size, t ? hidden + (at - batch) * size : NULL,
-                gates + 3 * at * size, reset_input + at * size, hidden + at * size,
+                inputs, size, x + at * batch * inputs, w_ih + c * inputs * 3 * size,
+                b_ih + c * 3 * size, b_hh + c * 3 * size, t ? next - step : NULL,
+                gates + 3 * at * step, reset_input + at * step, next, size,
             };
+            if (t == steps - 1) {
+                s.next = last + c * batch * last_row;
+                s.next_row = last_row;
+            }
             const REAL *w = w_hh + c * 3 * size * size;
             for (ptrdiff_t unit = 0; unit < size; unit += LANES) {
                 ptrdiff_t row = 0;
@@ -213,99 +94,104 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
     return 0;
 }
 
+/* One client on the way back. d_gates: of all steps but the first, as d_first: it has no product. */
+struct back {
+    ptrdiff_t batch, inputs, size;
+    const REAL *x, *w_ih, *gates, *reset_input, *hidden;
+    REAL *d_x, *d_w_ih, *d_b_ih, *d_b_hh, *d_hidden, *d_gates, *d_first, *d_new;
+};
+
 /* Gradients of a sample's gates: d_gates (3 size) of the recurrent part of r, z and n, and d_new
  * (size) of the input's part of n; that of r and z is the same. d_hidden (size) is overwritten by
- * its direct part for the previous state. */
-INLINE void gates_backward(ptrdiff_t size, const REAL *restrict gates,
-                           const REAL *restrict reset_input, const REAL *restrict hidden,
-                           REAL *restrict d_hidden, REAL *restrict d_gates, REAL *restrict d_new)
+ * its direct part for the previous state. hidden: NULL stands for zeros. */
+INLINE void gates_backward(ptrdiff_t size, const REAL *gates, const REAL *reset_input,
+                           const REAL *hidden, REAL *d_hidden, REAL *d_gates, REAL *d_new)
 {
-    for (ptrdiff_t k = 0; k < size; k++) {
-        REAL r = gates[k], z = gates[size + k], n = gates[2 * size + k];
-        REAL dn = d_hidden[k] * (1 - z) * (1 - n * n);
-        d_gates[k] = dn * reset_input[k] * r * (1 - r);
-        d_gates[size + k] = d_hidden[k] * (hidden[k] - n) * z * (1 - z);
-        d_gates[2 * size + k] = dn * r;
-        d_new[k] = dn;
-        d_hidden[k] *= z;
+    for (ptrdiff_t k = 0; k < size; k += LANES) {
+        vec r = load(gates + k), z = load(gates + size + k), n = load(gates + 2 * size + k);
+        vec h = hidden ? load(hidden + k) : all(0), d = load(d_hidden + k);
+        vec dn = d * (1 - z) * (1 - n * n);
+        store(d_gates + k, dn * load(reset_input + k) * r * (1 - r));
+        store(d_gates + size + k, d * (h - n) * z * (1 - z));
+        store(d_gates + 2 * size + k, dn * r);
+        store(d_new + k, dn);
+        store(d_hidden + k, d * z);
     }
-}
-
-INLINE REAL dot(ptrdiff_t size, const REAL *restrict a, const REAL *restrict b)
-{
-    REAL sum = 0;
-    for (ptrdiff_t k = 0; k < size; k++)
-        sum += a[k] * b[k];
-    return sum;
 }
 
 /* A sample's part of the gradients of biases, input weights and, if asked, its input. */
-INLINE void input_backward(ptrdiff_t inputs, ptrdiff_t size, const REAL *x, const REAL *w_ih,
-                           const REAL *d_gates, const REAL *d_new, REAL *d_x, REAL *d_w_ih,
-                           REAL *d_b_ih, REAL *d_b_hh)
+INLINE void input_backward(const struct back *s, ptrdiff_t row, const REAL *d_gates)
 {
-    add_scaled(3 * size, 1, d_gates, d_b_hh);
-    add_scaled(size, 1, d_new, d_b_ih + 2 * size);
-    for (ptrdiff_t d = 0; d < inputs; d++) {
-        ptrdiff_t at = 3 * d * size;
-        add_scaled(2 * size, x[d], d_gates, d_w_ih + at);
-        add_scaled(size, x[d], d_new, d_w_ih + at + 2 * size);
-        if (d_x)
-            d_x[d] = dot(2 * size, d_gates, w_ih + at) + dot(size, d_new, w_ih + at + 2 * size);
+    ptrdiff_t size = s->size;
+    const REAL *d_new = s->d_new;
+    add_scaled(3 * size, 1, d_gates, s->d_b_hh);
+    add_scaled(size, 1, d_new, s->d_b_ih + 2 * size);
+    for (ptrdiff_t d = 0; d < s->inputs; d++) {
+        REAL x = s->x[row * s->inputs + d], *d_w = s->d_w_ih + 3 * d * size;
+        const REAL *w = s->w_ih + 3 * d * size;
+        add_scaled(2 * size, x, d_gates, d_w);
+        add_scaled(size, x, d_new, d_w + 2 * size);
+        if (s->d_x)
+            s->d_x[row * s->inputs + d] =
+                dot(2 * size, d_gates, w) + dot(size, d_new, w + 2 * size);
     }
 }
 
-/* (m, n) to (n, m), in blocks of a cache line. */
-static void transpose(ptrdiff_t m, ptrdiff_t n, const REAL *restrict a, REAL *restrict out)
+/* All that a step does besides its product. */
+static void step_backward(const struct back *s, ptrdiff_t t)
 {
-    for (ptrdiff_t i = 0; i < m; i += LANES)
-        for (ptrdiff_t j = 0; j < n; j++)
-            for (ptrdiff_t k = i; k < i + LANES; k++)
-                out[j * m + k] = a[k * n + j];
+    enum { AHEAD = 2 }; /* Samples between the one at work and the one that is fetched. */
+    ptrdiff_t size = s->size;
+    for (ptrdiff_t b = 0; b < s->batch; b++) {
+        ptrdiff_t row = t * s->batch + b, before = row - s->batch;
+        REAL *d_gates = t ? s->d_gates + 3 * before * size : s->d_first;
+        prefetch(3 * size, s->gates + 3 * (row + AHEAD) * size);
+        prefetch(size, s->reset_input + (row + AHEAD) * size);
+        gates_backward(size, s->gates + 3 * row * size, s->reset_input + row * size,
+                       t ? s->hidden + before * size : NULL, s->d_hidden + b * size, d_gates,
+                       s->d_new);
+        input_backward(s, row, d_gates);
+    }
 }
 
-/* grad: (clients, batch, size), of the last hidden state; the other inputs as for `gru_forward`.
- * Written: the gradients of x (unless NULL) and of the weights. Returns 1 if out of memory. */
+/* grad: of the last hidden state, (clients, batch, size), where those of two clients and of two
+ * samples lie `grad_client` and `grad_row` apart; the other inputs as for `gru_forward`. Written:
+ * the gradients of x (unless NULL) and of the weights. Returns 1 if out of memory. */
 int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                                ptrdiff_t inputs, ptrdiff_t size, const REAL *x, const REAL *grad,
-                               const REAL *w_ih, const REAL *w_hh, const REAL *gates,
-                               const REAL *reset_input, const REAL *hidden, REAL *d_x,
-                               REAL *d_w_ih, REAL *d_w_hh, REAL *d_b_ih, REAL *d_b_hh)
+                               ptrdiff_t grad_client, ptrdiff_t grad_row, const REAL *w_ih,
+                               const REAL *w_hh, const REAL *gates, const REAL *reset_input,
+                               const REAL *hidden, REAL *d_x, REAL *d_w_ih, REAL *d_w_hh,
+                               REAL *d_b_ih, REAL *d_b_hh)
 {
-    ptrdiff_t later = (steps - 1) * batch, weights = 3 * size * size;
-    REAL *scratch = malloc(((batch + 3 * later + 5) * size + weights) * sizeof(REAL));
+    ptrdiff_t later = (steps - 1) * batch, rows = steps * batch, weights = 3 * size * size;
+    REAL *scratch = malloc(((batch + 3 * later + 4) * size + weights) * sizeof(REAL));
     if (!scratch)
         return 1;
-    REAL *zeros = scratch, *d_new = zeros + size, *d_first = d_new + size;
-    REAL *d_hidden = d_first + 3 * size, *d_gates = d_hidden + batch * size;
-    REAL *w_hh_t = d_gates + 3 * later * size;
-    memset(zeros, 0, size * sizeof(REAL));
+    REAL *d_hidden = scratch, *d_gates = d_hidden + batch * size;
+    REAL *d_first = d_gates + 3 * later * size, *d_new = d_first + 3 * size, *w_t = d_new + size;
     memset(d_w_ih, 0, clients * inputs * 3 * size * sizeof(REAL));
     memset(d_b_ih, 0, clients * 3 * size * sizeof(REAL));
     memset(d_b_hh, 0, clients * 3 * size * sizeof(REAL));
     for (ptrdiff_t c = 0; c < clients; c++) {
-        const REAL *h = hidden + c * steps * batch * size;
-        const REAL *w = w_ih + c * inputs * 3 * size;
-        REAL *d_w = d_w_ih + c * inputs * 3 * size;
-        REAL *d_bi = d_b_ih + c * 3 * size, *d_bh = d_b_hh + c * 3 * size;
-        transpose(size, 3 * size, w_hh + c * weights, w_hh_t);
-        memcpy(d_hidden, grad + c * batch * size, batch * size * sizeof(REAL));
-        for (ptrdiff_t t = steps - 1; t >= 0; t--) {
-            for (ptrdiff_t b = 0; b < batch; b++) {
-                ptrdiff_t row = (c * steps + t) * batch + b;
-                REAL *dg = t ? d_gates + 3 * ((t - 1) * batch + b) * size : d_first;
-                gates_backward(size, gates + 3 * row * size, reset_input + row * size,
-                               t ? hidden + (row - batch) * size : zeros, d_hidden + b * size, dg,
-                               d_new);
-                input_backward(inputs, size, x + row * inputs, w, dg, d_new,
-                               d_x ? d_x + row * inputs : NULL, d_w, d_bi, d_bh);
-            }
-            if (t)
-                product(batch, 3 * size, size, d_gates + 3 * (t - 1) * batch * size, 3 * size, 1,
-                        w_hh_t, d_hidden, 1);
+        struct back s = {
+            batch, inputs, size, x + c * rows * inputs, w_ih + c * inputs * 3 * size,
+            gates + 3 * c * rows * size, reset_input + c * rows * size, hidden + c * later * size,
+            d_x ? d_x + c * rows * inputs : NULL, d_w_ih + c * inputs * 3 * size,
+            d_b_ih + c * 3 * size, d_b_hh + c * 3 * size, d_hidden, d_gates, d_first, d_new,
+        };
+        transpose(size, 3 * size, w_hh + c * weights, w_t);
+        for (ptrdiff_t b = 0; b < batch; b++)
+            memcpy(d_hidden + b * size, grad + c * grad_client + b * grad_row,
+                   size * sizeof(REAL));
+        for (ptrdiff_t t = steps - 1; t > 0; t--) {
+            step_backward(&s, t);
+            product(batch, 3 * size, size, d_gates + 3 * (t - 1) * batch * size, 3 * size, 1, w_t,
+                    d_hidden, 1);
         }
-        product(size, later, 3 * size, h, 1, size, d_gates, d_w_hh + c * weights, 0);
-        memcpy(d_bi, d_bh, 2 * size * sizeof(REAL));
+        step_backward(&s, 0);
+        product(size, later, 3 * size, s.hidden, 1, size, d_gates, d_w_hh + c * weights, 0);
+        memcpy(s.d_b_ih, s.d_b_hh, 2 * size * sizeof(REAL));
     }
     free(scratch);
     return 0;

@@ -1,4 +1,4 @@
-"""A GRU over many clients, forward and backward, matrix products included, in C.
+"""GRUs over many clients, forward and backward, matrix products included, in C.
 
 Written by hand, since what bounds a round is memory: a client's weights and activations stay in the
 cache from the first product to the last, and the gates are made where a product leaves them.
@@ -6,93 +6,82 @@ cache from the first product to the last, and the gates are made where a product
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from stforecast.federated.kernels.compiler import load
+from stforecast.federated.kernels.compiler import call, usable
 
-VARIANTS = {
-    "float": {"REAL": "float", "EXP": "exp_float", "NAME": "float"},
-    "double": {"REAL": "double", "EXP": "exp", "NAME": "double"},
-}
-NAMES = {torch.float32: "float", torch.float64: "double"}
-
-LANES = 16
-"""The hidden size must be a multiple of this: of the widest vector of any processor."""
+Weights = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of the input `(clients, input_size, 3 hidden_size)`, of the hidden state `(clients, hidden_size,
+3 hidden_size)`, and their biases `(clients, 3 hidden_size)`; see `ClientGRU`."""
 
 
-@cache
-def library() -> ctypes.CDLL | None:
-    """The compiled kernel, or None."""
-    return load("gru.c", VARIANTS)
+def grus_usable(xs: Sequence[Tensor], weights: Sequence[Weights]) -> bool:
+    """Whether `stacked_grus` can run on these tensors."""
+    return all(usable(ws[1].shape[1], x, *ws) for x, ws in zip(xs, weights, strict=True))
 
 
-def usable(x: Tensor, hidden_size: int) -> bool:
-    """Whether the kernel can run on this tensor."""
-    fits = x.device.type == "cpu" and x.dtype in NAMES and hidden_size % LANES == 0
-    return fits and library() is not None
-
-
-def stacked_gru(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
-    """Last hidden state of a one-layer GRU for each client; see `ClientGRU`.
+def stacked_grus(xs: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
+    """Last hidden states of some one-layer GRUs for each client, side by side.
 
     Args:
-        x: `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
-        w_ih: `(clients, input_size, 3 hidden_size)`.
-        w_hh: `(clients, hidden_size, 3 hidden_size)`.
-        b_ih: `(clients, 3 hidden_size)`.
-        b_hh: `(clients, 3 hidden_size)`.
+        xs: input of each GRU, `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
+        weights: of each GRU.
 
     Returns:
-        `(clients, batch, hidden_size)`.
+        `(clients, batch, sum of hidden sizes)`.
     """
-    return _StackedGRU.apply(x, w_ih, w_hh, b_ih, b_hh)
+    return _StackedGRUs.apply(len(xs), *xs, *(w for ws in weights for w in ws))
 
 
-class _StackedGRU(torch.autograd.Function):
-    """Keeps the gates of every step, `(clients, steps, batch, …)`, for the way back."""
-
+class _StackedGRUs(Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
-    ) -> Tensor:
-        clients, batch, steps, _ = x.shape
-        by_step = x.transpose(1, 2).contiguous()
-        weights = [w.contiguous() for w in (w_ih, w_hh, b_ih, b_hh)]
-        hidden = x.new_empty(clients, steps, batch, w_hh.shape[1])
-        reset_input = torch.empty_like(hidden)
-        gates = x.new_empty(clients, steps, batch, w_hh.shape[2])
-        _call("gru_forward", hidden, by_step, *weights, gates, reset_input, hidden)
-        ctx.save_for_backward(by_step, *weights[:2], gates, reset_input, hidden)
-        return hidden[:, -1].clone()
+    def forward(ctx: Any, n: int, *tensors: Tensor) -> Tensor:
+        xs, weights = tensors[:n], [tensors[i : i + 4] for i in range(n, 5 * n, 4)]
+        ctx.widths = [w_hh.shape[1] for _, w_hh, _, _ in weights]
+        states = xs[0].new_empty(*xs[0].shape[:2], sum(ctx.widths))
+        parts = zip(xs, weights, states.split(ctx.widths, dim=2), strict=True)
+        ctx.save_for_backward(*(t for part in parts for t in _forward(*part)))
+        return states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        by_step, w_ih, w_hh, gates, reset_input, hidden = ctx.saved_tensors
-        d_x = torch.empty_like(by_step) if ctx.needs_input_grad[0] else None
-        width = w_hh.shape[2]
-        d_weights = [
-            torch.empty_like(w_ih),
-            torch.empty_like(w_hh),
-            w_hh.new_empty(len(w_hh), width),
-            w_hh.new_empty(len(w_hh), width),
-        ]
-        kept = (w_ih, w_hh, gates, reset_input, hidden)
-        _call("gru_backward", hidden, by_step, grad.contiguous(), *kept, d_x, *d_weights)
-        return None if d_x is None else d_x.transpose(1, 2), *d_weights
+        grad = grad if grad.stride(2) == 1 else grad.contiguous()
+        saved, n = ctx.saved_tensors, len(ctx.widths)
+        kept = [saved[i * len(saved) // n : (i + 1) * len(saved) // n] for i in range(n)]
+        needs_x = ctx.needs_input_grad[1 : n + 1]
+        parts = zip(kept, grad.split(ctx.widths, dim=2), needs_x, strict=True)
+        d_xs, d_weights = zip(*(_backward(*part) for part in parts), strict=True)
+        return None, *d_xs, *(d_w for d_ws in d_weights for d_w in d_ws)
 
 
-def _call(name: str, hidden: Tensor, x: Tensor, *others: Tensor | None) -> None:
-    """Call a C function with the sizes of `hidden` and `x`, and pointers to the tensors."""
-    function = getattr(library(), f"{name}_{NAMES[x.dtype]}")
-    clients, steps, batch, size = hidden.shape
-    sizes = (ctypes.c_ssize_t(n) for n in (clients, steps, batch, x.shape[-1], size))
-    pointers = (ctypes.c_void_p(None if t is None else t.data_ptr()) for t in (x, *others))
-    if function(*sizes, *pointers):
-        raise MemoryError(f"{name}: no memory for {clients} clients")
+def _forward(x: Tensor, weights: Sequence[Tensor], states: Tensor) -> tuple[Tensor, ...]:
+    """Write a GRU's last states; what its way back needs, gates of every step first of all."""
+    clients, batch, steps, inputs = x.shape
+    size = states.shape[2]
+    given = x.transpose(1, 2).contiguous(), *(w.contiguous() for w in weights)
+    gates = x.new_empty(clients, steps, batch, 3 * size)
+    reset_input = x.new_empty(clients, steps, batch, size)
+    hidden = x.new_empty(clients, steps - 1, batch, size)
+    sizes, made = (clients, steps, batch, inputs, size), (gates, reset_input, hidden)
+    call("gru_forward", x.dtype, *sizes, *given, *made, states, states.stride(1))
+    return *given, *made
+
+
+def _backward(
+    kept: Sequence[Tensor], grad: Tensor, needs_x: bool
+) -> tuple[Tensor | None, list[Tensor]]:
+    """Gradients of a GRU's input, if it is needed, and weights."""
+    x, w_ih, w_hh, b_ih, b_hh, *states = kept
+    clients, steps, batch, inputs = x.shape
+    d_x = x.new_empty(x.shape) if needs_x else None
+    d_weights = [w.new_empty(w.shape) for w in (w_ih, w_hh, b_ih, b_hh)]
+    sizes = clients, steps, batch, inputs, grad.shape[2]
+    strides = grad.stride()[:2]
+    call("gru_backward", x.dtype, *sizes, x, grad, *strides, w_ih, w_hh, *states, d_x, *d_weights)
+    return None if d_x is None else d_x.transpose(1, 2), d_weights

@@ -1,0 +1,273 @@
+"""Measures rounds of several paths side by side, each in a process of its own, taking turns."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.benchmarks.client_loop import ClientLoop
+from experiments.benchmarks.problem import BATCH, EPOCH, HIDDEN, STEPS, make_federation
+
+WARM_UP = 2
+"""Rounds before the clock starts: in the first, clients have no prototypes to compare with."""
+
+WORK, FEWEST_BATCHES = 3000, 3
+"""Batches of all clients that are measured, lest a thousand clients take an hour, and the least of
+each client."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to do the round.
+
+    Attributes:
+        name: as the table calls it.
+        loop: whether it loops over clients: `peers`, `tuned`, or not at all (empty).
+        threads: threads, of which each of ours trains cohorts of its own.
+        kernel: whether to use the compiled kernels.
+        settings: further settings of the run.
+    """
+
+    name: str
+    loop: str = ""
+    threads: int = 1
+    kernel: bool = True
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+def variants(threads: int) -> list[Variant]:
+    """What is compared, the reference first."""
+    found = [
+        Variant("loop over clients, nn.GRU", "peers"),
+        Variant("loop, tuned", "tuned"),
+        Variant("stacked, torch only", kernel=False),
+        Variant("stacked, compiled kernels"),
+    ]
+    several = [
+        replace(v, name=f"{v.name}, {threads} threads", threads=threads)
+        for v in found
+        if threads > 1
+    ]
+    return [*found, *several]
+
+
+def batches_for(n_clients: int) -> int:
+    """Batches of a client's epoch that are measured: all, or fewer of many clients."""
+    return min(EPOCH, max(FEWEST_BATCHES, WORK // n_clients))
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round took.
+
+    Attributes:
+        loss: mean training loss.
+        seconds: wall-clock seconds.
+        cpu_seconds: CPU seconds, over all threads.
+        server_seconds: wall-clock seconds of the server's part, which is the same for all paths.
+    """
+
+    loss: float
+    seconds: float
+    cpu_seconds: float
+    server_seconds: float
+
+
+def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
+    """A function that does one round."""
+    workers = variant.threads if not variant.loop else 1
+    federation = make_federation(n_clients, n_batches, workers, **dict(variant.settings))
+    method, at_server = federation.method, [0.0]
+    aggregate = method.aggregate
+
+    def timed_aggregate(*given: Any) -> dict[str, Tensor]:
+        start = time.perf_counter()
+        server = aggregate(*given)
+        at_server[0] = time.perf_counter() - start
+        return server
+
+    setattr(method, "aggregate", timed_aggregate)  # noqa: B010  mypy minds an assignment
+    if variant.loop:
+        run_round = ClientLoop(federation, tuned=variant.loop == "tuned").run_round
+    else:
+        run_round = lambda: federation.run_round().train_loss  # noqa: E731
+
+    def timed_round() -> Round:
+        wall, cpu = time.perf_counter(), time.process_time()
+        loss = run_round()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        return Round(loss, wall, cpu, at_server[0])
+
+    return timed_round
+
+
+class Running:
+    """A variant in a process of its own, ready to do rounds."""
+
+    def __init__(self, variant: Variant, n_clients: int, n_batches: int) -> None:
+        self.variant = variant
+        self._pool = ProcessPoolExecutor(
+            max_workers=1,
+            mp_context=get_context("spawn"),
+            initializer=_prepare,
+            initargs=(variant, n_clients, n_batches),
+        )
+
+    def round(self) -> Round:
+        """Do one round."""
+        return self._pool.submit(_run_round).result()
+
+    def close(self) -> None:
+        """End the process."""
+        self._pool.shutdown()
+
+
+_runner: Callable[[], Round]
+
+
+def _prepare(variant: Variant, n_clients: int, n_batches: int) -> None:
+    global _runner
+    os.environ["STFORECAST_KERNELS"] = "on" if variant.kernel else "off"
+    torch.set_num_threads(variant.threads)
+    _runner = make_runner(variant, n_clients, n_batches)
+
+
+def _run_round() -> Round:
+    return _runner()
+
+
+def gigaflop(n_clients: int, n_batches: int) -> float:
+    """Arithmetic of the GRUs' matrix products in a round, in 10⁹ operations.
+
+    Forward, and twice as much backward; the batch and its augmentation; two GRUs, whose first step
+    has no hidden product.
+    """
+    product = 2 * (2 * BATCH) * HIDDEN * 3 * HIDDEN
+    return n_clients * n_batches * 2 * 3 * (STEPS - 1) * product / 1e9
+
+
+def product_rate(cores: int, n_clients: int = 16) -> float:
+    """Rate of batched single-precision products of the round's shapes, in 10⁹ operations a second.
+
+    Torch's, on one core, the best of several tries, taken times the number of cores: clients are
+    independent, so nothing need be lost between cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    a, b = torch.rand(n_clients, 2 * BATCH, HIDDEN), torch.rand(n_clients, HIDDEN, 3 * HIDDEN)
+    c = torch.bmm(a, b)
+    seconds = []
+    for _ in range(100):
+        start = time.perf_counter()
+        torch.bmm(a, b, out=c)
+        seconds.append(time.perf_counter() - start)
+    torch.set_num_threads(before)
+    return cores * 2 * a.numel() * b.shape[2] / 1e9 / min(seconds)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        clients: number of clients.
+        variant: name of the path.
+        seconds: median wall-clock seconds of a round of a whole epoch. Where fewer batches were
+            measured, the clients' part is scaled to an epoch, and the server's is added.
+        batch_ms: median wall-clock milliseconds of a batch of one client, as measured.
+        cpu_seconds: median CPU seconds of a round as measured, over all threads.
+        speedup: against the faster of the loops as peers write them.
+        speedup_tuned: against the faster of the tuned loops.
+        share: of the limit by arithmetic, in [0, 1].
+        difference: largest relative difference of a round's loss from the reference's.
+        batches: batches of each client that were measured.
+        server_seconds: median wall-clock seconds of the server's part.
+        losses: mean training losses of the rounds before the clock.
+    """
+
+    clients: int
+    variant: str
+    seconds: float
+    batch_ms: float
+    cpu_seconds: float
+    speedup: float
+    speedup_tuned: float
+    share: float
+    difference: float
+    batches: int
+    server_seconds: float
+    losses: list[float]
+
+
+def measure(
+    compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
+) -> list[Row]:
+    """Time variants, taking turns.
+
+    Args:
+        compared: the variants, the reference first.
+        n_clients: clients of the federation.
+        n_batches: batches of each client that are measured.
+        repetitions: timed rounds of each.
+        rate: what `product_rate` gave.
+    """
+    running = [Running(v, n_clients, n_batches) for v in compared]
+    first = [[r.round().loss for _ in range(WARM_UP)] for r in running]
+    turns = [[r.round() for r in running] for _ in range(repetitions)]
+    for r in running:
+        r.close()
+    rounds = list(zip(*turns, strict=True))
+    seconds = [_epoch_seconds(of_one, n_batches) for of_one in rounds]
+    fastest = {
+        loop: min(s for s, v in zip(seconds, compared, strict=True) if v.loop == loop)
+        for loop in ("peers", "tuned")
+    }
+    return [
+        Row(
+            clients=n_clients,
+            variant=v.name,
+            seconds=s,
+            batch_ms=1e3 * _median(of_one, _at_clients) / n_clients / n_batches,
+            cpu_seconds=_median(of_one, lambda r: r.cpu_seconds),
+            speedup=fastest["peers"] / s,
+            speedup_tuned=fastest["tuned"] / s,
+            share=gigaflop(n_clients, EPOCH) / rate / s,
+            difference=max(abs(a / b - 1) for a, b in zip(losses, first[0], strict=True)),
+            batches=n_batches,
+            server_seconds=_median(of_one, lambda r: r.server_seconds),
+            losses=losses,
+        )
+        for v, s, of_one, losses in zip(compared, seconds, rounds, first, strict=True)
+    ]
+
+
+def _median(rounds: Sequence[Round], value: Callable[[Round], float]) -> float:
+    return statistics.median(map(value, rounds))
+
+
+def _at_clients(r: Round) -> float:
+    return r.seconds - r.server_seconds
+
+
+def _epoch_seconds(rounds: Sequence[Round], n_batches: int) -> float:
+    """Median seconds of a round of a whole epoch; the server's part does not grow with batches."""
+    return _median(rounds, lambda r: _at_clients(r) * EPOCH / n_batches + r.server_seconds)
+
+
+def better_threads(compared: Sequence[Variant], rows: Sequence[Row]) -> list[Variant]:
+    """Of each path the faster one, on one thread or on several; the order stays."""
+    best: dict[tuple[str, bool], tuple[float, Variant]] = {}
+    for v, row in zip(compared, rows, strict=True):
+        path = v.loop, v.kernel
+        if path not in best or row.seconds < best[path][0]:
+            best[path] = row.seconds, v
+    return [v for _, v in best.values()]
