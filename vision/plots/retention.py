@@ -44,9 +44,9 @@ def retention(
     for ax, title in zip(axes, TITLES, strict=True):
         ax.set_title(title, fontsize=TEXT)
         ax.set_xlabel("stage", fontsize=TEXT)
-        ax.set_ylim(bottom=0)
+        ax.axhline(100, color="0.6", linewidth=0.8, zorder=1)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel(f"knowledge retained in %, {mask}", fontsize=TEXT)
+    axes[0].set_ylabel(f"retained in %, {mask}", fontsize=TEXT)
     fig.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=SMALL)
     return fig
 

@@ -142,7 +142,7 @@ def stages(
                 mean.index, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0
             )
     ax.set_xlabel("stage", fontsize=TEXT)
-    ax.set_ylabel(f"test accuracy in %, {mask}", fontsize=TEXT)
+    ax.set_ylabel(f"accuracy in %, {mask}", fontsize=TEXT)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     fig.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
     return fig

@@ -219,12 +219,15 @@ INLINE void transpose_block(vec rows[LANES])
 /* (m, n) to (n, m), both multiples of LANES. */
 static void transpose(ptrdiff_t m, ptrdiff_t n, const REAL *restrict a, REAL *restrict out)
 {
+    enum { AHEAD = 4 * LANES };
     for (ptrdiff_t i = 0; i < m; i += LANES)
         for (ptrdiff_t j = 0; j < n; j += LANES) {
             vec rows[LANES];
 #pragma GCC unroll 16
-            for (int k = 0; k < LANES; k++)
+            for (int k = 0; k < LANES; k++) {
                 rows[k] = load(a + (i + k) * n + j);
+                __builtin_prefetch(a + (i + k) * n + j + AHEAD);
+            }
             transpose_block(rows);
 #pragma GCC unroll 16
             for (int k = 0; k < LANES; k++)
