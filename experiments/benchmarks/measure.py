@@ -111,7 +111,7 @@ def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[]
 
 
 class Running:
-    """A variant in a process of its own, ready to do rounds."""
+    """A variant in a process of its own, which gets ready while others do."""
 
     def __init__(self, variant: Variant, n_clients: int, n_batches: int) -> None:
         self.variant = variant
@@ -121,6 +121,7 @@ class Running:
             initializer=_prepare,
             initargs=(variant, n_clients, n_batches),
         )
+        self._pool.submit(int)  # The first work starts the process.
 
     def round(self) -> Round:
         """Do one round."""

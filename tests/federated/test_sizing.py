@@ -1,3 +1,6 @@
+import platform
+import resource
+
 import pytest
 import torch
 
@@ -110,3 +113,25 @@ def test_where_even_files_do_not_help_the_run_is_refused(federate):
     resident = in_bounds(federate, None).predicted_memory().resident
     with pytest.raises(InputError, match="besides the clients' states"):
         in_bounds(federate, resident - 1)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_used_again():
+    sizing.keep_freed_memory()
+
+    def new_pages():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        several = [torch.zeros(2**21) for _ in range(8)]  # 64 MB: 16,384 pages.
+        del several
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    new_pages()
+    assert new_pages() < 2000
+
+
+def test_a_c_library_that_cannot_be_told_is_left_alone(monkeypatch):
+    def no_library(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(sizing.ctypes, "CDLL", no_library)
+    sizing.keep_freed_memory()
