@@ -134,7 +134,7 @@ def build_method(config: Config, cells: Cells | None = None) -> Method:
         model = build_model(config.run.model, outputs, config.model_options, held)
         return Pooled(model, window.n_inputs) if method.pooled else model
 
-    population = Population(build, config.run.seed)
+    population = Population(build, config.run.seed, config.training.mixed_precision)
     task = ForecastTask(window.period, config.loss)
     return method(population, task, config.training, config.method_options)
 

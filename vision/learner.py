@@ -267,7 +267,11 @@ def build_method(
         surrogate: images that the server has.
     """
     model = MODELS[config.run.model]
-    population = Population(lambda: model(shape, n_classes, config.model_options), config.run.seed)
+    population = Population(
+        lambda: model(shape, n_classes, config.model_options),
+        config.run.seed,
+        config.training.mixed_precision,
+    )
     batch = None
     if surrogate is not None:
         batch = {"x": surrogate.images[None], "y": surrogate.labels[None]}

@@ -11,7 +11,7 @@ since a path that is fast because it computes something else is worth nothing.
 An epoch has 37 batches. With many clients fewer are measured, by all paths alike: their time is
 scaled to an epoch and the server's added; what a cohort costs once a round is scaled with them, to
 this project's disadvantage. Paths are measured on one thread and on all with the fewest clients,
-then on the better of the two.
+then on the better of the two, or on both where they are close.
 
 The limit is what torch's matrix products allow: the round's arithmetic over the measured rate of
 single-precision batched products of the round's shapes, on all cores.

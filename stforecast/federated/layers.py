@@ -78,12 +78,13 @@ class ClientGRU(Stacked):
             return stacked_grus([x], [self.weights])
         clients, batch, steps, _ = x.shape
         by_step = x.transpose(1, 2).reshape(clients, steps * batch, -1)
-        inputs = torch.baddbmm(self.bias_ih.unsqueeze(1), by_step, self.weight_ih)
+        inputs = torch.baddbmm(self.bias_ih.unsqueeze(1), by_step, self.weight_ih).to(x.dtype)
         first, *rest = inputs.view(clients, steps, batch, -1).unbind(1)
         bias = self.bias_hh.unsqueeze(1)
         hidden = _gru_step(first, bias, None)
         for step in rest:
-            hidden = _gru_step(step, torch.baddbmm(bias, hidden, self.weight_hh), hidden)
+            recurrent = torch.baddbmm(bias, hidden, self.weight_hh).to(x.dtype)
+            hidden = _gru_step(step, recurrent, hidden)
         return hidden
 
 

@@ -74,6 +74,7 @@ class Population:
     Args:
         build: makes the model; called once, under a generator seeded with `seed`.
         seed: seed of the initial weights. All clients start from the same ones.
+        mixed_precision: `no`, or `bf16` for matrix products and convolutions in bfloat16.
 
     Attributes:
         names: names of the model's parameters and buffers, `encoder.…` and `head.…`.
@@ -82,7 +83,10 @@ class Population:
         ValueError: naming a module whose parameters have no client axis.
     """
 
-    def __init__(self, build: Callable[[], SplitModel], seed: int = 0) -> None:
+    def __init__(
+        self, build: Callable[[], SplitModel], seed: int = 0, mixed_precision: str = "no"
+    ) -> None:
+        self._autocast = mixed_precision == "bf16"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = build().requires_grad_(False)
@@ -161,7 +165,10 @@ class Population:
         try:
             for table, key, name in slots:
                 table[key] = params[name]
-            return module(x)
+            if not self._autocast:
+                return module(x)
+            with torch.autocast(x.device.type, torch.bfloat16):
+                return module(x).float()
         finally:
             for (table, key, _), t in zip(slots, own, strict=True):
                 table[key] = t

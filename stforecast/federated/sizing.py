@@ -7,6 +7,7 @@ share of; on a GPU the cohort fills the free memory.
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 def cohort_size(
     population: Population, n_clients: int, batch_size: int, device: torch.device, workers: int = 1
 ) -> int:
-    """Clients that train together.
+    """Clients that train together, so few that all workers have equally many cohorts on a CPU.
 
     Args:
         population: the model.
@@ -61,8 +62,9 @@ def cohort_size(
     if device.type != "cpu":
         return n_clients
     in_cache = cache_bytes() // workers // (2 * of_client)
-    fair = -(-n_clients // workers)
-    return max(FEWEST, min(in_cache, ROWS // batch_size, MOST, fair))
+    most = max(FEWEST, min(in_cache, ROWS // batch_size, MOST))
+    turns = math.ceil(n_clients / (workers * most))
+    return max(FEWEST, math.ceil(n_clients / (workers * turns)))
 
 
 def cache_bytes() -> int:

@@ -40,6 +40,8 @@ class Training:
         shuffle: draw batches in random order instead of in time.
         drop_last: leave out an epoch's last batch where it is not full; the paper's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
+        mixed_precision: `no`, or `bf16`: models multiply matrices in bfloat16, as torch's autocast
+            has it; parameters, losses and uploads stay in single precision.
     """
 
     rounds: int = 200
@@ -55,6 +57,7 @@ class Training:
     shuffle: bool = False
     drop_last: bool = True
     patience: int = 0
+    mixed_precision: Literal["no", "bf16"] = "no"
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""

@@ -159,3 +159,17 @@ def test_a_client_is_not_coupled_to_another(stacked):
     for name in ("encoder.0.weight", "encoder.0.bias"):
         touched = params[name].grad.flatten(1).any(1).tolist()
         assert touched == [False, True, False]
+
+
+def test_mixed_precision_multiplies_in_bfloat16_and_keeps_the_rest():
+    build = lambda: SplitModel(ClientLinear(64, 8), ClientLinear(8, 2))  # noqa: E731
+    full, mixed = Population(build), Population(build, mixed_precision="bf16")
+    params = {name: p.requires_grad_() for name, p in mixed.parameters(CLIENTS).items()}
+    x = torch.randn(CLIENTS, 5, 64, generator=torch.Generator().manual_seed(0))
+    exact, features = full.encode(params, x), mixed.encode(params, x)
+    rounded = x.bfloat16() @ params["encoder.weight"].bfloat16()
+    expected = rounded.float() + params["encoder.bias"][:, None]
+    assert 0 < (features - exact).abs().max() < 0.02
+    torch.testing.assert_close(features, expected, rtol=2**-7, atol=2**-7)
+    mixed.decode(params, features).sum().backward()
+    assert {p.grad.dtype for p in params.values()} == {torch.float32}

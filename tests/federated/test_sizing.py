@@ -46,17 +46,22 @@ def test_parameters_and_gradients_of_a_cohort_fit_the_cache(cache, population):
     of_client = sizing.total_bytes(population.initial())
     assert of_client == 4 * (90 * 10 + 10 + 10 * 9 + 9)
     cache(index3="128K")
-    assert cohort_size(population, 1000, 1, CPU) == 2**17 // (2 * of_client) == 16
-    assert cohort_size(population, 1000, 1, CPU, workers=2) == 8
+    assert cohort_size(population, 1600, 1, CPU) == 2**17 // (2 * of_client) == 16
+    assert cohort_size(population, 1600, 1, CPU, workers=2) == 8
     assert cohort_size(population, 1000, 1, CPU, workers=40) == sizing.FEWEST
 
 
 def test_a_cohort_is_bounded_by_samples_and_shared_fairly(population):
-    assert cohort_size(population, 1000, 24, CPU) == sizing.ROWS // 24
-    assert cohort_size(population, 1000, 1, CPU) == sizing.MOST
+    assert cohort_size(population, 420, 24, CPU) == sizing.ROWS // 24 == 42
+    assert cohort_size(population, 6400, 1, CPU) == sizing.MOST
     assert cohort_size(population, 1000, 2000, CPU) == sizing.FEWEST
     assert cohort_size(population, 30, 24, CPU, workers=2) == 15
     assert cohort_size(population, 100, 1, torch.device("meta")) == 100
+
+
+def test_all_workers_have_equally_many_cohorts(population):
+    assert cohort_size(population, 100, 24, CPU, workers=1) == 34  # Three cohorts.
+    assert cohort_size(population, 100, 24, CPU, workers=2) == 25  # Not three, but four.
 
 
 def test_a_model_that_runs_client_by_client_has_cohorts_of_one():

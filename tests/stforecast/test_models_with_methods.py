@@ -31,3 +31,17 @@ def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, mod
     assert forecast.shape == (3, 3)
     assert np.isfinite(forecast).all(axis=None)
     assert (forecaster.rounds_["train_loss"] > 0).all()
+
+
+@pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
+def test_mixed_precision_changes_forecasts_by_its_rounding_only(table, model):
+    settings = {"split": "days:7,1,2", "rounds": 2, "device": "cpu", "calendar": "none"}
+    full, mixed = (
+        Forecaster("fedavg", model=model, mixed_precision=p, **settings).fit(table)
+        for p in ("no", "bf16")
+    )
+    forecasts = [f.predict(table).to_numpy() for f in (full, mixed)]
+    assert (forecasts[0] != forecasts[1]).any()
+    np.testing.assert_allclose(*forecasts, rtol=0.02, atol=0.02 * np.ptp(table.to_numpy()))
+    losses = [f.rounds_["train_loss"].to_numpy() for f in (full, mixed)]
+    np.testing.assert_allclose(*losses, rtol=0.02)

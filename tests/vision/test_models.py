@@ -23,6 +23,20 @@ def test_features_and_logits(name, channels):
     assert population.decode(state, features).shape == (1, 2, 7)
 
 
+@pytest.mark.parametrize("name", ["convnet", "resnet", "resnet18"])
+def test_mixed_precision_gives_nearly_the_same_logits(name):
+    build = lambda: MODELS[name]((3, 32, 32), 7)  # noqa: E731
+    images = torch.randint(0, 256, (1, 8, 3, 32, 32), dtype=torch.uint8)
+    logits = []
+    for precision in ("no", "bf16"):
+        population = Population(build, mixed_precision=precision)
+        state = population.initial()
+        population.train()
+        logits.append(population.decode(state, population.encode(state, images)))
+    assert {t.dtype for t in logits} == {torch.float32}
+    assert 0 < (logits[0] - logits[1]).abs().max() < 0.1 * logits[0].std()
+
+
 def n_parameters(model):
     return sum(p.numel() for p in model.parameters())
 
