@@ -1,9 +1,10 @@
-# make demo | test | bench | federation-demo | test-slow | lint: each sets up what it needs on a fresh machine.
+# make demo | test | bench | federation-demo | test-slow | lint | lock | audit: each sets up what it
+# needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
 
-.PHONY: setup demo test bench federation-demo test-slow lint clean
+.PHONY: setup demo test bench federation-demo test-slow lint lock audit clean
 
 setup: .venv/.installed
 
@@ -40,5 +41,20 @@ lint: setup
 	$(BIN)/ruff format .
 	$(BIN)/mypy
 
+# For newer versions delete lines of constraints.txt first, but not those of torch and torchvision.
+lock: .venv-audit/.installed
+	CUSTOM_COMPILE_COMMAND="make lock" .venv-audit/bin/pip-compile -q --all-extras --strip-extras \
+		--no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+		-o constraints.txt pyproject.toml
+	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' constraints.txt
+
+audit: .venv-audit/.installed
+	.venv-audit/bin/pip-audit --disable-pip --no-deps -r constraints.txt
+
+.venv-audit/.installed:
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/pip install -q --disable-pip-version-check pip-tools pip-audit
+	touch $@
+
 clean:
-	rm -rf .venv demo build dist *.egg-info
+	rm -rf .venv .venv-flower .venv-audit demo build dist *.egg-info

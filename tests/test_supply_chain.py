@@ -8,9 +8,13 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from data_prep.download import Dataverse
 from data_prep.registry import data_sets
@@ -22,6 +26,8 @@ FILES = [p for layer in LAYERS for p in sorted((ROOT / layer).rglob("*.py"))]
 NETWORK = {"aiohttp", "ftplib", "http", "httpx", "requests", "smtplib", "socket", "urllib3"}
 ALLOWED = {"data_prep/download/http.py", "experiments/flower_processes.py"}
 """Where files are fetched, and where a free port on this machine is looked for."""
+
+LOCK = ROOT / "constraints.txt"
 
 UNPACKERS = {"tarfile.open", "shutil.unpack_archive"}
 
@@ -131,3 +137,13 @@ def test_every_official_file_has_a_checksum_or_is_known_to_have_none():
         if not isinstance(source, Dataverse) and source.checksum is None
     ]
     assert [name for name, _ in without] == ["metr-la"]
+
+
+def test_every_dependency_is_locked_to_one_version_within_its_range():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    lines = [line for line in LOCK.read_text().splitlines() if "==" in line]
+    locked = dict(line.split("==") for line in lines)
+    for requirement in map(Requirement, wanted):
+        if requirement.name != "stforecast":
+            assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)])

@@ -235,6 +235,8 @@ class _Draw:
 def teacher_logits(teacher: Params, features: Tensor, logits: Tensor, tuned: Tensor) -> Tensor:
     """Logits of the calibrated ensemble, `(batch, classes)`.
 
+    A client weighs as much as a sigmoid of its logits, over the sum of all clients' sigmoids.
+
     Args:
         teacher: the six parameters, under their prefix.
         features: of the clients' models `(clients, batch, d)`.
@@ -242,8 +244,7 @@ def teacher_logits(teacher: Params, features: Tensor, logits: Tensor, tuned: Ten
         tuned: of the tuned average `(batch, classes)`.
     """
     p = {name.removeprefix(TEACHER): t for name, t in teacher.items()}
-    weights = torch.sigmoid(logits @ p["client_scale"] + p["client_bias"])
-    weights = weights / weights.sum(0)
+    weights = F.logsigmoid(logits @ p["client_scale"] + p["client_bias"]).softmax(0)
     ensemble = (weights[..., None] * logits).sum(0)
     adjusted = p["class_scale"] * ensemble + p["class_bias"]
     gate = torch.sigmoid(features.mean(0) @ p["gate_scale"] + p["gate_bias"])[:, None]
