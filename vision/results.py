@@ -84,6 +84,10 @@ class ImageRun:
         """The method's models; the first is the one that a user gets."""
         return tuple(self.about["views"])
 
+    def name_of(self, view: str) -> str:
+        """What to call one of the method's models: the label alone means the first."""
+        return self.label if view == self.views[0] else f"{self.label} ({view})"
+
     @property
     def masks(self) -> tuple[str, ...]:
         """Classes that its predictions choose from."""

@@ -79,7 +79,7 @@ def _section(
     for run in runs:
         variants.setdefault(run.label, []).append(run)
     rows = [(label, view, rs) for label, rs in variants.items() for view in rs[0].views]
-    names = [label if v == rs[0].views[0] else f"{label} ({v})" for label, v, rs in rows]
+    names = [rs[0].name_of(view) for _, view, rs in rows]
     printed = published.columns(scenario, names) if published else {}
     masks = [m for m in (*MASKS[1:], TASK) if all(m in r.masks for r in runs)]
     table = [

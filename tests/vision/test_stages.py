@@ -118,6 +118,24 @@ def test_a_run_folder_holds_the_stages(tmp_path):
     )
 
 
+def test_figures_draw_every_model_of_a_method(tmp_path):
+    settings = {**SETTINGS, "stage_spread": 1}
+    finished = run("fedavg", tmp_path / "run", settings)
+    assert finished.views == ("global", "trained")
+    lines = PLOTS["stages"]([finished], view="every", participants=False, passes=1).axes[0].lines
+    for line, view in zip(lines, finished.views, strict=True):
+        expected = 100 * known(finished.stages(), view)
+        assert line.get_ydata().tolist() == pytest.approx(expected.tolist())
+    assert [line.get_label() for line in lines] == ["fedavg", "fedavg (trained)"]
+    assert len(PLOTS["rounds"]([finished], view="every").axes[0].lines) == 2
+    names = [
+        t.get_text() for t in PLOTS["bars"]([finished], view="every").axes[0].get_yticklabels()
+    ]
+    assert names == ["fedavg", "fedavg (trained)"]
+    with pytest.raises(InputError, match="unknown model of fedavg 'each'"):
+        PLOTS["bars"]([finished], view="each")
+
+
 def test_without_a_stream_there_are_no_stages(tmp_path):
     settings = {"clients": 3, "size": 8, "channels": 4, "rounds": 1}
     finished = run("fedavg", tmp_path / "run", settings)

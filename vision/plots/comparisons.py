@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from vision.plots.runs import by_label, check_mask, check_view, score
+from vision.plots.runs import by_label, by_model, check_mask, check_view, score
 from vision.plots.style import COLORS, ONE_COLUMN, SMALL, TEXT, line_look, panels
 from vision.results import ImageRun
 
@@ -26,24 +26,23 @@ def bars(
     Args:
         runs: finished runs; the whiskers are ± one standard deviation over seeds.
         selection: `last` round, `best` round or mean of the `last ten`.
-        view: which of a method's models; by default its first.
+        view: which of a method's models, or `every` one; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.
     """
-    check_view(runs, view)
     check_mask(runs, mask)
-    groups = by_label(runs)
-    fig, (ax,) = panels(width, 0.2 * len(groups) + 0.5)
-    found = [score(members, selection, view, mask) for members in groups.values()]
+    models = by_model(runs, view)
+    fig, (ax,) = panels(width, 0.2 * len(models) + 0.5)
+    found = [score(members, selection, model, mask) for _, members, model in models]
     means = np.array([s.mean() for s in found])
     spread = np.array([s.std(ddof=1) if len(s) > 1 else 0 for s in found])
-    places = np.arange(len(groups))
+    places = np.arange(len(models))
     ax.barh(places, means, 0.7, color=COLORS[0], xerr=spread if spread.any() else None)
     for y, (m, s) in enumerate(zip(means, spread, strict=True)):
         ax.text(m + s + 0.6, y, f"{m:.1f}", va="center", fontsize=SMALL)
     ax.set_xlim(0, min(112, 1.15 * float((means + spread).max())))
-    ax.set_yticks(places, list(groups), fontsize=SMALL)
+    ax.set_yticks(places, [label for label, _, _ in models], fontsize=SMALL)
     ax.invert_yaxis()
     ax.set_xlabel(f"test accuracy in %, {selection} round, {mask}", fontsize=TEXT)
     return fig

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vision.plots.runs import by_label, check_mask, check_view, curve
+from vision.plots.runs import by_label, by_model, check_mask, curve
 from vision.plots.style import ONE_COLUMN, SMALL, TEXT, line_look, panels
 from vision.results import ImageRun
 
@@ -24,16 +24,15 @@ def rounds(
 
     Args:
         runs: finished runs; those that differ in their seed only are averaged.
-        view: which of a method's models; by default its first.
+        view: which of a method's models, or `every` one; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.
     """
-    check_view(runs, view)
     check_mask(runs, mask)
     fig, (ax,) = panels(width, 0.75 * width)
-    for place, (label, members) in enumerate(by_label(runs).items()):
-        table = curve(members, view, mask)
+    for place, (label, members, model) in enumerate(by_model(runs, view)):
+        table = curve(members, model, mask)
         color, style = line_look(place)
         mean, spread = table.mean(axis=1), table.std(axis=1).fillna(0)
         ax.plot(mean.index, mean, style, color=color, linewidth=1.2, label=label)

@@ -11,6 +11,9 @@ from data_prep.errors import InputError, choose
 from vision.judge import column
 from vision.results import ImageRun
 
+EVERY = "every"
+"""In place of a model's name: all models of each method."""
+
 Group = dict[str, list[ImageRun]]
 """Label to the runs that have it."""
 
@@ -35,7 +38,7 @@ def by_label(runs: Sequence[ImageRun]) -> Group:
 def curve(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
     """Accuracy in % by round `(rounds × runs)`, rounds that were judged only."""
     return 100 * pd.concat(
-        [run.rounds().set_index("round")[column(view or run.views[0], mask)] for run in runs],
+        [run.rounds().set_index("round")[column(view, mask)] for run in runs],
         axis=1,
     ).dropna(how="all")
 
@@ -43,6 +46,25 @@ def curve(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
 def score(runs: Sequence[ImageRun], selection: str, view: str, mask: str) -> np.ndarray:
     """Accuracy in % of each run."""
     return np.array([100 * run.accuracy(selection, view or None, mask) for run in runs])
+
+
+def by_model(runs: Sequence[ImageRun], view: str) -> list[tuple[str, list[ImageRun], str]]:
+    """Runs by label and model: what a legend calls it, the runs, and the name of the model.
+
+    Args:
+        runs: finished runs.
+        view: a model; nothing for each method's first, `every` for all of them.
+
+    Raises:
+        InputError: if some run has no such model.
+    """
+    if view != EVERY:
+        check_view(runs, view)
+    return [
+        (members[0].name_of(chosen), members, chosen)
+        for members in by_label(runs).values()
+        for chosen in (members[0].views if view == EVERY else (view or members[0].views[0],))
+    ]
 
 
 def check_view(runs: Sequence[ImageRun], view: str) -> None:

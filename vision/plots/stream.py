@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from data_prep.errors import InputError
-from vision.plots.runs import by_label, check_mask, check_view
+from vision.plots.runs import by_label, by_model, check_mask
 from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, line_look, panels
 from vision.results import ImageRun
 from vision.streams.measures import known
@@ -116,21 +116,18 @@ def stages(
     Args:
         runs: finished runs with task streams; those that differ in their seed only are averaged,
             and a band is ± one standard deviation.
-        view: which of a method's models; by default its first.
+        view: which of a method's models, or `every` one; by default its first.
         mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
             those of the test image's task.
         participants: of the clients that took part in the stage (A^sel), or of all.
         passes: mean over so many of the last judged rounds of each stage.
         width: width of the figure in inches.
     """
-    check_view(runs, view)
     check_mask(runs, mask)
     fig, (ax,) = panels(width, 0.75 * width)
-    for place, (label, members) in enumerate(by_label(runs).items()):
+    for place, (label, members, model) in enumerate(by_model(runs, view)):
         curves = [
-            known(
-                run.stages(), view or run.views[0], mask, participants=participants, passes=passes
-            )
+            known(run.stages(), model, mask, participants=participants, passes=passes)
             for run in members
         ]
         table = 100 * pd.concat(curves, axis=1)

@@ -1,5 +1,6 @@
 """FEDIC: teacher, losses and the server's three tasks against plain PyTorch."""
 
+import math
 from functools import partial
 
 import pytest
@@ -192,3 +193,14 @@ def test_the_tuned_copy_is_asked_in_evaluation_mode(fedic):
     _, expected = f.method.outputs({n: t[None] for n, t in average.items()}, images["x"])
     found = f.method.tuned(average, _Draw(images, generator(0)))
     assert torch.equal(found, expected[0])
+
+
+def test_weights_stay_finite_where_every_sigmoid_is_zero():
+    p = {**random_teacher(3, 4), "teacher/client_scale": torch.ones(4)}
+    logits = torch.full((2, 1, 4), -100.0)
+    logits[1] -= 1  # The second client's sigmoid is e⁻⁴ of the first's.
+    found = teacher_logits(p, torch.zeros(2, 1, 3), logits, torch.zeros(1, 4))
+    share = 1 / (1 + math.exp(-4))
+    ensemble = share * logits[0] + (1 - share) * logits[1]
+    adjusted = p["teacher/class_scale"] * ensemble + p["teacher/class_bias"]
+    torch.testing.assert_close(found, torch.sigmoid(p["teacher/gate_bias"]) * adjusted)
