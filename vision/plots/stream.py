@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from data_prep.errors import InputError
-from vision.plots.runs import by_label, by_model, check_mask
+from vision.plots.runs import by_model, check_mask
 from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, line_look, panels
 from vision.results import ImageRun
 from vision.streams.measures import known
