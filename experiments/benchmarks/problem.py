@@ -9,6 +9,7 @@ import torch
 from stforecast.config import resolve
 from stforecast.federated.data import ClientData
 from stforecast.federated.rounds import Federation
+from stforecast.federated.sizing import parse_bytes
 from stforecast.fitted import build_method
 
 BATCH, STEPS, HIDDEN = 24, 3, 128
@@ -57,4 +58,5 @@ def make_federation(
         seed=config.run.seed,
         cohort_size=config.run.cohort or None,
         workers=workers,
+        memory=parse_bytes(config.run.memory) if config.run.memory else None,
     )

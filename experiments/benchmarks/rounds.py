@@ -120,7 +120,8 @@ def machine(rate: float) -> dict[str, Any]:
     }
 
 
-def _counts(_: click.Context, __: click.Parameter, text: str) -> list[int]:
+def counts(_: click.Context, __: click.Parameter, text: str) -> list[int]:
+    """Numbers with commas between them, for an option."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as e:
@@ -128,7 +129,7 @@ def _counts(_: click.Context, __: click.Parameter, text: str) -> list[int]:
 
 
 @click.command()
-@click.option("--clients", default="10,100,1000", show_default=True, callback=_counts)
+@click.option("--clients", default="10,100,1000", show_default=True, callback=counts)
 @click.option("--batches", type=int, help=f"Measured of an epoch's {EPOCH}; fewer of many clients.")
 @click.option("--repetitions", default=3, show_default=True, help="Timed rounds of each path.")
 @click.option("--threads", default=os.cpu_count(), show_default=True, help="Most of a path.")

@@ -68,22 +68,25 @@ class PrototypeMeans:
         return self._sums / self._counts.clamp(min=1)[..., None]
 
 
-BLOCK = 2**17
-"""Values of a temporary in `jensen_shannon`: 1 MB in double precision, which stays in cache."""
-
 ACCURACY = 1e-10
 """Error of the series in `jensen_shannon`; what is smaller counts as 0."""
 
-MOST_TERMS = 32
+MOST_TERMS = 128
 """Chebyshev terms up to which the series pays."""
+
+IN_CACHE = 2**17
+"""Values of a temporary that is read at once again: 1 MB in double precision."""
+
+IN_MEMORY = 2**24
+"""Values of the features of one side at a time: 128 MB."""
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     """Jensen–Shannon divergence in nats between softmax distributions, for all pairs.
 
     The mixture's entropy needs `g(u, v) = m log m` with `m = (eᵘ + eᵛ)/2` for every pair and entry.
-    g is smooth in u, so a Chebyshev series of a dozen terms separates it, `Σₖ Tₖ(u) cₖ(v)`, and all
-    pairs become one matrix product, in bounded memory, to about 1e-10.
+    g is symmetric and smooth, so some six features `f` of one value separate it,
+    `g(u, v) = Σᵣ λᵣ fᵣ(u) fᵣ(v)`, to about 1e-10, and all pairs become one matrix product.
 
     Args:
         p: `(n, d)` logits: any real values, of which softmax makes a distribution.
@@ -101,12 +104,17 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     u, v = p.double().log_softmax(-1), q.double().log_softmax(-1)
     if not len(u) or not len(v):
         return u.new_zeros(len(u), len(v))
-    low, high = float(u.min()), float(u.max())
+    low, high = min(float(u.min()), float(v.min())), max(float(u.max()), float(v.max()))
     terms = _terms(high - low)
     if terms > MOST_TERMS:
         mixture = torch.stack([_entropy(torch.logaddexp(row, v) - math.log(2)) for row in u])
     else:
-        mixture = -_separated(u, v, low, high, terms)
+        separation = _Separation(low, high, terms, u.device)
+        width = max(1, IN_MEMORY // (separation.rank * max(len(u), len(v))))
+        mixture = u.new_zeros(len(u), len(v))
+        for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
+            weighted = separation.features(some_u, separation.weights)
+            mixture.addmm_(weighted, separation.features(some_v).mT, alpha=-1)
     divergence = mixture - (_entropy(u)[:, None] + _entropy(v)) / 2
     return divergence.where(divergence > ACCURACY, 0)
 
@@ -124,30 +132,46 @@ def _terms(width: float) -> int:
     return math.ceil(-math.log(ACCURACY) / math.asinh(reach)) + 2
 
 
-def _separated(u: Tensor, v: Tensor, low: float, high: float, terms: int) -> Tensor:
-    """`Σ_d g(u_id, v_jd)` of all pairs, `(n, m)`, by Chebyshev series in u on [low, high]."""
-    orders = torch.arange(terms, dtype=u.dtype, device=u.device)
-    angles = (orders + 0.5) * math.pi / terms
-    middle, half = (low + high) / 2, max((high - low) / 2, torch.finfo(u.dtype).tiny)
-    half_nodes = (middle + half * angles.cos()).exp() / 2
-    to_series = (orders[:, None] * angles).cos() * 2 / terms
-    to_series[0] /= 2
-    total = u.new_zeros(len(u), len(v))
-    width = max(1, BLOCK // (terms * max(len(u), len(v))))
-    for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
-        m = half_nodes[:, None] + some_v.exp()[:, None] / 2
-        series = to_series.expand(len(v), -1, -1) @ m.mul_(m.log())
-        polynomials = _chebyshev((some_u - middle) / half, terms)
-        total.addmm_(polynomials.flatten(1), series.flatten(1).mT)
-    return total
+class _Separation:
+    """`g(u, v) = Σᵣ λᵣ fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised.
 
+    Args:
+        low: least u and v.
+        high: largest.
+        terms: of the series.
+        device: where to compute.
 
-def _chebyshev(t: Tensor, terms: int) -> Tensor:
-    """`T₀(t), T₁(t), …` of `(n, d)` values, `(n, terms, d)`."""
-    polynomials = [torch.ones_like(t), t]
-    while len(polynomials) < terms:
-        polynomials.append(2 * t * polynomials[-1] - polynomials[-2])
-    return torch.stack(polynomials[:terms], dim=1)
+    Attributes:
+        weights: `(rank,)` λ.
+        rank: number of features.
+    """
+
+    def __init__(self, low: float, high: float, terms: int, device: torch.device) -> None:
+        self._middle = (low + high) / 2
+        self._half = max((high - low) / 2, torch.finfo(torch.float64).tiny)
+        orders = torch.arange(terms, dtype=torch.float64, device=device)
+        angles = (orders + 0.5) * math.pi / terms
+        at_nodes = (self._middle + self._half * angles.cos()).exp()
+        m = (at_nodes[:, None] + at_nodes) / 2
+        to_series = (orders[:, None] * angles).cos() * 2 / terms
+        to_series[0] /= 2
+        weights, vectors = torch.linalg.eigh(to_series @ m.mul(m.log()) @ to_series.mT)
+        kept = weights.abs() > ACCURACY / 100 * weights.abs().max()
+        self.weights, self._vectors = weights[kept], vectors[:, kept]
+        self.rank = len(self.weights)
+
+    def features(self, u: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Features of each value of `(n, d)`, by default unweighted, `(n, rank * d)`."""
+        combine = (self._vectors if weights is None else self._vectors * weights).mT
+        found = u.new_empty(len(u), self.rank, u.shape[1])
+        rows = max(1, IN_CACHE // (len(self._vectors) * u.shape[1]))
+        for some, out in zip(u.split(rows), found.split(rows), strict=True):
+            t = (some - self._middle) / self._half
+            polynomials = [torch.ones_like(t), t]
+            while len(polynomials) < len(self._vectors):
+                polynomials.append(2 * t * polynomials[-1] - polynomials[-2])
+            torch.matmul(combine, torch.stack(polynomials, dim=1), out=out)
+        return found.flatten(1)
 
 
 def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:

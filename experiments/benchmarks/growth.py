@@ -1,0 +1,92 @@
+"""How time and memory grow with the number of clients, a tenth of whom take part in a round.
+
+    python -m experiments.benchmarks.growth --clients 1000,2000,5000,10000 --memory 1GB
+
+Each size trains FUELS's round (a few batches an epoch) in a process of its own. Where the clients'
+states do not fit `--memory` they are in memory-mapped files, so that memory is that of those who
+take part. The second table is the server's: divergences of all pairs of prototypes, 24 slots of 256
+values, in one call and anew for a tenth of the clients against all.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+
+import click
+import tabulate
+import torch
+
+from experiments.benchmarks.prepare import in_own_process
+from experiments.benchmarks.problem import BATCH, HIDDEN, make_federation
+from experiments.benchmarks.rounds import counts
+from stforecast.federated.prototypes import jensen_shannon
+
+SHARE = 0.1
+"""Of the clients that take part in a round."""
+
+BATCHES = 4
+"""Of a client's epoch."""
+
+STATUS = Path("/proc/self/status")
+
+
+def memory(kind: str) -> float:
+    """Memory of this process in GB: `RssAnon` is its own now, `VmHWM` the most, files included."""
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    return int(lines[kind].split()[0]) / 1e6
+
+
+def grow(n_clients: int, threads: int, allowed: str) -> list[float]:
+    """Cost of rounds of a federation of this size.
+
+    Returns:
+        Participants, seconds a round, milliseconds a participant, and GB of this process's own
+        memory.
+    """
+    torch.set_num_threads(threads)
+    run = {"participation": SHARE, "full_start": False, "memory": allowed}
+    federation = make_federation(n_clients, BATCHES, threads, **run)
+    reports = [federation.run_round() for _ in range(4)]
+    seconds = statistics.median(r.seconds for r in reports[1:])
+    taking_part = reports[-1].participants
+    return [taking_part, seconds, 1e3 * seconds / taking_part, memory("RssAnon")]
+
+
+def compare(n_clients: int, threads: int) -> list[float]:
+    """Cost of divergences between the prototypes of all pairs.
+
+    Returns:
+        Seconds, seconds of a tenth of the clients against all, and GB that were needed besides the
+        prototypes.
+    """
+    torch.set_num_threads(threads)
+    prototypes = torch.rand(BATCH, n_clients, 2 * HIDDEN) - 0.5
+    before, seconds = memory("VmHWM"), []
+    for rows in (n_clients, n_clients // 10):
+        start, total = time.perf_counter(), torch.zeros(rows, n_clients, dtype=torch.float64)
+        for slot in prototypes:
+            total += jensen_shannon(slot[:rows], slot)
+        seconds.append(time.perf_counter() - start)
+    return [*seconds, memory("VmHWM") - before]
+
+
+@click.command()
+@click.option("--clients", default="1000,2000,5000,10000", show_default=True, callback=counts)
+@click.option("--pairs", default="500,1000,2000,5000", show_default=True, callback=counts)
+@click.option("--memory", "allowed", default="1GB", show_default=True, help="For the rounds.")
+@click.option("--threads", default=os.cpu_count(), show_default=True)
+def main(clients: list[int], pairs: list[int], allowed: str, threads: int) -> None:
+    """Measure rounds of more and more clients, and the server's divergences."""
+    rows = [[n, *in_own_process(grow, n, threads, allowed)] for n in clients]
+    headers = ["clients", "take part", "s/round", "ms/participant", "memory GB"]
+    click.echo(tabulate.tabulate(rows, headers, floatfmt=("d", ".0f", ".3g", ".3g", ".2f")) + "\n")
+    rows = [[n, *in_own_process(compare, n, threads)] for n in pairs]
+    headers = ["clients", "s, all pairs", "s, a tenth against all", "memory GB"]
+    click.echo(tabulate.tabulate(rows, headers, floatfmt=("d", ".3g", ".3g", ".2f")))
+
+
+if __name__ == "__main__":
+    main()
