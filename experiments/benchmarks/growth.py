@@ -2,10 +2,12 @@
 
     python -m experiments.benchmarks.growth --clients 1000,2000,5000,10000 --memory 1GB
 
-Each size trains FUELS's round (a few batches an epoch) in a process of its own. Where the clients'
+Each size trains FUELS's model (a few batches an epoch) in a process of its own. Where the clients'
 states do not fit `--memory` they are in memory-mapped files, so that memory is that of those who
-take part. The second table is the server's: divergences of all pairs of prototypes, 24 slots of 256
-values, in one call and anew for a tenth of the clients against all.
+take part. FUELS compares every client that takes part with all others, in the server and when it
+mixes prototypes for it: that grows with the product of both numbers, and FedAvg has nothing of the
+kind. The second table is the divergences' alone: all pairs of clients, with 24 prototypes of 256
+values, and anew for a tenth of the clients against all.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ import click
 import tabulate
 import torch
 
+from experiments.benchmarks.measure import Variant, make_runner
 from experiments.benchmarks.prepare import in_own_process
-from experiments.benchmarks.problem import BATCH, HIDDEN, make_federation
+from experiments.benchmarks.problem import BATCH, HIDDEN
 from experiments.benchmarks.rounds import counts
 from stforecast.federated.prototypes import jensen_shannon
 
 SHARE = 0.1
 """Of the clients that take part in a round."""
 
-BATCHES = 4
-"""Of a client's epoch."""
+BATCHES, ROUNDS = 4, 3
+"""Of a client's epoch, and timed after a first one."""
 
 STATUS = Path("/proc/self/status")
 
@@ -39,20 +42,26 @@ def memory(kind: str) -> float:
     return int(lines[kind].split()[0]) / 1e6
 
 
-def grow(n_clients: int, threads: int, allowed: str) -> list[float]:
+def grow(n_clients: int, method: str, threads: int, allowed: str) -> list[float]:
     """Cost of rounds of a federation of this size.
 
     Returns:
-        Participants, seconds a round, milliseconds a participant, and GB of this process's own
-        memory.
+        Participants, seconds of a round, of them the server's, milliseconds that a participant
+        adds, and GB of this process's own memory.
     """
     torch.set_num_threads(threads)
-    run = {"participation": SHARE, "full_start": False, "memory": allowed}
-    federation = make_federation(n_clients, BATCHES, threads, **run)
-    reports = [federation.run_round() for _ in range(4)]
-    seconds = statistics.median(r.seconds for r in reports[1:])
-    taking_part = reports[-1].participants
-    return [taking_part, seconds, 1e3 * seconds / taking_part, memory("RssAnon")]
+    settings = {
+        "method": method, "participation": SHARE, "full_start": False, "memory": allowed,
+    }  # fmt: skip
+    variant = Variant("ours", threads=threads, settings=tuple(settings.items()))
+    run_round = make_runner(variant, n_clients, BATCHES)
+    rounds = [run_round() for _ in range(1 + ROUNDS)][1:]
+    seconds, server = (
+        statistics.median(getattr(r, name) for r in rounds)
+        for name in ("seconds", "server_seconds")
+    )
+    taking_part = round(SHARE * n_clients)
+    return [taking_part, seconds, server, 1e3 * (seconds - server) / taking_part, memory("RssAnon")]
 
 
 def compare(n_clients: int, threads: int) -> list[float]:
@@ -75,14 +84,30 @@ def compare(n_clients: int, threads: int) -> list[float]:
 
 @click.command()
 @click.option("--clients", default="1000,2000,5000,10000", show_default=True, callback=counts)
+@click.option("--method", multiple=True, default=["fedavg", "fuels"], show_default=True)
 @click.option("--pairs", default="500,1000,2000,5000", show_default=True, callback=counts)
 @click.option("--memory", "allowed", default="1GB", show_default=True, help="For the rounds.")
 @click.option("--threads", default=os.cpu_count(), show_default=True)
-def main(clients: list[int], pairs: list[int], allowed: str, threads: int) -> None:
+def main(
+    clients: list[int], method: tuple[str, ...], pairs: list[int], allowed: str, threads: int
+) -> None:
     """Measure rounds of more and more clients, and the server's divergences."""
-    rows = [[n, *in_own_process(grow, n, threads, allowed)] for n in clients]
-    headers = ["clients", "take part", "s/round", "ms/participant", "memory GB"]
-    click.echo(tabulate.tabulate(rows, headers, floatfmt=("d", ".0f", ".3g", ".3g", ".2f")) + "\n")
+    rows = [
+        [name, n, *in_own_process(grow, n, name, threads, allowed)]
+        for name in method
+        for n in clients
+    ]
+    headers = [
+        "method",
+        "clients",
+        "take part",
+        "s/round",
+        "server s",
+        "ms/participant",
+        "memory GB",
+    ]
+    formats = ("", "d", ".0f", ".3g", ".3g", ".3g", ".2f")
+    click.echo(tabulate.tabulate(rows, headers, floatfmt=formats) + "\n")
     rows = [[n, *in_own_process(compare, n, threads)] for n in pairs]
     headers = ["clients", "s, all pairs", "s, a tenth against all", "memory GB"]
     click.echo(tabulate.tabulate(rows, headers, floatfmt=("d", ".3g", ".3g", ".2f")))

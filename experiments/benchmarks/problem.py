@@ -40,17 +40,18 @@ def make_data(n_clients: int, n_batches: int, n_inputs: int) -> ClientData:
 
 
 def make_federation(
-    n_clients: int, n_batches: int, workers: int = 1, **settings: Any
+    n_clients: int, n_batches: int, workers: int = 1, method: str = "fuels", **settings: Any
 ) -> Federation:
-    """A federation of FUELS before its first round, the same for the same sizes.
+    """A federation before its first round, the same for the same sizes.
 
     Args:
         n_clients: number of clients.
         n_batches: batches of a client's epoch.
         workers: cohorts that train at the same time.
+        method: the method.
         **settings: any setting of a run besides.
     """
-    config = resolve("fuels", **{"rounds": 10**6, "seed": 1, **settings})
+    config = resolve(method, **{"rounds": 10**6, "seed": 1, **settings})
     data = make_data(n_clients, n_batches, config.window.closeness + config.window.periods)
     return Federation(
         build_method(config),
