@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
-from experiments.names import slug
+from experiments.names import shown, slug
 
 MAX_SEED = 2**32
 """What scikit-learn's generators take."""
@@ -119,10 +119,14 @@ def command_words(
 ) -> tuple[str, ...]:
     """Words of a command line: each flag before each of its values, then the settings.
 
-    >>> command_words({"--seed": [1, 2]}, {"rounds": 5, "lr": 0.1})
-    ('--seed', '1', '--seed', '2', '--rounds', '5', '--set', 'lr=0.1')
+    Files have names that say something elsewhere, too.
+
+    >>> command_words({"--seed": [1, 2]}, {"rounds": 5, "lr": 0.1, "weights": "/far/away/vit.bin"})
+    ('--seed', '1', '--seed', '2', '--rounds', '5', '--set', 'lr=0.1', '--set', 'weights=vit.bin')
     """
     words = [(flag, str(value)) for flag, values in flags.items() for value in values]
     for name, value in settings.items():
-        words.append(("--rounds", str(value)) if name == "rounds" else ("--set", f"{name}={value}"))
+        path = Path(str(value))
+        text = shown(path) if path.is_absolute() else value
+        words.append(("--rounds", str(text)) if name == "rounds" else ("--set", f"{name}={text}"))
     return tuple(word for pair in words for word in pair)
