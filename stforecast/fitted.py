@@ -15,7 +15,8 @@ from stforecast.federated.device import pick_device
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import Method, find_method
 from stforecast.federated.population import Population, SplitModel
-from stforecast.federated.rounds import Federation, RoundReport, predictions
+from stforecast.federated.predictions import predictions
+from stforecast.federated.rounds import Federation, RoundReport
 from stforecast.federated.saving import from_arrays, to_arrays
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.state import State

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stforecast.federated.data import ClientData
 from stforecast.federated.method import Method
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from stforecast.federated.state import State
 
 MASKS = ("all classes", "own classes")

@@ -22,7 +22,8 @@ from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import Method, find_method
 from stforecast.federated.model_files import read_model, restoring, write_model
 from stforecast.federated.population import Population
-from stforecast.federated.rounds import RoundReport, predictions
+from stforecast.federated.predictions import predictions
+from stforecast.federated.rounds import RoundReport
 from stforecast.federated.saving import check_shapes, from_arrays, to_arrays
 from stforecast.federated.state import State
 from stforecast.federated.stream import Stream

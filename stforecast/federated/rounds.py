@@ -16,10 +16,11 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated import sizing
-from stforecast.federated.data import Batch, ClientData, take
+from stforecast.federated.data import ClientData, take
 from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, sound_clients, told
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate, total_bytes
+from stforecast.federated.predictions import predictions_of
 from stforecast.federated.robust import Robust
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.store import Store
@@ -30,17 +31,8 @@ from stforecast.federated.workers import Workers, has_dropout
 
 log = logging.getLogger(__name__)
 
-PREDICT_COHORT = 16
-"""Clients that predict together where nobody says how many."""
-
-PREDICT_ROWS_ON_CPU = 128
-"""Samples of a client predicted at once on a CPU: activations then stay in cache."""
-
 WORTH_TELLING = 10**9
 """Predicted bytes from which a run says before it starts what it will take."""
-
-PREDICT_ROWS_ON_GPU = 4096
-"""The same on a GPU, which wants big products."""
 
 
 @dataclass(frozen=True)
@@ -463,7 +455,7 @@ class Federation:
         @torch.no_grad()
         def score(method: Method, ids: Tensor) -> tuple[float, float]:
             total, count = 0.0, 0.0
-            for batch, prediction in _predictions_of(method, state, data, ids):
+            for batch, prediction in predictions_of(method, state, data, ids):
                 of_samples = method.task.score(prediction, batch)
                 s, c = (torch.where(batch["valid"], v, 0).sum() for v in of_samples)
                 total, count = total + float(s), count + float(c)
@@ -476,45 +468,6 @@ class Federation:
     def history(self) -> list[dict[str, float]]:
         """The rounds' reports as rows of a table."""
         return [dataclasses.asdict(r) for r in self.reports]
-
-
-@torch.no_grad()
-def predictions(
-    method: Method,
-    state: State,
-    data: ClientData,
-    *,
-    view: str | None = None,
-    cohort_size: int = PREDICT_COHORT,
-) -> Iterator[tuple[Batch, Tensor]]:
-    """What every client predicts with its own state and the server's latest message.
-
-    Args:
-        method: the method.
-        state: its state, on one device.
-        data: samples of all clients, on that device.
-        view: one of the method's `views`; by default the first.
-        cohort_size: most clients that predict together.
-
-    Yields:
-        A batch `(some clients, some samples, …)` and its predictions, clients in order.
-    """
-    for ids in torch.arange(len(data)).split(cohort_size):
-        yield from _predictions_of(method, state, data, ids, view)
-
-
-def _predictions_of(
-    method: Method, state: State, data: ClientData, ids: Tensor, view: str | None = None
-) -> Iterator[tuple[Batch, Tensor]]:
-    """What the clients `ids` predict, some samples at a time."""
-    method.population.train(False)
-    clients = state.clients
-    on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
-    rows = PREDICT_ROWS_ON_CPU if on_cpu else PREDICT_ROWS_ON_GPU
-    own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
-    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
-    for batch in data.take(ids).chunks(rows):
-        yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
 
 
 def _check_stream(stream: Stream, training: Training) -> None:

@@ -23,7 +23,7 @@ from stforecast.federated.data import ClientData, take
 from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, sound_clients, told
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, concatenate
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.training import zero_moments
 from stforecast.federated.uplink import Uplink

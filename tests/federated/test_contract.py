@@ -11,7 +11,7 @@ import torch
 import stforecast.methods  # noqa: F401  makes the forecasting methods known
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import methods
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from stforecast.federated.state import State
 
 METHODS = methods("stforecast.federated")

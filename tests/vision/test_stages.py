@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from vision.clients import client_data
 from vision.evaluation import MASKS, TASK
 from vision.judge import column

@@ -8,7 +8,7 @@ from stforecast.federated.methods.apfl import Apfl, ApflOptions
 from stforecast.federated.methods.ditto import personal_model
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.solo import Solo
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 4)
 

@@ -7,7 +7,7 @@ from data_prep.errors import InputError
 from stforecast.federated.methods.ditto import Ditto, DittoOptions, personal_model
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.solo import Solo
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 4)
 OPTIMIZERS = {

@@ -10,7 +10,7 @@ from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import FedBN, FedBNOptions
 from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 5)
 NORM = "encoder.module.2."

@@ -7,7 +7,7 @@ from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 5)
 OPTIMIZERS = {

@@ -8,7 +8,7 @@ from data_prep.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.perfedavg import PerFedAvg, PerFedAvgOptions, groups
 from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from stforecast.federated.state import Cohort
 
 SIZES = (8, 13, 4)

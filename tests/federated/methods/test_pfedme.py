@@ -6,7 +6,7 @@ import torch
 from data_prep.errors import InputError
 from stforecast.federated.methods.ditto import personal_model
 from stforecast.federated.methods.pfedme import PFedMe, PFedMeOptions
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 4)
 

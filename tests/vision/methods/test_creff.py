@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from vision.methods.creff import CReFF, CReFFOptions
 
 WIDTH = 5

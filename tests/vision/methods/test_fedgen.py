@@ -11,7 +11,7 @@ from data_prep.errors import InputError
 from stforecast.federated.method import Participants, find_method
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from stforecast.federated.state import generator
 from vision.methods.conditional import draw_labels, feature_width
 from vision.methods.fedgen import FedGen, FedGenOptions, diversity_loss

@@ -9,7 +9,7 @@ from data_prep.errors import InputError
 from stforecast.federated.method import Participants, find_method
 from stforecast.federated.methods.solo import Solo
 from stforecast.federated.methods.two_models import personal_model
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from stforecast.federated.uplink import Uplink
 from vision.methods.fedkd import FedKD, FedKDOptions, factors, packed, rank_for, truncated, unpacked
 

@@ -6,7 +6,8 @@ import torch
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation, predictions
+from stforecast.federated.predictions import predictions
+from stforecast.federated.rounds import Federation
 from stforecast.federated.state import generator
 from stforecast.federated.training import Training
 from vision.backbones import TINY

@@ -4,7 +4,7 @@ from torch.nn import functional as F
 
 from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from vision.methods.fedrod import FedRoD
 
 SIZES = (8, 13, 5)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from data_prep.errors import InputError
 from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedbn import FedBN
-from stforecast.federated.rounds import predictions
+from stforecast.federated.predictions import predictions
 from stforecast.federated.state import generator
 from vision.methods.fraug import FRAug, FRAugOptions, entropy, mmd
 

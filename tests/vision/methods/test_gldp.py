@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
-from stforecast.federated.rounds import Federation, predictions
+from stforecast.federated.predictions import predictions
+from stforecast.federated.rounds import Federation
 from stforecast.federated.stream import Stream
 from vision.learner import Learner
 from vision.methods.gldp import GLDP, GLDPOptions, batch_distance

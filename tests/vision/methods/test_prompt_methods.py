@@ -8,7 +8,8 @@ from stforecast.federated.data import ClientData
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.payload import floats_per_client
 from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation, predictions
+from stforecast.federated.predictions import predictions
+from stforecast.federated.rounds import Federation
 from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training
 from vision.backbones import TINY

@@ -1,0 +1,60 @@
+"""What clients predict, some samples at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.data import Batch, ClientData, take
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.state import State
+
+COHORT = 16
+"""Clients that predict together where nobody says how many."""
+
+ROWS_ON_CPU = 128
+"""Samples of a client predicted at once on a CPU: activations then stay in cache."""
+
+ROWS_ON_GPU = 4096
+"""The same on a GPU, which wants big products."""
+
+
+@torch.no_grad()
+def predictions(
+    method: Method,
+    state: State,
+    data: ClientData,
+    *,
+    view: str | None = None,
+    cohort_size: int = COHORT,
+) -> Iterator[tuple[Batch, Tensor]]:
+    """What every client predicts with its own state and the server's latest message.
+
+    Args:
+        method: the method.
+        state: its state, on one device.
+        data: samples of all clients, on that device.
+        view: one of the method's `views`; by default the first.
+        cohort_size: most clients that predict together.
+
+    Yields:
+        A batch `(some clients, some samples, …)` and its predictions, clients in order.
+    """
+    for ids in torch.arange(len(data)).split(cohort_size):
+        yield from predictions_of(method, state, data, ids, view)
+
+
+def predictions_of(
+    method: Method, state: State, data: ClientData, ids: Tensor, view: str | None = None
+) -> Iterator[tuple[Batch, Tensor]]:
+    """As `predictions`, of the clients `ids`, together."""
+    method.population.train(False)
+    clients = state.clients
+    on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
+    rows = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
+    own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
+    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+    for batch in data.take(ids).chunks(rows):
+        yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
