@@ -40,7 +40,9 @@ def bars(
     places = np.arange(len(models))
     ax.barh(places, means, 0.7, color=COLORS[0], xerr=spread if spread.any() else None)
     for y, (m, s) in enumerate(zip(means, spread, strict=True)):
-        ax.text(m + s + 0.6, y, f"{m:.1f}", va="center", fontsize=SMALL)
+        ax.annotate(
+            f"{m:.1f}", (m + s, y), (3, 0), textcoords="offset points", va="center", fontsize=SMALL
+        )
     ax.set_xlim(0, min(112, 1.15 * float((means + spread).max())))
     ax.set_yticks(places, [label for label, _, _ in models], fontsize=SMALL)
     ax.invert_yaxis()
