@@ -1,7 +1,7 @@
 """A memory of frozen features of former tasks, of fixed size, on each client.
 
 Features of a frozen backbone never change, so remembering them is remembering the images, without
-augmentation. Each class has equally many, those nearest to the class's mean.
+augmentation. Each class, of the present task too, has equally many: those nearest to its mean.
 """
 
 from __future__ import annotations

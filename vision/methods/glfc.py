@@ -9,12 +9,18 @@ weighs by how wrong the prediction for its class is, relative to the mean of the
 classes (gradient compensation, Eq. 3–6); and predictions are drawn to the labels whose entries for
 former classes are what the model before the task said (relation distillation, Eq. 7 and 8).
 
-- Both losses are binary cross-entropies over all classes, weighted by 1/2 each, and in a client's
-  first task the first stands alone, as in the released code. The paper writes softmax and KL, for
-  which the mixed labels are no distribution.
+- Both losses are binary cross-entropies over all classes, weighted by 1/2 each, as in the released
+  code. Until a task has ended the first stands alone, and is not compensated while a client has no
+  former classes of its own. The paper writes softmax and KL, for which the mixed labels are no
+  distribution.
+- Relations are distilled of all classes that any client had before the task began, as in the code,
+  where they are the outputs of the old model; so the server tells which they are, and clients send
+  which they have. Compensated and remembered are a client's own former classes.
 - Remembered are features: the backbone is frozen and images are not augmented. They are those
-  nearest to the class's mean (the code herds, as iCaRL). A batch has as many remembered samples as
-  new ones; the paper joins the sets.
+  nearest to the class's mean (the code herds, as iCaRL, and divides features by their length).
+  Classes of the present task have their share of the memory from its first round, since their data
+  are gone when the next begins; the code makes room for them only then. A batch has as many
+  remembered samples as new ones; the paper joins the sets.
 - The paper's clients notice a task by the mean entropy of the received model's predictions, which
   rises by 1.2 or more from one round to the next (`entropy_rise`). By default they are told: with a
   head of all classes on frozen features it rose by at most 0.6 as tasks of FedTA's stream began.
@@ -54,6 +60,9 @@ from vision.models.vit import backbone_of
 
 BEST = "best."
 """Prefix of the best global model since prototypes came last."""
+
+SEEN = "seen"
+"""Which classes any client has had, `(classes,)`; of an upload, which the client has."""
 
 MONITOR = ("proxy.feature", "proxy.class", "proxy.score")
 """What the proxy server judges by, and the share of it that the best model has right."""
@@ -117,15 +126,17 @@ class GLFC(TaughtFedAvg):
         clients.memory |= empty_memory(n, o.memory, d, some.device)
         clients.memory |= self.encoding.initial(n, seed, some.device)[0]
         clients.memory["entropy"] = some.new_full((n,), -1.0)
+        unseen = torch.zeros(self.task.n_keys, dtype=torch.bool, device=some.device)
+        clients.memory["taught"] = unseen.repeat(n, 1)
         best = {BEST + name: t.clone() for name, t in server.items()}
         classes = min(o.prototypes, self.task.n_keys)
         nothing = torch.full((n, classes), EMPTY, device=some.device)
         monitor = (some.new_zeros(n, classes, d), nothing, some.new_zeros(()))
-        return {**server, **best, **dict(zip(MONITOR, monitor, strict=True))}
+        return {**server, **best, **dict(zip(MONITOR, monitor, strict=True)), SEEN: unseen}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global model, and the best one."""
-        names = [*self.shared, *(BEST + name for name in self.shared)]
+        """The global model, the best one, and which classes there have been."""
+        names = [*self.shared, *(BEST + name for name in self.shared), SEEN]
         return super().broadcast({name: server[name] for name in names}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
@@ -148,6 +159,7 @@ class GLFC(TaughtFedAvg):
             new = (last < 0) | (entropy - last >= rise)
             last.copy_(entropy)
         cohort.scratch["begins"] = new
+        cohort.memory["taught"][new] = payload[SEEN][new]
         return new
 
     def lesson(self, payload: Payload) -> Payload:
@@ -156,7 +168,8 @@ class GLFC(TaughtFedAvg):
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """The compensated loss, and the relation distillation once there are former classes."""
-        former, new = cohort.memory["former"], self.task.keys(batch)
+        former, taught = cohort.memory["former"], cohort.memory["taught"]
+        new = self.task.keys(batch)
         old_features, old, any_old = draw(cohort.memory, former, cohort.rand(new.shape[1]))
         features = torch.cat([batch["query"], old_features], dim=1)
         y = torch.cat([new, old], dim=1)
@@ -166,12 +179,12 @@ class GLFC(TaughtFedAvg):
         cohort.record("task_loss", compensated)
         with torch.no_grad():
             said = self.population.decode(self.teacher(cohort), features)
-        related = relation_loss(logits, y, said, former, counts)
-        share = self.options.relation * former.any(1)
+        related = relation_loss(logits, y, said, taught, counts)
+        share = self.options.relation * taught.any(1)
         return (1 - share) * compensated + share * related
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The model, and gradients of prototypes where a task has begun."""
+        """The model, the classes, and gradients of prototypes where a task has begun."""
         o, data = self.options, cohort.data.tensors
         features, classes, spread = representatives(
             data["query"], self.task.keys(data), self.task.n_keys, o.prototypes
@@ -180,7 +193,7 @@ class GLFC(TaughtFedAvg):
         shared = classes.masked_fill(~cohort.scratch["begins"][:, None], EMPTY)
         features = features + o.perturbation * spread * noise
         gradients = gradients_of(self.encoding, cohort.memory, features, shared)
-        return {**super().upload(cohort), **gradients}
+        return {**super().upload(cohort), **gradients, SEEN: cohort.memory["present"]}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
@@ -193,7 +206,8 @@ class GLFC(TaughtFedAvg):
         if score >= least:
             best, least = {name: t.clone() for name, t in model.items()}, score
         judged = dict(zip(MONITOR, (features, classes, least), strict=True))
-        return {**model, **{BEST + name: t for name, t in best.items()}, **judged}
+        seen = server[SEEN] | uploads[SEEN].any(0)
+        return {**model, **{BEST + name: t for name, t in best.items()}, **judged, SEEN: seen}
 
     def monitor(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
@@ -230,6 +244,8 @@ def mean_entropy(logits: Tensor) -> Tensor:
 def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) -> Tensor:
     """Cross-entropy weighted by each sample's gradient, relative to those of its kind (Eq. 3–6).
 
+    A client without former classes weighs all samples alike, as the released code does.
+
     Args:
         logits: `(clients, batch, n_classes)`.
         y: `(clients, batch)`.
@@ -249,6 +265,7 @@ def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) 
         mean = (gradient * among).sum(1) / among.sum(1).clamp(min=1)
         scale = torch.where(kind, mean[:, None], scale)
     weight = valid * gradient / scale.clamp(min=torch.finfo(scale.dtype).tiny)
+    weight = torch.where(former.any(1)[:, None], weight, valid)
     loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(-1)
     return (weight * loss).sum(1) / valid.sum(1)
 
@@ -262,7 +279,7 @@ def relation_loss(
         logits: `(clients, batch, n_classes)`.
         y: `(clients, batch)`.
         teacher: logits of the model before the task.
-        former: `(clients, n_classes)`.
+        former: `(clients, n_classes)` classes that this model was taught, by any client.
         counts: `(clients, batch)` 1, or 0 for a sample that does not count.
 
     Returns:

@@ -23,8 +23,11 @@ In detail, as in the code:
 - The teacher's logits are divided by 1,000 in the first of the generator's losses, which leaves it
   little weight against the second; at 1, on frozen features, all that is made falls into a handful
   of classes.
+- The defaults are those of the code's command for CIFAR-100; its command for the super-classes of
+  ImageNet has 5,000 steps and noise of width 200.
 - The generator's optimiser starts anew with each task, the generator does not.
-- New are all classes but former ones, and those of a client's own task in any case: in FedTA's
+- New are all classes but former ones, those of tasks to come included, since the head has them from
+  the start (the code's slice ends at the present task), and those of a client's own task in any case: in FedTA's
   stream a public class may be one client's in another task. So in the first task it is FedAvg.
 
 Learning rates do not fall within a task, as they do in the code. Clients make new samples in each

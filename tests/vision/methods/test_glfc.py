@@ -150,11 +150,10 @@ def test_two_stages_are_those_of_a_plain_loop(two_tasks):
                 p = head(client, features).sigmoid()
                 wrong = (1 - p[range(len(own)), own]).detach()
                 per_class = bce(p, torch.eye(4)[own], reduction="none").mean(1)
-                means = torch.stack(
-                    [wrong[(own < 2) == bool(c < 2)].mean() if stage else wrong.mean() for c in own]
-                )
-                loss = (wrong / means * per_class).mean()
+                means = torch.stack([wrong[(own < 2) == bool(c < 2)].mean() for c in own])
+                loss = per_class.mean()
                 if stage:
+                    loss = (wrong / means * per_class).mean()
                     target = torch.eye(4)[own]
                     target[:, :2] = head(teacher, features)[:, :2].sigmoid()
                     loss = 0.7 * loss + 0.3 * bce(p, target)
@@ -189,6 +188,7 @@ def test_the_proxy_keeps_the_best_model_until_prototypes_come_anew(two_tasks):
 
     def after(before, weight, bias, gradients):
         uploads = {"head.weight": weight.expand(2, 16, 4), "head.bias": bias.expand(2, 4)}
+        uploads["seen"] = torch.zeros(2, 4, dtype=torch.bool)
         of = Participants(torch.arange(2), torch.tensor([8, 4]), 1)
         return method.aggregate(before, of, {**uploads, **gradients})
 
@@ -217,10 +217,28 @@ def test_prototypes_of_clients_that_send_none_are_forgotten(two_tasks):
     server, method = f.state.server, f.method
     samples, classes = (server[f"proxy.{name}"][1:] for name in ("feature", "class"))
     gradients = gradients_of(method.encoding, method.encoding.initial(1, 3)[0], samples, classes)
-    uploads = {name: server[name][None] for name in method.shared}
+    uploads = {name: server[name][None] for name in (*method.shared, "seen")}
     of = Participants(torch.tensor([1]), torch.tensor([4]), 1)
     after = method.aggregate(server, of, {**uploads, **gradients})
     assert after["proxy.class"].tolist() == [[EMPTY] * 4, classes[0].tolist()]
+
+
+def test_relations_are_those_of_all_clients_former_classes(two_tasks):
+    f = two_tasks(GLFC, options())
+    f.stream.stages[0].tensors["y"][1] = 1  # The second client meets the first class never.
+    for _ in range(3):
+        f.run_round()
+    memory = f.state.clients.memory
+    assert memory["former"].tolist() == [[True, True, False, False], [False, True, False, False]]
+    assert memory["taught"].tolist() == [[True, True, False, False]] * 2
+    assert f.state.server["seen"].all()
+
+
+def test_without_former_classes_nothing_is_compensated():
+    former = torch.tensor([[False, False]])
+    losses = [bce(LOGITS[0, i].sigmoid(), torch.eye(2)[Y[0, i]]) for i in range(2)]
+    loss = compensated_loss(LOGITS, Y, former, torch.tensor([[1, 1, 0]]))
+    torch.testing.assert_close(loss, torch.stack(losses).mean().view(1))
 
 
 def test_the_teacher_is_the_best_model_and_stays(two_tasks):
@@ -304,8 +322,9 @@ def test_the_best_model_and_gradients_of_prototypes_are_sent(two_tasks):
     f = two_tasks(GLFC, options(prototypes=3))
     f.run()
     model, gradient = 16 * 4 + 4, 16 + 1 + 4 + 4
-    assert [r.bytes_down for r in f.reports] == [2 * 8 * 2 * model] * 4
-    assert [r.bytes_up for r in f.reports] == [2 * 8 * (model + 3 * gradient)] * 4
+    flags = 4  # Bytes, one for each class that there has been.
+    assert [r.bytes_down for r in f.reports] == [2 * (8 * 2 * model + flags)] * 4
+    assert [r.bytes_up for r in f.reports] == [2 * (8 * (model + 3 * gradient) + flags)] * 4
 
 
 def test_the_memory_has_all_former_classes_after_a_stage(two_tasks):
