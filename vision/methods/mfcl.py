@@ -27,8 +27,9 @@ In detail, as in the code:
   ImageNet has 5,000 steps and noise of width 200.
 - The generator's optimiser starts anew with each task, the generator does not.
 - New are all classes but former ones, those of tasks to come included, since the head has them from
-  the start (the code's slice ends at the present task), and those of a client's own task in any case: in FedTA's
-  stream a public class may be one client's in another task. So in the first task it is FedAvg.
+  the start (the code's slice ends at the present task), and those of a client's own task in any
+  case: in FedTA's stream a public class may be one client's in another task. So the first task is
+  FedAvg's.
 
 Learning rates do not fall within a task, as they do in the code. Clients make new samples in each
 step, by the generator's running statistics.

@@ -19,12 +19,12 @@ see `vision.methods.generator`. In detail:
   here the generator itself goes on from batch to batch.
 - The divergence is KL(teacher ‖ student) where both predict the same class.
 - Student and adversary begin after some batches (the code's adversary one batch earlier). The
-  code's settings for CIFAR-100 make 10 batches of 256 and call 8,000 the most, so they have neither;
-  here there are 8,000 samples, in as many batches as they need.
+  code's settings for CIFAR-100 make 10 batches of 256, of 8,000 samples at most, and so have
+  neither; here there are 8,000 samples, in as many batches as they need.
 - After the last task the server looks back, too, which the code saves itself.
 - New are all classes but former ones, those of tasks to come included, since the head has them from
-  the start (the code's grows with the tasks), and those of a client's own task in any case: in FedTA's
-  stream a public class may be one client's in another task. So in the first task it is FedAvg.
+  the start (the code's grows with the tasks), and those of a client's own task in any case: in
+  FedTA's stream a public class may be one client's in another task. So the first task is FedAvg's.
   Nothing compares new with former classes, and on a frozen extractor new ones win; `split=False`
   takes the cross-entropy among all.
 
