@@ -21,13 +21,15 @@ Where the paper contradicts itself or is silent:
 - Eq. 10 weighs classes by their share of the client's samples. That is the mean over a batch of
   each sample's error (`align="instance"`, as in the authors' later code), or of its class means'
   errors by their share of the batch (`batch`).
+- Prototypes are means as batch normalisation sees batches in training; means by its running
+  statistics predict as well (three seeds, both CIFAR sets).
 - Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once a stage. We do it
   once, after the local epochs, with means over the last one: by default the head's, in which the
-  body rests, so they are those of the trained body (Eq. 6), as batch normalisation sees batches.
+  body rests, so they are those of the trained body (Eq. 6).
 - What is sent is C of Eq. 6, without the moving average; the later code sends the average and has
   none on the server (`server_beta=0`).
 - "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
-  (`fedrep_order`, `body_epochs=25`).
+  (`fedrep_order`, `body_epochs=25`). That order is far better in our runs (docs/results.md).
 - Eq. 13 predicts the class of the nearest prototype: the client's (view `local`, GLDP-LP), among
   the classes that it has had, or the global one (view `global`, GLDP-GP). Features are those of
   the latest averaged body. A client without prototypes of its own predicts by the global ones.

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from vision.plots.runs import by_label, by_model, check_mask, check_view, score
-from vision.plots.style import COLORS, ONE_COLUMN, SMALL, TEXT, line_look, panels
+from vision.plots.style import COLORS, ONE_COLUMN, SMALL, TEXT, legend_below, line_look, panels
 from vision.results import ImageRun
 
 
@@ -92,5 +92,5 @@ def sweep(
             ax.fill_between(values, mean - spread, mean + spread, color=color, alpha=0.15)
     ax.set_xlabel(setting, fontsize=TEXT)
     ax.set_ylabel(f"test accuracy in %, {selection}", fontsize=TEXT)
-    fig.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    legend_below(fig)
     return fig

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vision.plots.runs import by_label, by_model, check_mask, curve
-from vision.plots.style import ONE_COLUMN, SMALL, TEXT, line_look, panels
+from vision.plots.style import ONE_COLUMN, SMALL, TEXT, legend_below, line_look, panels
 from vision.results import ImageRun
 
 
@@ -43,7 +43,7 @@ def rounds(
     ax.set_xlabel("round", fontsize=TEXT)
     ax.set_ylabel(f"test accuracy in %, {mask}", fontsize=TEXT)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    fig.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    legend_below(fig)
     return fig
 
 
@@ -78,5 +78,5 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
     ax.set_yticks(places, list(sent), fontsize=SMALL)
     ax.invert_yaxis()
     ax.set_xlabel("floats a client and round (log scale)", fontsize=TEXT)
-    fig.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
+    legend_below(fig)
     return fig

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vision.evaluation import TRAINED
 from vision.plots.runs import by_label, check_mask
-from vision.plots.style import SMALL, TEXT, TWO_COLUMNS, line_look, panels
+from vision.plots.style import TEXT, TWO_COLUMNS, legend_below, line_look, panels
 from vision.results import ImageRun
 from vision.streams.retention import spatial_retention, temporal_retention
 
@@ -47,7 +47,7 @@ def retention(
         ax.axhline(100, color="0.6", linewidth=0.8, zorder=1)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel(f"retained in %, {mask}", fontsize=TEXT)
-    fig.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=SMALL)
+    legend_below(fig)
     return fig
 
 

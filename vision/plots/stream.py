@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from data_prep.errors import InputError
 from vision.plots.runs import by_model, check_mask
-from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, line_look, panels
+from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, legend_below, line_look, panels
 from vision.results import ImageRun
 from vision.streams.measures import known
 
@@ -141,5 +141,5 @@ def stages(
     ax.set_xlabel("stage", fontsize=TEXT)
     ax.set_ylabel(f"accuracy in %, {mask}", fontsize=TEXT)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    fig.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    legend_below(fig)
     return fig

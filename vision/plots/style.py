@@ -56,3 +56,14 @@ def class_look(place: int) -> tuple[str, str]:
 def line_look(place: int) -> tuple[str, str]:
     """Colour and dashes of the line at a place in the legend."""
     return COLORS[place % len(COLORS)], STYLES[place // len(COLORS) % len(STYLES)]
+
+
+def legend_below(fig: Figure) -> None:
+    """Put a legend of the figure's labelled artists under it, and make room for it."""
+    labels = [a.get_legend_handles_labels()[1] for a in fig.axes]
+    longest = max((len(label) for some in labels for label in some), default=0)
+    # A label takes a handle of four letters, and a letter some half of the font's size.
+    width = (longest + 6) * 0.55 * SMALL / 72
+    n_columns = max(1, int(fig.get_figwidth() / width))
+    legend = fig.legend(loc="outside lower center", ncols=n_columns, frameon=False, fontsize=SMALL)
+    fig.set_figheight(fig.get_figheight() + legend.get_window_extent().height / fig.dpi)
