@@ -46,7 +46,7 @@ lock: .venv-audit/.installed
 	CUSTOM_COMPILE_COMMAND="make lock" .venv-audit/bin/pip-compile -q --all-extras --strip-extras \
 		--no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 		-o constraints.txt pyproject.toml
-	sed -i 's/^\(torch==[0-9.]*\)+.*/\1/' constraints.txt
+	sed -i -e 's/^\(torch==[0-9.]*\)+.*/\1/' -e '/^stforecast @/d' constraints.txt
 
 audit: .venv-audit/.installed
 	.venv-audit/bin/pip-audit --disable-pip --no-deps -r constraints.txt
