@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import holidays
+import datetime
+from collections.abc import Container
+
 import numpy as np
 import pandas as pd
 
@@ -52,7 +54,7 @@ def holiday_inputs(local_times: pd.DatetimeIndex, region: str) -> np.ndarray:
     return np.array([[day in days] for day in local_times.date], dtype=np.float32).reshape(-1, 1)
 
 
-def public_holidays(region: str) -> holidays.HolidayBase:
+def public_holidays(region: str) -> Container[datetime.date]:
     """The public holidays of a country or a part of it, from the library `holidays`.
 
     Args:
@@ -60,8 +62,14 @@ def public_holidays(region: str) -> holidays.HolidayBase:
             US-CA (California).
 
     Raises:
-        InputError: if the library does not know the region.
+        InputError: if the library does not know the region, or is not installed.
     """
+    try:
+        import holidays
+    except ImportError as e:
+        raise InputError(
+            f"holidays is {region!r}, which needs a library; pip install 'stforecast[holidays]'"
+        ) from e
     country, _, part = region.partition("-")
     try:
         return holidays.country_holidays(country, subdiv=part or None)

@@ -50,6 +50,18 @@ for layer in LAYERS:
 print("imported", len([m for m in sys.modules if m.partition(".")[0] in LAYERS]))
 """
 
+WITHOUT_EXTRAS = """
+import sys
+extras = ["dp_accounting", "flwr", "holidays", "ray", "timm", "torchvision"]
+sys.modules.update(dict.fromkeys(extras))
+
+import experiments.cli, experiments.federation_demo, stforecast, vision
+try:
+    stforecast.Forecaster("fuels", holidays="IT")
+except ValueError as e:
+    print(e)
+"""
+
 A_TOUR = """
 from experiments.cli import main
 
@@ -137,6 +149,11 @@ def test_every_official_file_has_a_checksum_or_is_known_to_have_none():
         if not isinstance(source, Dataverse) and source.checksum is None
     ]
     assert [name for name, _ in without] == ["metr-la"]
+
+
+def test_without_the_extras_all_but_their_parts_can_be_imported(tmp_path):
+    said, err = offline(WITHOUT_EXTRAS, tmp_path)
+    assert said.endswith("pip install 'stforecast[holidays]'"), err
 
 
 def test_every_dependency_is_locked_to_one_version_within_its_range():
