@@ -50,11 +50,9 @@ def grow(n_clients: int, method: str, threads: int, allowed: str) -> list[float]
         adds, and GB of this process's own memory.
     """
     torch.set_num_threads(threads)
-    settings = {
-        "method": method, "participation": SHARE, "full_start": False, "memory": allowed,
-    }  # fmt: skip
-    variant = Variant("ours", threads=threads, settings=tuple(settings.items()))
-    run_round = make_runner(variant, n_clients, BATCHES)
+    some = (("participation", SHARE), ("full_start", False))
+    settings = (("method", method), ("memory", allowed), *some)
+    run_round = make_runner(Variant("ours", threads=threads, settings=settings), n_clients, BATCHES)
     rounds = [run_round() for _ in range(1 + ROUNDS)][1:]
     seconds, server = (
         statistics.median(getattr(r, name) for r in rounds)
@@ -98,14 +96,8 @@ def main(
         for n in clients
     ]
     headers = [
-        "method",
-        "clients",
-        "take part",
-        "s/round",
-        "server s",
-        "ms/participant",
-        "memory GB",
-    ]
+        "method", "clients", "take part", "s/round", "server s", "ms/participant", "memory GB",
+    ]  # fmt: skip
     formats = ("", "d", ".0f", ".3g", ".3g", ".3g", ".2f")
     click.echo(tabulate.tabulate(rows, headers, floatfmt=formats) + "\n")
     rows = [[n, *in_own_process(compare, n, threads)] for n in pairs]

@@ -24,7 +24,6 @@ WORK, FEWEST_BATCHES = 2000, 2
 """Batches of all clients that are measured, lest a thousand clients take an hour, and the least of
 each client."""
 
-
 CLOSE = 1.15
 """Ratio of times up to which either number of threads may win with more clients."""
 

@@ -113,7 +113,7 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
         width = max(1, IN_MEMORY // (separation.rank * max(len(u), len(v))))
         mixture = u.new_zeros(len(u), len(v))
         for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
-            weighted = separation.features(some_u, separation.weights)
+            weighted = separation.features(some_u, weighted=True)
             mixture.addmm_(weighted, separation.features(some_v).mT, alpha=-1)
     divergence = mixture - (_entropy(u)[:, None] + _entropy(v)) / 2
     return divergence.where(divergence > ACCURACY, 0)
@@ -142,7 +142,6 @@ class _Separation:
         device: where to compute.
 
     Attributes:
-        weights: `(rank,)` λ.
         rank: number of features.
     """
 
@@ -157,12 +156,12 @@ class _Separation:
         to_series[0] /= 2
         weights, vectors = torch.linalg.eigh(to_series @ m.mul(m.log()) @ to_series.mT)
         kept = weights.abs() > ACCURACY / 100 * weights.abs().max()
-        self.weights, self._vectors = weights[kept], vectors[:, kept]
-        self.rank = len(self.weights)
+        self._weights, self._vectors = weights[kept], vectors[:, kept]
+        self.rank = len(self._weights)
 
-    def features(self, u: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Features of each value of `(n, d)`, by default unweighted, `(n, rank * d)`."""
-        combine = (self._vectors if weights is None else self._vectors * weights).mT
+    def features(self, u: Tensor, weighted: bool = False) -> Tensor:
+        """Features of each value of `(n, d)`, times λ if asked for, `(n, rank * d)`."""
+        combine = (self._vectors * self._weights if weighted else self._vectors).mT
         found = u.new_empty(len(u), self.rank, u.shape[1])
         rows = max(1, IN_CACHE // (len(self._vectors) * u.shape[1]))
         for some, out in zip(u.split(rows), found.split(rows), strict=True):

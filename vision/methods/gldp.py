@@ -22,7 +22,7 @@ Where the paper contradicts itself or is silent:
   each sample's error (`align="instance"`, as in the authors' later code), or of its class means'
   errors by their share of the batch (`batch`).
 - Prototypes are means as batch normalisation sees batches in training; means by its running
-  statistics predict as well (three seeds, both CIFAR sets).
+  statistics predicted as well in a trial (three seeds, both CIFAR sets).
 - Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once a stage. We do it
   once, after the local epochs, with means over the last one: by default the head's, in which the
   body rests, so they are those of the trained body (Eq. 6).

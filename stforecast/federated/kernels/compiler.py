@@ -41,12 +41,14 @@ LANES = 16
 def usable(size: int, *tensors: Tensor) -> bool:
     """Whether the kernels can run on tensors whose last axis has this size.
 
+    They compute in the tensors' own precision, so not where autocast asks for another.
+
     Args:
         size: of the vectors that they work on.
         tensors: all that they would read.
     """
     dtype = tensors[0].dtype
-    fit = size % LANES == 0 and dtype in VARIANTS
+    fit = size % LANES == 0 and dtype in VARIANTS and not torch.is_autocast_enabled("cpu")
     fit = fit and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
     return fit and library() is not None
 

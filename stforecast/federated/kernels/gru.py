@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -23,8 +22,6 @@ Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def grus_usable(xs: Sequence[Tensor], weights: Sequence[Weights]) -> bool:
     """Whether `stacked_grus` can run on these tensors."""
-    if torch.is_autocast_enabled(xs[0].device.type):
-        return False
     return all(usable(ws[1].shape[1], x, *ws) for x, ws in zip(xs, weights, strict=True))
 
 

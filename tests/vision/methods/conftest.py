@@ -1,5 +1,6 @@
 """A small federated classification task of images, and clients trained one by one to compare."""
 
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from stforecast.federated.data import ClientData
+from stforecast.federated.keeper import Keeper
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.population import PerClient, Population, SplitModel
 from stforecast.federated.rounds import Federation
@@ -215,3 +217,27 @@ def mean_by_size():
         }
 
     return mean
+
+
+@pytest.fixture
+def resumes(tmp_path):
+    """Whether a run that is stopped after three rounds and goes on ends as one that never was."""
+
+    def check(make):
+        whole = make()
+        whole.run()
+        for stop in (3, None):
+            last = make()
+
+            def after(report, stop=stop):
+                if report.round == stop:
+                    raise KeyboardInterrupt
+
+            with Keeper(tmp_path, {"settings": {}}, every=1) as keeper, suppress(KeyboardInterrupt):
+                keeper.run(last, after)
+        found, expected = last.state.flat(), whole.state.flat()
+        return found.keys() == expected.keys() and all(
+            torch.equal(t, expected[name]) for name, t in found.items()
+        )
+
+    return check

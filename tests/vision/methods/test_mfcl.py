@@ -1,7 +1,6 @@
 """MFCL against a plain loop, its special cases, what it sends, and runs that go on."""
 
 import math
-from contextlib import suppress
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
-from stforecast.federated.keeper import Keeper
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.state import generator
 from vision.methods.mfcl import MFCL, MFCLOptions, unevenness
@@ -164,19 +162,8 @@ def test_made_samples_stay_in_former_classes_by_rehearsal(two_tasks):
     assert stay(1.0) > stay(0.0) + 0.25
 
 
-def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, tmp_path):
-    whole = two_tasks(MFCL, options())
-    whole.run()
-    for stop in (3, None):
-        last = two_tasks(MFCL, options())
-
-        def after(report, stop=stop):
-            if report.round == stop:
-                raise KeyboardInterrupt
-
-        with Keeper(tmp_path, {"settings": {}}, every=1) as keeper, suppress(KeyboardInterrupt):
-            keeper.run(last, after)
-    torch.testing.assert_close(last.state.flat(), whole.state.flat(), rtol=0, atol=0)
+def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, resumes):
+    assert resumes(lambda: two_tasks(MFCL, options()))
 
 
 def test_unevenness_by_hand():

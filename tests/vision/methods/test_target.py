@@ -1,14 +1,11 @@
 """TARGET against a plain loop, its special cases, what it sends, and runs that go on."""
 
-from contextlib import suppress
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
-from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.state import generator
@@ -210,19 +207,8 @@ def test_distillation_keeps_what_the_teacher_says_of_made_samples(two_tasks):
     assert drift(25.0) < 0.5 * drift(0.0)
 
 
-def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, tmp_path):
-    whole = two_tasks(TARGET, options())
-    whole.run()
-    for stop in (3, None):
-        last = two_tasks(TARGET, options())
-
-        def after(report, stop=stop):
-            if report.round == stop:
-                raise KeyboardInterrupt
-
-        with Keeper(tmp_path, {"settings": {}}, every=1) as keeper, suppress(KeyboardInterrupt):
-            keeper.run(last, after)
-    torch.testing.assert_close(last.state.flat(), whole.state.flat(), rtol=0, atol=0)
+def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, resumes):
+    assert resumes(lambda: two_tasks(TARGET, options()))
 
 
 def test_only_agreement_counts():
