@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from experiments.cli import cli
+from experiments.cli import main
 
 FIGURES = ("predictions", "cdf", "communication", "rounds")
 
@@ -26,8 +26,10 @@ def demo(out: Path) -> None:
     config = resources.files("experiments") / "configs" / "demo.toml"
     raw, cube, results = out / "raw", out / "milan.nc", out / "results"
     fuels = results / "runs" / "milan" / "internet" / "fuels" / "seed-1"
-    _type("simulate", "--city", "milan", "--cells", 25, "--days", 21, "--out", raw)
-    _type("prepare", "milan", "--raw", raw, "--out", cube)
+    if not raw.exists():
+        _type("simulate", "--city", "milan", "--cells", 25, "--days", 21, "--out", raw)
+    if not cube.exists():
+        _type("prepare", "milan", "--raw", raw, "--out", cube)
     _type("bench", config, "--data", cube, "--out", results)
     for figure in FIGURES:
         _type("plot", figure, results / "runs", "--out", out / f"{figure}.png")
@@ -38,10 +40,14 @@ def demo(out: Path) -> None:
 
 
 def _type(*words: object) -> None:
-    """Show a command and run it."""
+    """Show a command and run it; where it fails, end with its message and code."""
     args = [str(w) for w in words]
     click.secho(f"\n$ stforecast {shlex.join(args)}", bold=True)
-    cli.main(args, prog_name="stforecast", standalone_mode=False)
+    try:
+        main(args)
+    except SystemExit as done:
+        if done.code:
+            raise
 
 
 if __name__ == "__main__":
