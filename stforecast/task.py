@@ -68,8 +68,8 @@ class ForecastTask:
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """Mean loss of each client over its observed targets."""
-        total, count = self._summed(self._error(prediction, batch), batch)
-        return total.sum(1) / count.sum(1).clamp(min=1)
+        total, count = _summed(self._error(prediction, batch), batch["mask"], over=(1, 2))
+        return total / count.clamp(min=1)
 
     def keys(self, batch: Batch) -> Tensor:
         """Slot of the period of each sample's first target."""
@@ -81,10 +81,7 @@ class ForecastTask:
         All losses of single values are judged alike, so that their rounds can be compared.
         """
         judged = self._error if self.options.levels else _squared_error
-        return self._summed(judged(prediction, batch), batch)
-
-    def _summed(self, error: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return torch.where(batch["mask"], error, 0.0).sum(-1), batch["mask"].sum(-1)
+        return _summed(judged(prediction, batch), batch["mask"], over=(2,))
 
     def _error(self, prediction: Tensor, batch: Batch) -> Tensor:
         """What training minimises of each target, `(clients, batch, horizon)`."""
@@ -97,6 +94,11 @@ class ForecastTask:
         if self.options.loss == "mae":
             return (prediction - batch["y"]).abs()
         return _squared_error(prediction, batch)
+
+
+def _summed(error: Tensor, mask: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Sum over some axes where there is a target, and the number of targets."""
+    return torch.where(mask, error, 0.0).sum(over), mask.sum(over)
 
 
 def _squared_error(prediction: Tensor, batch: Batch) -> Tensor:

@@ -84,9 +84,9 @@ class Observed(Cohort):
 
     def step(self, losses: Tensor) -> None:
         """Step, then note what it did."""
-        super().step(losses)
-        gradients = [p.grad.flatten() for p in self.params.values() if p.grad is not None]
+        gradients = [g.flatten() for g in _gradients(losses, self.params, keep=True)]
         self.norms.append(float(torch.cat(gradients).norm()))
+        super().step(losses)
         features, encoder = self._look()
         moved = float((encoder - self._before[1]).norm())
         if moved:
@@ -95,8 +95,10 @@ class Observed(Cohort):
         self._before = features, encoder
 
 
-def _gradients(losses: Tensor, params: dict[str, Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(losses.sum(), list(params.values()), allow_unused=True)
+def _gradients(losses: Tensor, params: dict[str, Tensor], keep: bool = False) -> list[Tensor]:
+    """Gradients, zeros where there is none; `keep`: they will be asked for once more."""
+    leaves = list(params.values())
+    found = torch.autograd.grad(losses.sum(), leaves, retain_graph=keep, allow_unused=True)
     return [
         torch.zeros_like(p) if g is None else g for g, p in zip(found, params.values(), strict=True)
     ]

@@ -102,10 +102,9 @@ class Optimizer:
 
         A parameter that the losses do not reach stays as it is, and so do its moments.
         """
-        for p in self._params.values():
-            p.grad = None
-        losses.sum().backward()
-        grads = {name: p.grad for name, p in self._params.items() if p.grad is not None}
+        trained = {name: p for name, p in self._params.items() if p.requires_grad}
+        found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+        grads = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
         if not grads:
             return
         params = [self._params[name] for name in grads]

@@ -157,10 +157,9 @@ class Fuels(Method):
         if cohort.last_epoch and o.prototype_pass == "training":
             cohort.scratch["means"].add(features, self._keys(batch))
         pred = self.task_loss(cohort, features, batch)
-        zero = torch.zeros_like(pred)
         filters = {**cohort.memory, **cohort.params}["filter"]
-        intra = intra_loss(features, augmented, filters, o.tau) if o.intra else zero
-        inter = self.inter_loss(features, batch, payload) if o.inter and payload else zero
+        intra = intra_loss(features, augmented, filters, o.tau) if o.intra else 0.0
+        inter = self.inter_loss(features, batch, payload) if o.inter and payload else 0.0
         if o.loss_form == "alg1":
             return intra + inter + o.rho * pred
         return pred + intra + o.rho * inter

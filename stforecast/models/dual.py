@@ -55,5 +55,5 @@ class FusionHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """`(clients, batch, features)` to `(clients, batch, horizon)`."""
-        fused = features.unflatten(-1, (self.n_summed, -1)).sum(-2)
-        return self.linear(fused)
+        first, *others = features.chunk(self.n_summed, dim=-1)
+        return self.linear(sum(others, first))

@@ -49,7 +49,7 @@ def usable(size: int, *tensors: Tensor) -> bool:
     """
     dtype = tensors[0].dtype
     fit = size % LANES == 0 and dtype in VARIANTS and not torch.is_autocast_enabled("cpu")
-    fit = fit and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
+    fit = fit and all(t.is_cpu and t.dtype == dtype for t in tensors)
     return fit and library() is not None
 
 

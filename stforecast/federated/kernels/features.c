@@ -101,8 +101,9 @@ int CONCAT(filtered_backward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_
             for (ptrdiff_t i = 0; i < batch; i++)
                 slopes[b * batch + i] = d_s[b * batch + i] * norms[b] * other_norms[i] * grad[c] /
                                         (REAL)temperature;
-        product(batch, batch, size, slopes, batch, 1, o, d_f, 0);
-        product(batch, batch, size, slopes, 1, batch, f, d_o, 0);
+        struct fetch nothing = {0};
+        product(batch, batch, size, slopes, batch, 1, o, d_f, 0, &nothing);
+        product(batch, batch, size, slopes, 1, batch, f, d_o, 0, &nothing);
         for (ptrdiff_t b = 0; b < batch; b++) {
             REAL along_this = along_f[b] * grad[c], along_other = along_o[b] * grad[c];
             add_scaled(size, -along_this * norms[b] * norms[b], f + b * size, d_f + b * size);

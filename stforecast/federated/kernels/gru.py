@@ -61,27 +61,29 @@ class _StackedGRUs(Function):
 
 
 def _forward(x: Tensor, weights: Sequence[Tensor], states: Tensor) -> tuple[Tensor, ...]:
-    """Write a GRU's last states; what its way back needs, gates of every step first of all."""
-    clients, batch, steps, inputs = x.shape
+    """Write a GRU's last states; what its way back needs."""
+    clients, batch, steps, _ = x.shape
     size = states.shape[2]
-    given = x.transpose(1, 2).contiguous(), *(w.contiguous() for w in weights)
-    gates = x.new_empty(clients, steps, batch, 3 * size)
-    reset_input = x.new_empty(clients, steps, batch, size)
-    hidden = x.new_empty(clients, steps - 1, batch, size)
-    sizes, made = (clients, steps, batch, inputs, size), (gates, reset_input, hidden)
-    call("gru_forward", x.dtype, *sizes, *given, *made, states, states.stride(1))
-    return *given, *made
+    x = x if x.stride(3) == 1 else x.contiguous()
+    weights = [w.contiguous() for w in weights]
+    kept = x.new_empty(clients, 5 * steps - 1, batch, size)
+    call("gru_forward", x.dtype, *_given(x, size), *weights, kept, states, states.stride(1))
+    return x, *weights, kept
 
 
 def _backward(
-    kept: Sequence[Tensor], grad: Tensor, needs_x: bool
+    saved: Sequence[Tensor], grad: Tensor, needs_x: bool
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Gradients of a GRU's input, if it is needed, and weights."""
-    x, w_ih, w_hh, b_ih, b_hh, *states = kept
-    clients, steps, batch, inputs = x.shape
+    x, *weights, kept = saved
     d_x = x.new_empty(x.shape) if needs_x else None
-    d_weights = [w.new_empty(w.shape) for w in (w_ih, w_hh, b_ih, b_hh)]
-    sizes = clients, steps, batch, inputs, grad.shape[2]
-    strides = grad.stride()[:2]
-    call("gru_backward", x.dtype, *sizes, x, grad, *strides, w_ih, w_hh, *states, d_x, *d_weights)
-    return None if d_x is None else d_x.transpose(1, 2), d_weights
+    d_weights = [w.new_empty(w.shape) for w in weights]
+    given = *_given(x, grad.shape[2]), *weights[:2], kept, grad, *grad.stride()[:2]
+    call("gru_backward", x.dtype, *given, d_x, *d_weights)
+    return d_x, d_weights
+
+
+def _given(x: Tensor, size: int) -> tuple[int | Tensor, ...]:
+    """What both ways begin with: sizes, the input, and how far apart its values lie."""
+    clients, batch, steps, inputs = x.shape
+    return clients, steps, batch, inputs, size, x, *x.stride()[:3]

@@ -43,18 +43,19 @@ INLINE vec shuffle(vec a, vec b, lanes from)
 #endif
 }
 
-/* The lesser of two; b where either is NaN. */
-INLINE vec lesser(vec a, vec b)
+/* x, or the limit that it is beyond; NaN stays. */
+INLINE vec clamp(vec x, vec low, vec high)
 {
-    lanes below = a < b;
-    return (vec)((below & (lanes)a) | (~below & (lanes)b));
+    lanes below = x < low, above = x > high;
+    x = (vec)((below & (lanes)low) | (~below & (lanes)x));
+    return (vec)((above & (lanes)high) | (~above & (lanes)x));
 }
 
 /* Of two to the nearest power, and a polynomial for the rest (Cephes): unlike the C library's, it
  * works on vectors. */
 INLINE vec exp_float(vec x)
 {
-    x = -lesser(all(87), -lesser(all(87), x));
+    x = clamp(x, all(-87), all(87));
     lanes power = __builtin_convertvector(x * (REAL)1.44269504 + (REAL)127.5, lanes);
     vec n = __builtin_convertvector(power, vec) - 127;
     vec f = x - n * (REAL)0.693359375 + n * (REAL)2.12194440e-4;
@@ -119,26 +120,51 @@ static void dots(ptrdiff_t n, ptrdiff_t size, const REAL *a, const REAL *b, REAL
         products[i] = dot(size, a, b + i * size);
 }
 
+INLINE void accumulate(REAL *total, vec v) { store(total, load(total) + v); }
+
 INLINE void add_scaled(ptrdiff_t size, REAL scale, const REAL *v, REAL *total)
 {
     for (ptrdiff_t k = 0; k < size; k += LANES)
-        store(total + k, load(total + k) + scale * load(v + k));
+        accumulate(total + k, scale * load(v + k));
 }
 
-INLINE void prefetch(ptrdiff_t size, const REAL *p)
+/* What products fetch into the cache for those who come after: they leave the way to memory free.
+ * Parts of memory, of which the first ones are done. */
+struct fetch {
+    int done, parts;
+    struct {
+        const char *at, *end;
+    } part[4];
+};
+
+enum { LINE = 64 };
+
+INLINE void also_fetch(struct fetch *fetch, const REAL *at, ptrdiff_t size)
 {
-    for (ptrdiff_t k = 0; k < size; k += LANES)
-        __builtin_prefetch(p + k);
+    fetch->part[fetch->parts].at = (const char *)at;
+    fetch->part[fetch->parts++].end = (const char *)(at + size);
+}
+
+/* Where the next lines to fetch lie. */
+INLINE const char *next_lines(struct fetch *fetch, ptrdiff_t lines)
+{
+    const char *at = fetch->part[fetch->done].at, *after = at + lines * LINE;
+    fetch->part[fetch->done].at = after;
+    fetch->done += after >= fetch->part[fetch->done].end;
+    return at;
 }
 
 /* sums[i][v] = sum over k < depth of a[i, k] b[k, v], for `rows` by `vecs` vectors.
  * a[i, k] lies at a + i a_row + k a_step; the vector b[k, v] at b + k b_step + v b_vec. */
 INLINE void block(int rows, int vecs, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
                   ptrdiff_t a_step, const REAL *b, ptrdiff_t b_step, ptrdiff_t b_vec,
-                  vec sums[ROWS][VECS])
+                  vec sums[ROWS][VECS], struct fetch *fetch)
 {
+    ptrdiff_t line = fetch->done < fetch->parts ? LINE : 0;
+    const char *ahead = line ? next_lines(fetch, depth) : (const char *)a;
     vec s[ROWS][VECS] = {{{0}}};
     for (ptrdiff_t k = 0; k < depth; k++) {
+        __builtin_prefetch(ahead + k * line, 0, 2);
         vec right[VECS];
 #pragma GCC unroll 8
         for (int v = 0; v < vecs; v++)
@@ -159,10 +185,11 @@ INLINE void block(int rows, int vecs, ptrdiff_t depth, const REAL *a, ptrdiff_t 
 }
 
 INLINE void product_block(int rows, int vecs, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                          ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add)
+                          ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add,
+                          struct fetch *fetch)
 {
     vec sums[ROWS][VECS];
-    block(rows, vecs, depth, a, a_row, a_step, b, n, LANES, sums);
+    block(rows, vecs, depth, a, a_row, a_step, b, n, LANES, sums, fetch);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
@@ -173,27 +200,28 @@ INLINE void product_block(int rows, int vecs, ptrdiff_t depth, const REAL *a, pt
 }
 
 INLINE void columns(int vecs, ptrdiff_t m, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                    ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add)
+                    ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add,
+                    struct fetch *fetch)
 {
     ptrdiff_t i = 0;
     for (; i + ROWS <= m; i += ROWS)
-        product_block(ROWS, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add);
+        product_block(ROWS, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
     for (; i < m; i++)
-        product_block(1, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add);
+        product_block(1, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
 }
 
 /* c (m, n) = a (m, depth) b (depth, n), or added to c; a as in `block`, the others in C order; n is
  * a multiple of LANES. */
 static void product(ptrdiff_t m, ptrdiff_t depth, ptrdiff_t n, const REAL *a, ptrdiff_t a_row,
-                    ptrdiff_t a_step, const REAL *b, REAL *c, int add)
+                    ptrdiff_t a_step, const REAL *b, REAL *c, int add, struct fetch *fetch)
 {
     ptrdiff_t j = 0;
     for (; j + VECS * LANES <= n; j += VECS * LANES)
-        columns(VECS, m, depth, a, a_row, a_step, b + j, n, c + j, add);
+        columns(VECS, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
     if (n - j == 2 * LANES)
-        columns(2, m, depth, a, a_row, a_step, b + j, n, c + j, add);
+        columns(2, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
     else if (n - j == LANES)
-        columns(1, m, depth, a, a_row, a_step, b + j, n, c + j, add);
+        columns(1, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
 }
 
 /* A square block and its columns change places: halves, quarters, … of the vectors are swapped. */
