@@ -74,34 +74,38 @@ ACCURACY = 1e-10
 MOST_TERMS = 128
 """Chebyshev terms up to which the series pays."""
 
-IN_CACHE = 2**17
-"""Values of a temporary that is read at once again: 1 MB in double precision."""
+IN_CACHE = 2**18
+"""Values of a temporary that is read at once again: 2 MB in double precision."""
 
-IN_MEMORY = 2**24
-"""Values of the features of one side at a time: 128 MB."""
+IN_MEMORY = 2**22
+"""Values of the features of one side at a time: 32 MB."""
+
+BLOCK = 64
+"""Rows of a symmetric product that are made at once, as far as the diagonal."""
 
 
-def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
     """Jensen–Shannon divergence in nats between softmax distributions, for all pairs.
 
     The mixture's entropy needs `g(u, v) = m log m` with `m = (eᵘ + eᵛ)/2` for every pair and entry.
     g is symmetric and smooth, so some six features `f` of one value separate it,
-    `g(u, v) = Σᵣ λᵣ fᵣ(u) fᵣ(v)`, to about 1e-10, and all pairs become one matrix product.
+    `g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)`, to about 1e-10, and all pairs become one matrix product.
 
     Args:
         p: `(n, d)` logits: any real values, of which softmax makes a distribution.
-        q: `(m, d)` likewise.
+        q: `(m, d)` likewise; by default p, which takes half as long and is exactly symmetric.
 
     Returns:
         `(n, m)` divergences between 0 and log 2, in double precision.
 
     Example:
         >>> logits = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log()
-        >>> jensen_shannon(logits, logits).round(decimals=4)
+        >>> jensen_shannon(logits).round(decimals=4)
         tensor([[0.0000, 0.0507],
                 [0.0507, 0.0000]], dtype=torch.float64)
     """
-    u, v = p.double().log_softmax(-1), q.double().log_softmax(-1)
+    u = p.double().log_softmax(-1)
+    v = u if q is None else q.double().log_softmax(-1)
     if not len(u) or not len(v):
         return u.new_zeros(len(u), len(v))
     low, high = min(float(u.min()), float(v.min())), max(float(u.max()), float(v.max()))
@@ -109,13 +113,10 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     if terms > MOST_TERMS:
         mixture = torch.stack([_entropy(torch.logaddexp(row, v) - math.log(2)) for row in u])
     else:
-        separation = _Separation(low, high, terms, u.device)
-        width = max(1, IN_MEMORY // (separation.rank * max(len(u), len(v))))
-        mixture = u.new_zeros(len(u), len(v))
-        for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
-            weighted = separation.features(some_u, weighted=True)
-            mixture.addmm_(weighted, separation.features(some_v).mT, alpha=-1)
-    divergence = mixture - (_entropy(u)[:, None] + _entropy(v)) / 2
+        mixture = -_Separation(low, high, terms, u.device).sums(u, v)
+    of_u = _entropy(u)
+    of_v = of_u if v is u else _entropy(v)
+    divergence = mixture - (of_u[:, None] + of_v) / 2
     return divergence.where(divergence > ACCURACY, 0)
 
 
@@ -133,16 +134,13 @@ def _terms(width: float) -> int:
 
 
 class _Separation:
-    """`g(u, v) = Σᵣ λᵣ fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised.
+    """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised.
 
     Args:
         low: least u and v.
         high: largest.
         terms: of the series.
         device: where to compute.
-
-    Attributes:
-        rank: number of features.
     """
 
     def __init__(self, low: float, high: float, terms: int, device: torch.device) -> None:
@@ -156,21 +154,47 @@ class _Separation:
         to_series[0] /= 2
         weights, vectors = torch.linalg.eigh(to_series @ m.mul(m.log()) @ to_series.mT)
         kept = weights.abs() > ACCURACY / 100 * weights.abs().max()
-        self._weights, self._vectors = weights[kept], vectors[:, kept]
-        self.rank = len(self._weights)
+        self._negative = int((weights[kept] < 0).sum())  # They come first.
+        self._combine = (vectors * weights.abs().sqrt())[:, kept].mT.contiguous()
 
-    def features(self, u: Tensor, weighted: bool = False) -> Tensor:
-        """Features of each value of `(n, d)`, times λ if asked for, `(n, rank * d)`."""
-        combine = (self._vectors * self._weights if weighted else self._vectors).mT
-        found = u.new_empty(len(u), self.rank, u.shape[1])
-        rows = max(1, IN_CACHE // (len(self._vectors) * u.shape[1]))
+    def sums(self, u: Tensor, v: Tensor) -> Tensor:
+        """Σ g(u, v) over the last axis of `(n, d)` and `(m, d)`, for all pairs: `(n, m)`."""
+        total, rank = u.new_zeros(len(u), len(v)), len(self._combine)
+        width = max(1, IN_MEMORY // (rank * max(len(u), len(v))))
+        for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
+            of_u = self._features(some_u)
+            of_v = of_u if v is u else self._features(some_v)
+            signs = (of_u[:, : self._negative], -1), (of_u[:, self._negative :], 1)
+            others = of_v[:, : self._negative], of_v[:, self._negative :]
+            for (ours, sign), theirs in zip(signs, others, strict=True):
+                _add_products(total, ours.flatten(1), theirs.flatten(1), sign, half=v is u)
+        return total.tril() + total.tril(-1).mT if v is u else total
+
+    def _features(self, u: Tensor) -> Tensor:
+        """Features of each value of `(n, d)`, `(n, rank, d)`."""
+        (rank, terms), (n, width) = self._combine.shape, u.shape
+        found = u.new_empty(n, rank, width)
+        rows = max(1, IN_CACHE // (terms * width))
+        room = u.new_empty(rows, terms, width)
         for some, out in zip(u.split(rows), found.split(rows), strict=True):
-            t = (some - self._middle) / self._half
-            polynomials = [torch.ones_like(t), t]
-            while len(polynomials) < len(self._vectors):
-                polynomials.append(2 * t * polynomials[-1] - polynomials[-2])
-            torch.matmul(combine, torch.stack(polynomials, dim=1), out=out)
-        return found.flatten(1)
+            polynomials = room[: len(some)]
+            one, t, *others = polynomials.unbind(1)
+            one.fill_(1)
+            torch.div(some - self._middle, self._half, out=t)
+            before, last, twice = one, t, 2 * t
+            for polynomial in others:
+                torch.mul(twice, last, out=polynomial).sub_(before)
+                before, last = last, polynomial
+            torch.matmul(self._combine, polynomials, out=out)
+        return found
+
+
+def _add_products(total: Tensor, a: Tensor, b: Tensor, sign: int, half: bool) -> None:
+    """Add `sign * a @ b.mT` to `total`; `half`: at least up to the diagonal."""
+    for start in range(0, len(a), BLOCK) if half else (0,):
+        end = start + BLOCK if half else len(a)
+        columns = end if half else len(b)
+        total[start:end, :columns].addmm_(a[start:end], b[:columns].mT, alpha=sign)
 
 
 def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:

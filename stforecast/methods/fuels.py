@@ -211,23 +211,25 @@ class Fuels(Method):
         prototypes = server.get("prototypes", nothing).clone()
         ids = of.ids.to(jsd.device)
         prototypes[ids] = fresh
-        rows = self.divergences(fresh, prototypes)
+        everyone = len(ids) == len(jsd)
+        rows = self.divergences(fresh, None if everyone else prototypes)
         rows[:, ids] = (rows[:, ids] + rows[:, ids].T) / 2  # A tie must not depend on rounding.
         jsd[ids], jsd[:, ids] = rows, rows.T
         known = are_known(prototypes)
         threshold = self.threshold(jsd[known][:, known])
         return {"prototypes": prototypes, "jsd": jsd, "threshold": threshold}
 
-    def divergences(self, p: Tensor, q: Tensor) -> Tensor:
+    def divergences(self, p: Tensor, q: Tensor | None = None) -> Tensor:
         """JSD between the prototypes of two groups of clients, `(n, m)`, in nats a value.
 
-        Softmax makes a distribution of a prototype; the sum is divided by its number of values, as
-        the size of the paper's threshold (0.00065) suggests. β is a quantile, so that factor
-        changes nothing.
+        Without q, between those of one group. Softmax makes a distribution of a prototype; the sum
+        is divided by its number of values, as the size of the paper's threshold (0.00065) suggests.
+        β is a quantile, so that factor changes nothing.
         """
         if self.options.divergence == "flat":
-            p, q = p.flatten(1)[:, None], q.flatten(1)[:, None]
-        rows = [jensen_shannon(a, b) for a, b in zip(p.unbind(1), q.unbind(1), strict=True)]
+            p, q = p.flatten(1)[:, None], q if q is None else q.flatten(1)[:, None]
+        others = [None] * p.shape[1] if q is None else q.unbind(1)
+        rows = [jensen_shannon(a, b) for a, b in zip(p.unbind(1), others, strict=True)]
         return (torch.stack(rows).mean(0) / p.shape[-1]).float()
 
     def _n_keys(self, cohort: Cohort) -> int:

@@ -98,7 +98,7 @@ def _of_data(inside: Inside) -> Divergences:
     """Divergences of the training series, and their threshold."""
     z = _training_series(inside)
     logits = torch.from_numpy(np.nan_to_num(z.T, nan=0.0))
-    values = (jensen_shannon(logits, logits) / len(z)).numpy()
+    values = (jensen_shannon(logits) / len(z)).numpy()
     found = Divergences("training data", values, 0.0)
     beta = inside.run.about["settings"]["beta"]
     return Divergences(found.title, values, float(np.quantile(found.pairs, beta)))

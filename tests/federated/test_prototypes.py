@@ -76,7 +76,17 @@ def test_divergence_in_blocks(monkeypatch):
     p, q = randn(3, 100), randn(4, 100, seed=1)
     monkeypatch.setattr(module, "IN_CACHE", 500)
     monkeypatch.setattr(module, "IN_MEMORY", 2000)
+    monkeypatch.setattr(module, "BLOCK", 2)
     np.testing.assert_allclose(jensen_shannon(p, q), scipys(p, q), rtol=1e-9, atol=2e-10)
+    np.testing.assert_allclose(jensen_shannon(p), scipys(p, p), rtol=1e-9, atol=2e-10)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 60.0])
+def test_divergence_among_one_group(scale):
+    p = scale * randn(5, 500)
+    found = jensen_shannon(p)
+    np.testing.assert_allclose(found, jensen_shannon(p, p), rtol=1e-9, atol=2e-10)
+    assert torch.equal(found, found.mT)
 
 
 def test_divergence_lies_between_0_and_log_2():
