@@ -12,7 +12,6 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from experiments.benchmarks.client_loop import ClientLoop
 from experiments.benchmarks.problem import BATCH, EPOCH, HIDDEN, STEPS, make_federation
@@ -76,41 +75,69 @@ class Round:
         loss: mean training loss.
         seconds: wall-clock seconds.
         cpu_seconds: CPU seconds, over all threads.
-        server_seconds: wall-clock seconds of the server's part, which is the same for all paths.
+        server_seconds: of the wall-clock seconds those of aggregation.
+        cohort_seconds: of the wall-clock seconds those around cohorts, in which they get what the
+            server sends, are made and written back. Neither grows with the number of batches.
     """
 
     loss: float
     seconds: float
     cpu_seconds: float
     server_seconds: float
+    cohort_seconds: float
+
+    @property
+    def once_seconds(self) -> float:
+        """Wall-clock seconds of what happens once a round, however many batches there are."""
+        return self.server_seconds + self.cohort_seconds
 
 
 def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
     """A function that does one round."""
     workers = variant.threads if not variant.loop else 1
     federation = make_federation(n_clients, n_batches, workers, **dict(variant.settings))
-    method, at_server = federation.method, [0.0]
-    aggregate = method.aggregate
-
-    def timed_aggregate(*given: Any) -> dict[str, Tensor]:
-        start = time.perf_counter()
-        server = aggregate(*given)
-        at_server[0] = time.perf_counter() - start
-        return server
-
-    setattr(method, "aggregate", timed_aggregate)  # noqa: B010  mypy minds an assignment
+    server, trained, updated = Stopwatch(), Stopwatch(), Stopwatch()
+    server.watch(federation.method, "aggregate")
     if variant.loop:
+        trained.watch(federation.method, "broadcast")
         run_round = ClientLoop(federation, tuned=variant.loop == "tuned").run_round
     else:
+        trained.watch(federation, "_train")
+        for method in federation._workers.methods:
+            updated.watch(method, "local_update")
         run_round = lambda: federation.run_round().train_loss  # noqa: E731
 
     def timed_round() -> Round:
+        watches = server, trained, updated
+        for watch in watches:
+            watch.seconds.clear()
         wall, cpu = time.perf_counter(), time.process_time()
         loss = run_round()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        return Round(loss, wall, cpu, at_server[0])
+        at_server, in_cohorts, of_batches = (sum(watch.seconds) for watch in watches)
+        return Round(loss, wall, cpu, at_server, (in_cohorts - of_batches) / workers)
 
     return timed_round
+
+
+class Stopwatch:
+    """Seconds that calls of some functions took, in any thread."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def watch(self, owner: object, name: str) -> None:
+        """Time a function of an object from now on."""
+        function = getattr(owner, name)
+
+        def timed(*given: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*given)
+            finally:
+                self.seconds.append(time.perf_counter() - start)
+
+        setattr(owner, name, timed)
 
 
 class Running:
@@ -186,7 +213,7 @@ class Row:
         clients: number of clients.
         variant: name of the path.
         seconds: median wall-clock seconds of a round of a whole epoch. Where fewer batches were
-            measured, the clients' part is scaled to an epoch, and the server's is added.
+            measured, what grows with them is scaled to an epoch, and what does not is added.
         batch_ms: median wall-clock milliseconds of a batch of one client, as measured.
         cpu_seconds: median CPU seconds of a round as measured, over all threads.
         speedup: against the faster of the loops as peers write them.
@@ -194,7 +221,7 @@ class Row:
         share: of the limit by arithmetic, in [0, 1].
         difference: largest relative difference of a round's loss from the reference's.
         batches: batches of each client that were measured.
-        server_seconds: median wall-clock seconds of the server's part.
+        once_seconds: median wall-clock seconds that do not grow with the number of batches.
         losses: mean training losses of the rounds before the clock.
     """
 
@@ -208,7 +235,7 @@ class Row:
     share: float
     difference: float
     batches: int
-    server_seconds: float
+    once_seconds: float
     losses: list[float]
 
 
@@ -240,14 +267,14 @@ def measure(
             clients=n_clients,
             variant=v.name,
             seconds=s,
-            batch_ms=1e3 * _median(of_one, _at_clients) / n_clients / n_batches,
+            batch_ms=1e3 * _median(of_one, _of_batches) / n_clients / n_batches,
             cpu_seconds=_median(of_one, lambda r: r.cpu_seconds),
             speedup=fastest["peers"] / s,
             speedup_tuned=fastest["tuned"] / s,
             share=gigaflop(n_clients, EPOCH) / rate / s,
             difference=max(abs(a / b - 1) for a, b in zip(losses, first[0], strict=True)),
             batches=n_batches,
-            server_seconds=_median(of_one, lambda r: r.server_seconds),
+            once_seconds=_median(of_one, lambda r: r.once_seconds),
             losses=losses,
         )
         for v, s, of_one, losses in zip(compared, seconds, rounds, first, strict=True)
@@ -258,13 +285,13 @@ def _median(rounds: Sequence[Round], value: Callable[[Round], float]) -> float:
     return statistics.median(map(value, rounds))
 
 
-def _at_clients(r: Round) -> float:
-    return r.seconds - r.server_seconds
+def _of_batches(r: Round) -> float:
+    return r.seconds - r.once_seconds
 
 
 def _epoch_seconds(rounds: Sequence[Round], n_batches: int) -> float:
-    """Median seconds of a round of a whole epoch; the server's part does not grow with batches."""
-    return _median(rounds, lambda r: _at_clients(r) * EPOCH / n_batches + r.server_seconds)
+    """Median seconds of a round of a whole epoch."""
+    return _median(rounds, lambda r: _of_batches(r) * EPOCH / n_batches + r.once_seconds)
 
 
 def better_threads(compared: Sequence[Variant], rows: Sequence[Row]) -> list[Variant]:

@@ -9,9 +9,9 @@ all alike; medians count. The first two rounds are not timed: there the paths' l
 since a path that is fast because it computes something else is worth nothing.
 
 An epoch has 37 batches. With many clients fewer are measured, by all paths alike: their time is
-scaled to an epoch and the server's added; what a cohort costs once a round is scaled with them, to
-this project's disadvantage. Paths are measured on one thread and on all with the fewest clients,
-then on the better of the two, or on both where they are close.
+scaled to an epoch, and what happens once a round, at the server and around cohorts, is added. Paths
+are measured on one thread and on all with the fewest clients, then on the better of the two, or on
+both where they are close.
 
 The limit is what torch's matrix products allow: the round's arithmetic over the measured rate of
 single-precision batched products of the round's shapes, on all cores.
@@ -74,7 +74,7 @@ def flower(python: str, reference: Row, repetitions: int) -> Row:
         seconds=seconds,
         batch_ms=1e3 * seconds / reference.clients / EPOCH,
         cpu_seconds=math.nan,
-        server_seconds=math.nan,
+        once_seconds=math.nan,
         speedup=reference.speedup * faster,
         speedup_tuned=reference.speedup_tuned * faster,
         share=reference.share * faster,

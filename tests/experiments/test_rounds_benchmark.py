@@ -60,13 +60,14 @@ def test_of_many_clients_fewer_batches_are_measured():
     assert [batches_for(n) for n in (10, 100, 1000, 10**6)] == [EPOCH, 20, 2, 2]
 
 
-def test_the_server_is_timed_apart():
-    r = make_runner(Variant("ours"), n_clients=4, n_batches=2)()
-    assert 0 < r.server_seconds < r.seconds
+@pytest.mark.parametrize("variant", [Variant("ours"), Variant("loop", "tuned")])
+def test_what_happens_once_a_round_is_timed_apart(variant):
+    r = make_runner(variant, n_clients=4, n_batches=2)()
+    assert 0 < r.server_seconds < r.once_seconds < r.seconds
 
 
-def test_measured_batches_are_scaled_to_an_epoch_and_the_server_is_not():
-    rounds = [Round(1.0, seconds, 0.0, 1.0) for seconds in (3.0, 5.0, 4.0)]
+def test_measured_batches_are_scaled_to_an_epoch_and_what_happens_once_is_not():
+    rounds = [Round(1.0, seconds, 0.0, 0.75, 0.25) for seconds in (3.0, 5.0, 4.0)]
     assert _epoch_seconds(rounds, EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
 
 

@@ -35,6 +35,17 @@ INLINE struct kept kept_of(const struct gru *g, const REAL *kept, ptrdiff_t clie
     return (struct kept){gates, hn, hn + g->steps * g->batch * g->size};
 }
 
+/* Fetch what a step keeps. */
+INLINE void fetch_step(struct fetch *fetch, const struct gru *g, const struct kept *k,
+                       ptrdiff_t step)
+{
+    ptrdiff_t states = g->batch * g->size;
+    also_fetch(fetch, k->gates + 3 * step * states, 3 * states);
+    also_fetch(fetch, k->hn + step * states, states);
+    if (step < g->steps - 1)
+        also_fetch(fetch, k->hidden + step * states, states);
+}
+
 /* What a step needs besides its product. hidden: NULL stands for zeros. next: the states that it
  * leads to, of which those of two samples lie `next_row` apart. */
 struct step {
@@ -130,12 +141,11 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
                 .next_row = at_end ? last_row : size,
             };
             struct fetch fetch = {0};
-            if (!at_end) {
-                also_fetch(&fetch, s.gates + 3 * states, 3 * states);
-                also_fetch(&fetch, s.hn + states, states);
-            } else if (c < clients - 1) {
-                also_fetch(&fetch, kept_of(&g, kept, c + 1).gates, 3 * states);
-                also_fetch(&fetch, kept_of(&g, kept, c + 1).hn, states);
+            if (!at_end)
+                fetch_step(&fetch, &g, &k, t + 1);
+            else if (c < clients - 1) {
+                struct kept of_next = kept_of(&g, kept, c + 1);
+                fetch_step(&fetch, &g, &of_next, 0);
                 also_fetch(&fetch, w_hh + (c + 1) * weights, weights);
             }
             step_forward(batch, &s, w_hh + c * weights, &fetch);
@@ -258,8 +268,7 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
         for (ptrdiff_t t = steps - 1; t > 0; t--) {
             step_backward(&g, &s, t);
             struct fetch before = {0};
-            also_fetch(&before, k.gates + 3 * (t - 1) * states, 3 * states);
-            also_fetch(&before, k.hn + (t - 1) * states, states);
+            fetch_step(&before, &g, &k, t - 1);
             if (t == 1)
                 also_fetch(&before, d_w_hh + c * weights, weights);
             product(batch, 3 * size, size, d_gates + 3 * (t - 1) * states, 3 * size, 1, w_t,
@@ -270,8 +279,7 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
         if (c < clients - 1) {
             struct kept of_next = kept_of(&g, kept, c + 1);
             also_fetch(&next, w_hh + (c + 1) * weights, weights);
-            also_fetch(&next, of_next.gates + 3 * (steps - 1) * states, 3 * states);
-            also_fetch(&next, of_next.hn + (steps - 1) * states, states);
+            fetch_step(&next, &g, &of_next, steps - 1);
             also_fetch(&next, of_next.hidden, later * size);
         }
         product(size, later, 3 * size, k.hidden, 1, size, d_gates, d_w_hh + c * weights, 0, &next);
