@@ -15,6 +15,7 @@ import torch
 
 from experiments.benchmarks.client_loop import ClientLoop
 from experiments.benchmarks.problem import BATCH, EPOCH, HIDDEN, STEPS, make_federation
+from stforecast.federated.kernels.compiler import supported
 
 WARM_UP = 2
 """Rounds before the clock starts: in the first, clients have no prototypes to compare with."""
@@ -54,6 +55,9 @@ def variants(threads: int) -> list[Variant]:
         Variant("stacked, torch only", kernel=False),
         Variant("stacked, compiled kernels"),
     ]
+    if torch.bfloat16 in supported():
+        bf16 = (("mixed_precision", "bf16"),)
+        found.append(Variant("stacked, compiled kernels, bf16", settings=bf16))
     several = [
         replace(v, name=f"{v.name}, {threads} threads", threads=threads)
         for v in found
@@ -296,12 +300,12 @@ def _epoch_seconds(rounds: Sequence[Round], n_batches: int) -> float:
 
 def better_threads(compared: Sequence[Variant], rows: Sequence[Row]) -> list[Variant]:
     """Of each path the faster one, on one thread or on several, or both where they are close."""
-    best: dict[tuple[str, bool], float] = {}
+    best: dict[tuple[Any, ...], float] = {}
     for v, row in zip(compared, rows, strict=True):
-        path = v.loop, v.kernel
+        path = v.loop, v.kernel, v.settings
         best[path] = min(row.seconds, best.get(path, row.seconds))
     return [
         v
         for v, row in zip(compared, rows, strict=True)
-        if row.seconds <= CLOSE * best[v.loop, v.kernel]
+        if row.seconds <= CLOSE * best[v.loop, v.kernel, v.settings]
     ]

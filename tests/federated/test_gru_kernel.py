@@ -3,13 +3,21 @@
 import pytest
 import torch
 
-from stforecast.federated.kernels.compiler import library, usable
+from stforecast.federated.kernels import compiler
+from stforecast.federated.kernels.compiler import library, supported, usable
 from stforecast.federated.kernels.gru import stacked_grus
 from stforecast.federated.layers import ClientGRU, side_by_side
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here")
 
 CLIENTS, BATCH, STEPS, INPUT, HIDDEN = 3, 4, 5, 2, 16
+
+SHAPES = [
+    {},
+    {"input_size": 1, "hidden": 128, "steps": 3},
+    {"steps": 1},
+    {"batch": 27, "hidden": 48, "steps": 2},
+]
 
 
 def tensors(dtype, input_size=INPUT, hidden=HIDDEN, steps=STEPS, batch=BATCH):
@@ -44,7 +52,7 @@ def torchs(x, w_ih, w_hh, b_ih, b_hh):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 @pytest.mark.parametrize(
     "shape",
-    [{}, {"input_size": 1, "hidden": 128, "steps": 3}, {"steps": 1}, {"batch": 27, "hidden": 48}],
+    SHAPES,
 )
 def test_values_and_gradients_are_torchs(dtype, tolerance, shape):
     ours, theirs = tensors(dtype, **shape), tensors(dtype, **shape)
@@ -105,6 +113,68 @@ def test_where_no_gradient_is_asked_for_none_is_made():
     assert x.grad is None
     assert weights[0].grad is None
     assert weights[1].grad.any()
+
+
+class RoundedProduct(torch.autograd.Function):
+    """A product, on both ways, of factors that are rounded to bfloat16."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        a, b = a.bfloat16().float(), b.bfloat16().float()
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensors
+        grad = grad.bfloat16().float()
+        return grad @ b.mT, a.mT @ grad
+
+
+def rounded_gru(x, w_ih, w_hh, b_ih, b_hh):
+    """A GRU as its equations have it, but for the products with its hidden state."""
+    hidden = x.new_zeros(*x.shape[:2], w_hh.shape[1])
+    for step in x.unbind(2):
+        given = (step @ w_ih + b_ih[:, None]).chunk(3, dim=-1)
+        recurrent = (RoundedProduct.apply(hidden, w_hh) + b_hh[:, None]).chunk(3, dim=-1)
+        reset, update = ((a + b).sigmoid() for a, b in zip(given[:2], recurrent[:2], strict=True))
+        new = (given[2] + reset * recurrent[2]).tanh()
+        hidden = new + update * (hidden - new)
+    return hidden
+
+
+@pytest.mark.skipif(torch.bfloat16 not in supported(), reason="this processor has no bfloat16")
+@pytest.mark.parametrize(
+    "shape",
+    SHAPES,
+)
+def test_autocast_rounds_the_factors_of_products(shape):
+    """A sum's own rounding may tip a factor over, so single values may be off by bfloat16's 2⁻⁸."""
+    ours, theirs, exact = (tensors(torch.float32, **shape) for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = stacked_gru(*ours)
+    expected, full = rounded_gru(*theirs), stacked_gru(*exact)
+    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    for output in (found, expected, full):
+        (output * weight).sum().backward()
+    pairs = [(found, expected, full)]
+    pairs += [(a.grad, b.grad, c.grad) for a, b, c in zip(ours, theirs, exact, strict=True)]
+    for a, b, c in pairs:
+        error, rounding = (a - b).abs(), (c - b).abs()
+        assert error.max() <= 2**-8 * b.abs().max()
+        assert error.mean() <= 0.1 * rounding.mean() + 1e-6 * b.abs().mean()
+
+
+def test_autocast_is_torchs_where_the_processor_cannot(monkeypatch):
+    values, others = tensors(torch.float32), torch.zeros(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        able = torch.bfloat16 in supported()
+        assert usable(HIDDEN, *values, products=True) is able
+        assert not usable(HIDDEN, others)
+        monkeypatch.setattr(compiler, "supported", lambda: {torch.float32, torch.float64})
+        assert not usable(HIDDEN, *values, products=True)
+    with torch.autocast("cpu", torch.float16):
+        assert not usable(HIDDEN, *values, products=True)
 
 
 def test_nan_is_not_hidden():

@@ -18,13 +18,18 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
-SOURCES = ("vectors.c", "gru.c", "features.c")
+SOURCES = ("vectors.c", "products.c", "gru.c", "features.c")
 """Compiled as one, in this order."""
 
 VARIANTS = {
     torch.float32: {"REAL": "float", "INTEGER": "int", "NAME": "float"},
     torch.float64: {"REAL": "double", "INTEGER": "long long", "NAME": "double"},
+    torch.bfloat16: {"REAL": "float", "INTEGER": "int", "NAME": "bfloat16", "BFLOAT16": "1"},
 }
+"""Macros of each. Tensors of the last are float32: only factors of products are rounded."""
+
+PROCESSORS = {torch.bfloat16: "avx512_bf16"}
+"""What variants need of the processor, as `/proc/cpuinfo` calls it."""
 
 C_TYPES = {int: ctypes.c_ssize_t, float: ctypes.c_double}
 """Of numbers; tensors are pointers, and so is None."""
@@ -38,19 +43,37 @@ LANES = 16
 """Widths must be a multiple of this: of the widest vector of any processor."""
 
 
-def usable(size: int, *tensors: Tensor) -> bool:
+def usable(size: int, *tensors: Tensor, products: bool = False) -> bool:
     """Whether the kernels can run on tensors whose last axis has this size.
-
-    They compute in the tensors' own precision, so not where autocast asks for another.
 
     Args:
         size: of the vectors that they work on.
         tensors: all that they would read.
+        products: whether what they do is products of matrices; others leave it to torch where
+            autocast asks for another precision.
     """
     dtype = tensors[0].dtype
-    fit = size % LANES == 0 and dtype in VARIANTS and not torch.is_autocast_enabled("cpu")
+    fit = size % LANES == 0 and dtype in (torch.float32, torch.float64)
     fit = fit and all(t.is_cpu and t.dtype == dtype for t in tensors)
-    return fit and library() is not None
+    if not fit or library() is None:
+        return False
+    if not torch.is_autocast_enabled("cpu"):
+        return True
+    return products and dtype == torch.float32 and precision(dtype) in supported()
+
+
+def precision(dtype: torch.dtype) -> torch.dtype:
+    """In which products of such tensors are to be made here: their own, or what autocast says."""
+    if torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu")
+    return dtype
+
+
+@cache
+def supported() -> frozenset[torch.dtype]:
+    """The variants that this processor can run."""
+    flags = _cpu().split()
+    return frozenset(v for v in VARIANTS if v not in PROCESSORS or PROCESSORS[v] in flags)
 
 
 def call(name: str, dtype: torch.dtype, *arguments: int | float | Tensor | None) -> None:
@@ -96,7 +119,7 @@ def _build(compiler: str, text: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         objects = []
-        for macros in VARIANTS.values():
+        for macros in (VARIANTS[variant] for variant in supported()):
             defined = [f"-D{macro}={value}" for macro, value in macros.items()]
             objects.append(f"{folder}/{macros['NAME']}.o")
             command = [compiler, *COMPILE, *defined, "-xc", "-", "-o", objects[-1]]

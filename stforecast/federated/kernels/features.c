@@ -5,6 +5,7 @@
  * cohort, the same takes several times as long. `size`, the width of a feature, is a multiple of
  * LANES. Features are (clients, batch, size), where those of two clients lie a given stride apart.
  */
+#ifndef BFLOAT16 /* Only the products of models are rounded. */
 
 /* What a vector of this square is to be multiplied by, as torch's `normalize` has it. */
 INLINE REAL inverse_norm(REAL square)
@@ -203,3 +204,5 @@ int CONCAT(add_by_key, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size,
         }
     return 0;
 }
+
+#endif

@@ -46,11 +46,12 @@ INLINE void fetch_step(struct fetch *fetch, const struct gru *g, const struct ke
         also_fetch(fetch, k->hidden + step * states, states);
 }
 
-/* What a step needs besides its product. hidden: NULL stands for zeros. next: the states that it
- * leads to, of which those of two samples lie `next_row` apart. */
+/* What a step needs besides the recurrent weights. hidden: NULL stands for zeros. left: its factors.
+ * next: the states that it leads to, of which those of two samples lie `next_row` apart. */
 struct step {
     ptrdiff_t inputs, size, x_sample;
     const REAL *x, *w_ih, *b_ih, *b_hh, *hidden;
+    const factor *left;
     REAL *gates, *hn, *next;
     ptrdiff_t next_row;
 };
@@ -92,19 +93,20 @@ static __attribute__((noinline)) void units(int rows, const struct step *s, ptrd
     }
 }
 
-INLINE void step_block(int rows, const struct step *s, const REAL *w_hh, ptrdiff_t row,
+INLINE void step_block(int rows, const struct step *s, const factor *w_hh, ptrdiff_t row,
                        ptrdiff_t unit, struct fetch *fetch)
 {
     vec sums[ROWS][VECS];
+    ptrdiff_t depth = factors_of(s->size);
     if (!s->hidden)
         memset(sums, 0, sizeof sums);
     else
-        block(rows, 3, s->size, s->hidden + row * s->size, s->size, 1, w_hh + unit, 3 * s->size,
-              s->size, sums, fetch);
+        block(rows, 3, depth, s->left + row * depth, depth, 1, w_hh + unit, 3 * s->size, s->size,
+              sums, fetch);
     units(rows, s, row, unit, sums);
 }
 
-static void step_forward(ptrdiff_t batch, const struct step *s, const REAL *w_hh,
+static void step_forward(ptrdiff_t batch, const struct step *s, const factor *w_hh,
                          struct fetch *fetch)
 {
     for (ptrdiff_t unit = 0; unit < s->size; unit += LANES) {
@@ -118,7 +120,7 @@ static void step_forward(ptrdiff_t batch, const struct step *s, const REAL *w_hh
 
 /* w_ih: (clients, inputs, 3 size). w_hh: (clients, size, 3 size). b_ih, b_hh: (clients, 3 size).
  * Written: what is kept, one client after the other, and the last hidden state, (clients, batch,
- * size), with `last_row` from sample to sample. */
+ * size), with `last_row` from sample to sample. Returns 1 if out of memory. */
 int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                               ptrdiff_t inputs, ptrdiff_t size, const REAL *x, ptrdiff_t x_client,
                               ptrdiff_t x_sample, ptrdiff_t x_step, const REAL *w_ih,
@@ -127,8 +129,12 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
 {
     const struct gru g = {steps, batch, inputs, size, x, x_client, x_sample, x_step};
     ptrdiff_t states = batch * size, weights = 3 * size * size;
+    factor *room = PAIR > 1 ? malloc((states + weights) / PAIR * sizeof(factor)) : NULL;
+    if (PAIR > 1 && !room)
+        return 1;
     for (ptrdiff_t c = 0; c < clients; c++) {
         struct kept k = kept_of(&g, kept, c);
+        const factor *w = factors_down(size, 3 * size, w_hh + c * weights, room + states / PAIR);
         for (ptrdiff_t t = 0; t < steps; t++) {
             int at_end = t == steps - 1;
             struct step s = {
@@ -136,6 +142,7 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
                 .x = x + c * x_client + t * x_step, .w_ih = w_ih + c * inputs * 3 * size,
                 .b_ih = b_ih + c * 3 * size, .b_hh = b_hh + c * 3 * size,
                 .hidden = t ? k.hidden + (t - 1) * states : NULL,
+                .left = t ? factors_along(states, k.hidden + (t - 1) * states, room) : NULL,
                 .gates = k.gates + 3 * t * states, .hn = k.hn + t * states,
                 .next = at_end ? last + c * batch * last_row : k.hidden + t * states,
                 .next_row = at_end ? last_row : size,
@@ -148,9 +155,10 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
                 fetch_step(&fetch, &g, &of_next, 0);
                 also_fetch(&fetch, w_hh + (c + 1) * weights, weights);
             }
-            step_forward(batch, &s, w_hh + c * weights, &fetch);
+            step_forward(batch, &s, w, &fetch);
         }
     }
+    free(room);
     return 0;
 }
 
@@ -244,10 +252,18 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
 {
     const struct gru g = {steps, batch, inputs, size, x, x_client, x_sample, x_step};
     ptrdiff_t states = batch * size, later = (steps - 1) * batch, weights = 3 * size * size;
+    ptrdiff_t of_sum = factors_of(later) * size, of_step = 3 * states / PAIR;
     REAL *scratch = malloc((states + 3 * later * size + weights) * sizeof(REAL));
-    if (!scratch)
+    factor *room =
+        PAIR > 1 ? malloc((4 * of_sum + of_step + weights / PAIR) * sizeof(factor)) : NULL;
+    if (!scratch || (PAIR > 1 && !room)) {
+        free(scratch);
+        free(room);
         return 1;
+    }
     REAL *d_hidden = scratch, *d_gates = d_hidden + states, *w_t = d_gates + 3 * later * size;
+    factor *room_hidden = room, *room_gates = room_hidden + of_sum;
+    factor *room_step = room_gates + 3 * of_sum, *room_w = room_step + of_step;
     memset(d_w_ih, 0, clients * inputs * 3 * size * sizeof(REAL));
     memset(d_b_ih, 0, clients * 3 * size * sizeof(REAL));
     memset(d_b_hh, 0, clients * 3 * size * sizeof(REAL));
@@ -262,6 +278,7 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
             .d_b_hh = d_b_hh + c * 3 * size, .d_hidden = d_hidden, .d_gates = d_gates,
         };
         transpose(size, 3 * size, w_hh + c * weights, w_t);
+        const factor *right = factors_down(3 * size, size, w_t, room_w);
         for (ptrdiff_t b = 0; b < batch; b++)
             memcpy(d_hidden + b * size, grad + c * grad_client + b * grad_row,
                    size * sizeof(REAL));
@@ -271,8 +288,9 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
             fetch_step(&before, &g, &k, t - 1);
             if (t == 1)
                 also_fetch(&before, d_w_hh + c * weights, weights);
-            product(batch, 3 * size, size, d_gates + 3 * (t - 1) * states, 3 * size, 1, w_t,
-                    d_hidden, 1, &before);
+            const factor *left = factors_along(3 * states, d_gates + 3 * (t - 1) * states, room_step);
+            ptrdiff_t depth = factors_of(3 * size);
+            product(batch, depth, size, left, depth, 1, right, d_hidden, 1, &before);
         }
         step_backward(&g, &s, 0);
         struct fetch next = {0};
@@ -282,9 +300,12 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
             fetch_step(&next, &g, &of_next, steps - 1);
             also_fetch(&next, of_next.hidden, later * size);
         }
-        product(size, later, 3 * size, k.hidden, 1, size, d_gates, d_w_hh + c * weights, 0, &next);
+        product(size, factors_of(later), 3 * size,
+                factors_down(later, size, k.hidden, room_hidden), 1, size,
+                factors_down(later, 3 * size, d_gates, room_gates), d_w_hh + c * weights, 0, &next);
         memcpy(s.d_b_ih, s.d_b_hh, 2 * size * sizeof(REAL));
     }
     free(scratch);
+    free(room);
     return 0;
 }

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from stforecast.federated.kernels.compiler import call, usable
+from stforecast.federated.kernels.compiler import call, precision, usable
 
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 """Of the input `(clients, input_size, 3 hidden_size)`, of the hidden state `(clients, hidden_size,
@@ -22,11 +23,15 @@ Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def grus_usable(xs: Sequence[Tensor], weights: Sequence[Weights]) -> bool:
     """Whether `stacked_grus` can run on these tensors."""
-    return all(usable(ws[1].shape[1], x, *ws) for x, ws in zip(xs, weights, strict=True))
+    pairs = zip(xs, weights, strict=True)
+    return all(usable(ws[1].shape[1], x, *ws, products=True) for x, ws in pairs)
 
 
 def stacked_grus(xs: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
     """Last hidden states of some one-layer GRUs for each client, side by side.
+
+    Where autocast asks for bfloat16, factors of the products with the hidden state are rounded to
+    it, on the way back too; sums, gates and gradients stay in single precision.
 
     Args:
         xs: input of each GRU, `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
@@ -43,9 +48,10 @@ class _StackedGRUs(Function):
     def forward(ctx: Any, n: int, *tensors: Tensor) -> Tensor:
         xs, weights = tensors[:n], [tensors[i : i + 4] for i in range(n, 5 * n, 4)]
         ctx.widths = [w_hh.shape[1] for _, w_hh, _, _ in weights]
+        ctx.variant = precision(xs[0].dtype)
         states = xs[0].new_empty(*xs[0].shape[:2], sum(ctx.widths))
         parts = zip(xs, weights, states.split(ctx.widths, dim=2), strict=True)
-        ctx.save_for_backward(*(t for part in parts for t in _forward(*part)))
+        ctx.save_for_backward(*(t for part in parts for t in _forward(ctx.variant, *part)))
         return states
 
     @staticmethod
@@ -56,30 +62,32 @@ class _StackedGRUs(Function):
         kept = [saved[i * len(saved) // n : (i + 1) * len(saved) // n] for i in range(n)]
         needs_x = ctx.needs_input_grad[1 : n + 1]
         parts = zip(kept, grad.split(ctx.widths, dim=2), needs_x, strict=True)
-        d_xs, d_weights = zip(*(_backward(*part) for part in parts), strict=True)
+        d_xs, d_weights = zip(*(_backward(ctx.variant, *part) for part in parts), strict=True)
         return None, *d_xs, *(d_w for d_ws in d_weights for d_w in d_ws)
 
 
-def _forward(x: Tensor, weights: Sequence[Tensor], states: Tensor) -> tuple[Tensor, ...]:
+def _forward(
+    variant: torch.dtype, x: Tensor, weights: Sequence[Tensor], states: Tensor
+) -> tuple[Tensor, ...]:
     """Write a GRU's last states; what its way back needs."""
     clients, batch, steps, _ = x.shape
     size = states.shape[2]
     x = x if x.stride(3) == 1 else x.contiguous()
     weights = [w.contiguous() for w in weights]
     kept = x.new_empty(clients, 5 * steps - 1, batch, size)
-    call("gru_forward", x.dtype, *_given(x, size), *weights, kept, states, states.stride(1))
+    call("gru_forward", variant, *_given(x, size), *weights, kept, states, states.stride(1))
     return x, *weights, kept
 
 
 def _backward(
-    saved: Sequence[Tensor], grad: Tensor, needs_x: bool
+    variant: torch.dtype, saved: Sequence[Tensor], grad: Tensor, needs_x: bool
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Gradients of a GRU's input, if it is needed, and weights."""
     x, *weights, kept = saved
     d_x = x.new_empty(x.shape) if needs_x else None
     d_weights = [w.new_empty(w.shape) for w in weights]
     given = *_given(x, grad.shape[2]), *weights[:2], kept, grad, *grad.stride()[:2]
-    call("gru_backward", x.dtype, *given, d_x, *d_weights)
+    call("gru_backward", variant, *given, d_x, *d_weights)
     return d_x, d_weights
 
 

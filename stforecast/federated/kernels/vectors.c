@@ -1,7 +1,7 @@
-/* What the kernels of this folder share: vectors of the processor's width, and products of matrices.
+/* What the kernels of this folder share: vectors of the processor's width.
  *
- * All sources are compiled as one, for float and for double: REAL, INTEGER (as wide) and NAME are
- * defined by compiler.py. Vectors are GNU C's, which gcc and clang compile for any processor.
+ * All sources are compiled as one, several times: REAL, INTEGER (as wide) and NAME are defined by
+ * compiler.py. Vectors are GNU C's, which gcc and clang compile for any processor.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -13,13 +13,12 @@
 #define CONCAT(a, b) CONCAT_(a, b)
 #define INLINE static inline __attribute__((always_inline))
 
-/* A block of a product, ROWS by VECS vectors, fills the registers but for a few. */
 #if defined(__AVX512F__)
-enum { BYTES = 64, ROWS = 8, VECS = 3 };
+enum { BYTES = 64 };
 #elif defined(__AVX__)
-enum { BYTES = 32, ROWS = 4, VECS = 3 };
+enum { BYTES = 32 };
 #else
-enum { BYTES = 16, ROWS = 4, VECS = 3 };
+enum { BYTES = 16 };
 #endif
 enum { LANES = BYTES / sizeof(REAL) };
 typedef REAL vec __attribute__((vector_size(BYTES)));
@@ -126,102 +125,6 @@ INLINE void add_scaled(ptrdiff_t size, REAL scale, const REAL *v, REAL *total)
 {
     for (ptrdiff_t k = 0; k < size; k += LANES)
         accumulate(total + k, scale * load(v + k));
-}
-
-/* What products fetch into the cache for those who come after: they leave the way to memory free.
- * Parts of memory, of which the first ones are done. */
-struct fetch {
-    int done, parts;
-    struct {
-        const char *at, *end;
-    } part[4];
-};
-
-enum { LINE = 64 };
-
-INLINE void also_fetch(struct fetch *fetch, const REAL *at, ptrdiff_t size)
-{
-    fetch->part[fetch->parts].at = (const char *)at;
-    fetch->part[fetch->parts++].end = (const char *)(at + size);
-}
-
-/* Where the next lines to fetch lie. */
-INLINE const char *next_lines(struct fetch *fetch, ptrdiff_t lines)
-{
-    const char *at = fetch->part[fetch->done].at, *after = at + lines * LINE;
-    fetch->part[fetch->done].at = after;
-    fetch->done += after >= fetch->part[fetch->done].end;
-    return at;
-}
-
-/* sums[i][v] = sum over k < depth of a[i, k] b[k, v], for `rows` by `vecs` vectors.
- * a[i, k] lies at a + i a_row + k a_step; the vector b[k, v] at b + k b_step + v b_vec. */
-INLINE void block(int rows, int vecs, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                  ptrdiff_t a_step, const REAL *b, ptrdiff_t b_step, ptrdiff_t b_vec,
-                  vec sums[ROWS][VECS], struct fetch *fetch)
-{
-    ptrdiff_t line = fetch->done < fetch->parts ? LINE : 0;
-    const char *ahead = line ? next_lines(fetch, depth) : (const char *)a;
-    vec s[ROWS][VECS] = {{{0}}};
-    for (ptrdiff_t k = 0; k < depth; k++) {
-        __builtin_prefetch(ahead + k * line, 0, 2);
-        vec right[VECS];
-#pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++)
-            right[v] = load(b + k * b_step + v * b_vec);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            REAL left = a[i * a_row + k * a_step];
-#pragma GCC unroll 8
-            for (int v = 0; v < vecs; v++)
-                s[i][v] += left * right[v];
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++)
-            sums[i][v] = s[i][v];
-}
-
-INLINE void product_block(int rows, int vecs, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                          ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add,
-                          struct fetch *fetch)
-{
-    vec sums[ROWS][VECS];
-    block(rows, vecs, depth, a, a_row, a_step, b, n, LANES, sums, fetch);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++) {
-            REAL *at = c + i * n + v * LANES;
-            store(at, add ? load(at) + sums[i][v] : sums[i][v]);
-        }
-}
-
-INLINE void columns(int vecs, ptrdiff_t m, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
-                    ptrdiff_t a_step, const REAL *b, ptrdiff_t n, REAL *c, int add,
-                    struct fetch *fetch)
-{
-    ptrdiff_t i = 0;
-    for (; i + ROWS <= m; i += ROWS)
-        product_block(ROWS, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
-    for (; i < m; i++)
-        product_block(1, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
-}
-
-/* c (m, n) = a (m, depth) b (depth, n), or added to c; a as in `block`, the others in C order; n is
- * a multiple of LANES. */
-static void product(ptrdiff_t m, ptrdiff_t depth, ptrdiff_t n, const REAL *a, ptrdiff_t a_row,
-                    ptrdiff_t a_step, const REAL *b, REAL *c, int add, struct fetch *fetch)
-{
-    ptrdiff_t j = 0;
-    for (; j + VECS * LANES <= n; j += VECS * LANES)
-        columns(VECS, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
-    if (n - j == 2 * LANES)
-        columns(2, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
-    else if (n - j == LANES)
-        columns(1, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
 }
 
 /* A square block and its columns change places: halves, quarters, … of the vectors are swapped. */
