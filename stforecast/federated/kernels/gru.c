@@ -9,12 +9,9 @@
  * multiple of LANES.
  */
 
-/* Sizes, and x (clients, batch, steps, inputs), where values of two clients, samples and steps lie
- * some way apart. */
+/* Sizes, and how far apart values of two samples and of two steps lie in x. */
 struct gru {
-    ptrdiff_t steps, batch, inputs, size;
-    const REAL *x;
-    ptrdiff_t x_client, x_sample, x_step;
+    ptrdiff_t steps, batch, inputs, size, x_sample, x_step;
 };
 
 /* What the way forward keeps of a client for the way back: gates (steps, batch, 3 size), hn (steps,
@@ -118,8 +115,9 @@ static void step_forward(ptrdiff_t batch, const struct step *s, const factor *w_
     }
 }
 
-/* w_ih: (clients, inputs, 3 size). w_hh: (clients, size, 3 size). b_ih, b_hh: (clients, 3 size).
- * Written: what is kept, one client after the other, and the last hidden state, (clients, batch,
+/* x: (clients, batch, steps, inputs), where values of two clients, samples and steps lie some way
+ * apart. w_ih: (clients, inputs, 3 size). w_hh: (clients, size, 3 size). b_ih, b_hh: (clients,
+ * 3 size). Written: what is kept, one client after the other, and the last hidden state, (clients, batch,
  * size), with `last_row` from sample to sample. Returns 1 if out of memory. */
 int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                               ptrdiff_t inputs, ptrdiff_t size, const REAL *x, ptrdiff_t x_client,
@@ -127,14 +125,14 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
                               const REAL *w_hh, const REAL *b_ih, const REAL *b_hh, REAL *kept,
                               REAL *last, ptrdiff_t last_row)
 {
-    const struct gru g = {steps, batch, inputs, size, x, x_client, x_sample, x_step};
+    const struct gru g = {steps, batch, inputs, size, x_sample, x_step};
     ptrdiff_t states = batch * size, weights = 3 * size * size;
-    factor *room = PAIR > 1 ? malloc((states + weights) / PAIR * sizeof(factor)) : NULL;
-    if (PAIR > 1 && !room)
+    factor *of_w = factor_room((weights + states) / PAIR), *of_hidden = of_w + weights / PAIR;
+    if (!of_w)
         return 1;
     for (ptrdiff_t c = 0; c < clients; c++) {
         struct kept k = kept_of(&g, kept, c);
-        const factor *w = factors_down(size, 3 * size, w_hh + c * weights, room + states / PAIR);
+        const factor *w = factors_down(size, 3 * size, w_hh + c * weights, of_w);
         for (ptrdiff_t t = 0; t < steps; t++) {
             int at_end = t == steps - 1;
             struct step s = {
@@ -142,7 +140,7 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
                 .x = x + c * x_client + t * x_step, .w_ih = w_ih + c * inputs * 3 * size,
                 .b_ih = b_ih + c * 3 * size, .b_hh = b_hh + c * 3 * size,
                 .hidden = t ? k.hidden + (t - 1) * states : NULL,
-                .left = t ? factors_along(states, k.hidden + (t - 1) * states, room) : NULL,
+                .left = t ? factors_along(states, k.hidden + (t - 1) * states, of_hidden) : NULL,
                 .gates = k.gates + 3 * t * states, .hn = k.hn + t * states,
                 .next = at_end ? last + c * batch * last_row : k.hidden + t * states,
                 .next_row = at_end ? last_row : size,
@@ -158,18 +156,22 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
             step_forward(batch, &s, w, &fetch);
         }
     }
-    free(room);
+    free(of_w);
     return 0;
 }
 
 /* One client on the way back. d_hidden: (batch, size). d_gates: of the recurrent part of r, z and n,
- * (steps - 1, batch, 3 size), since the first step has no product. */
+ * (steps - 1, batch, 3 size), since the first step has no product. w_t: room for the recurrent
+ * weights' transpose. The rest is room for factors: of that, of d_gates in a step, and of all d_gates
+ * and hidden states. */
 struct back {
-    const REAL *x, *w_ih;
+    const REAL *x, *w_ih, *w_hh;
     struct kept kept;
-    REAL *d_x, *d_w_ih, *d_b_ih, *d_b_hh, *d_hidden, *d_gates;
+    REAL *d_x, *d_w_ih, *d_w_hh, *d_b_ih, *d_b_hh, *d_hidden, *d_gates, *w_t;
+    factor *of_w_t, *of_step, *of_gates, *of_hidden;
 };
 
+/* Samples whose gradients meet in registers before they are added to those of all. */
 enum { SAMPLES = 4 };
 
 /* Gradients of LANES units of some samples' gates, and on to those of biases, input weights and, if
@@ -240,9 +242,34 @@ static void step_backward(const struct gru *g, const struct back *s, ptrdiff_t s
             units_backward(1, g, s, step, sample, unit);
 }
 
+/* d_hidden holds the gradient of the last state. next: what the last product shall fetch. */
+static void client_backward(const struct gru *g, const struct back *s, struct fetch *next)
+{
+    ptrdiff_t size = g->size, states = g->batch * size, later = (g->steps - 1) * g->batch;
+    transpose(size, 3 * size, s->w_hh, s->w_t);
+    const factor *w_t = factors_down(3 * size, size, s->w_t, s->of_w_t);
+    for (ptrdiff_t t = g->steps - 1; t > 0; t--) {
+        step_backward(g, s, t);
+        struct fetch before = {0};
+        fetch_step(&before, g, &s->kept, t - 1);
+        if (t == 1)
+            also_fetch(&before, s->d_w_hh, 3 * size * size);
+        const REAL *d_gates = s->d_gates + 3 * (t - 1) * states;
+        ptrdiff_t depth = factors_of(3 * size);
+        product(g->batch, depth, size, factors_along(3 * states, d_gates, s->of_step), depth, 1,
+                w_t, s->d_hidden, 1, &before);
+    }
+    step_backward(g, s, 0);
+    const factor *hidden = factors_down(later, size, s->kept.hidden, s->of_hidden);
+    const factor *d_gates = factors_down(later, 3 * size, s->d_gates, s->of_gates);
+    product(size, factors_of(later), 3 * size, hidden, 1, size, d_gates, s->d_w_hh, 0, next);
+    memcpy(s->d_b_ih, s->d_b_hh, 2 * size * sizeof(REAL));
+}
+
 /* grad: of the last hidden state, (clients, batch, size), where those of two clients and of two
  * samples lie `grad_client` and `grad_row` apart; the other inputs as for `gru_forward`. Written:
- * the gradients of x (unless NULL) and of the weights. Returns 1 if out of memory. */
+ * the gradients of x (clients, batch, steps, inputs), unless NULL, and of the weights. Returns 1 if
+ * out of memory. */
 int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                                ptrdiff_t inputs, ptrdiff_t size, const REAL *x, ptrdiff_t x_client,
                                ptrdiff_t x_sample, ptrdiff_t x_step, const REAL *w_ih,
@@ -250,62 +277,50 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
                                ptrdiff_t grad_client, ptrdiff_t grad_row, REAL *d_x, REAL *d_w_ih,
                                REAL *d_w_hh, REAL *d_b_ih, REAL *d_b_hh)
 {
-    const struct gru g = {steps, batch, inputs, size, x, x_client, x_sample, x_step};
+    const struct gru g = {steps, batch, inputs, size, x_sample, x_step};
     ptrdiff_t states = batch * size, later = (steps - 1) * batch, weights = 3 * size * size;
-    ptrdiff_t of_sum = factors_of(later) * size, of_step = 3 * states / PAIR;
-    REAL *scratch = malloc((states + 3 * later * size + weights) * sizeof(REAL));
-    factor *room =
-        PAIR > 1 ? malloc((4 * of_sum + of_step + weights / PAIR) * sizeof(factor)) : NULL;
-    if (!scratch || (PAIR > 1 && !room)) {
-        free(scratch);
-        free(room);
+    ptrdiff_t summed = factors_of(later) * size;
+    REAL *values = malloc((states + 3 * later * size + weights) * sizeof(REAL));
+    factor *factors = factor_room(weights / PAIR + 3 * states / PAIR + 4 * summed);
+    if (!values || !factors) {
+        free(values);
+        free(factors);
         return 1;
     }
-    REAL *d_hidden = scratch, *d_gates = d_hidden + states, *w_t = d_gates + 3 * later * size;
-    factor *room_hidden = room, *room_gates = room_hidden + of_sum;
-    factor *room_step = room_gates + 3 * of_sum, *room_w = room_step + of_step;
+    struct back s = {.d_hidden = values, .of_w_t = factors};
+    s.d_gates = s.d_hidden + states;
+    s.w_t = s.d_gates + 3 * later * size;
+    s.of_step = s.of_w_t + weights / PAIR;
+    s.of_gates = s.of_step + 3 * states / PAIR;
+    s.of_hidden = s.of_gates + 3 * summed;
     memset(d_w_ih, 0, clients * inputs * 3 * size * sizeof(REAL));
     memset(d_b_ih, 0, clients * 3 * size * sizeof(REAL));
     memset(d_b_hh, 0, clients * 3 * size * sizeof(REAL));
     if (d_x)
         memset(d_x, 0, clients * batch * steps * inputs * sizeof(REAL));
     for (ptrdiff_t c = 0; c < clients; c++) {
-        struct kept k = kept_of(&g, kept, c);
-        struct back s = {
-            .x = x + c * x_client, .w_ih = w_ih + c * inputs * 3 * size, .kept = k,
-            .d_x = d_x ? d_x + c * batch * steps * inputs : NULL,
-            .d_w_ih = d_w_ih + c * inputs * 3 * size, .d_b_ih = d_b_ih + c * 3 * size,
-            .d_b_hh = d_b_hh + c * 3 * size, .d_hidden = d_hidden, .d_gates = d_gates,
-        };
-        transpose(size, 3 * size, w_hh + c * weights, w_t);
-        const factor *right = factors_down(3 * size, size, w_t, room_w);
+        s.x = x + c * x_client;
+        s.w_ih = w_ih + c * inputs * 3 * size;
+        s.w_hh = w_hh + c * weights;
+        s.kept = kept_of(&g, kept, c);
+        s.d_x = d_x ? d_x + c * batch * steps * inputs : NULL;
+        s.d_w_ih = d_w_ih + c * inputs * 3 * size;
+        s.d_w_hh = d_w_hh + c * weights;
+        s.d_b_ih = d_b_ih + c * 3 * size;
+        s.d_b_hh = d_b_hh + c * 3 * size;
         for (ptrdiff_t b = 0; b < batch; b++)
-            memcpy(d_hidden + b * size, grad + c * grad_client + b * grad_row,
+            memcpy(s.d_hidden + b * size, grad + c * grad_client + b * grad_row,
                    size * sizeof(REAL));
-        for (ptrdiff_t t = steps - 1; t > 0; t--) {
-            step_backward(&g, &s, t);
-            struct fetch before = {0};
-            fetch_step(&before, &g, &k, t - 1);
-            if (t == 1)
-                also_fetch(&before, d_w_hh + c * weights, weights);
-            const factor *left = factors_along(3 * states, d_gates + 3 * (t - 1) * states, room_step);
-            ptrdiff_t depth = factors_of(3 * size);
-            product(batch, depth, size, left, depth, 1, right, d_hidden, 1, &before);
-        }
-        step_backward(&g, &s, 0);
         struct fetch next = {0};
         if (c < clients - 1) {
             struct kept of_next = kept_of(&g, kept, c + 1);
-            also_fetch(&next, w_hh + (c + 1) * weights, weights);
+            also_fetch(&next, s.w_hh + weights, weights);
             fetch_step(&next, &g, &of_next, steps - 1);
             also_fetch(&next, of_next.hidden, later * size);
         }
-        product(size, factors_of(later), 3 * size,
-                factors_down(later, size, k.hidden, room_hidden), 1, size,
-                factors_down(later, 3 * size, d_gates, room_gates), d_w_hh + c * weights, 0, &next);
-        memcpy(s.d_b_ih, s.d_b_hh, 2 * size * sizeof(REAL));
+        client_backward(&g, &s, &next);
     }
-    free(scratch);
-    free(room);
+    free(values);
+    free(factors);
     return 0;
 }

@@ -33,6 +33,9 @@ INLINE vec multiply_add(vec sum, factor left, factors right)
 #endif
 }
 
+/* Room for factors, if they are not the values themselves; NULL if out of memory. */
+INLINE factor *factor_room(ptrdiff_t n) { return malloc(PAIR > 1 ? n * sizeof(factor) : 1); }
+
 /* The factors of rows, along which sums run: `count` values, one row after the other, a multiple of
  * LANES. Made in `room`, unless they are the values themselves. */
 INLINE const factor *factors_along(ptrdiff_t count, const REAL *values, factor *room)
