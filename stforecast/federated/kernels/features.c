@@ -43,9 +43,9 @@ static REAL filtered_row(ptrdiff_t batch, ptrdiff_t own, const REAL *s, const RE
     return (log(total) + most - s[own]) / batch;
 }
 
-/* filters: (clients, batch, batch). Written: loss (clients), and for the way back its derivatives by
- * the similarities and by the filters, both (clients, batch, batch), and along: (clients, 2, batch),
- * by the length of each feature and of each other, were they not normalised. */
+/* filters: (clients, batch, batch). Written: loss (clients), and for the way back its derivatives
+ * by the similarities and by the filters, both (clients, batch, batch), and along: (clients, 2,
+ * batch), by the length of each feature and of each other, were they not normalised. */
 int CONCAT(filtered_forward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size,
                                    double temperature, const REAL *features, ptrdiff_t stride,
                                    const REAL *others, ptrdiff_t others_stride,
@@ -188,8 +188,8 @@ int CONCAT(attract_repel_backward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptr
     return 0;
 }
 
-/* sums: (clients, n_keys, size), counts: (clients, n_keys), to which each feature is added under its
- * key, (clients, batch). Returns 2 if there is no such key. */
+/* sums: (clients, n_keys, size), counts: (clients, n_keys), to which each feature is added under
+ * its key, (clients, batch). Returns 2 if there is no such key. */
 int CONCAT(add_by_key, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size, ptrdiff_t n_keys,
                              const REAL *features, ptrdiff_t stride, const int64_t *keys,
                              REAL *sums, REAL *counts)

@@ -43,8 +43,9 @@ INLINE void fetch_step(struct fetch *fetch, const struct gru *g, const struct ke
         also_fetch(fetch, k->hidden + step * states, states);
 }
 
-/* What a step needs besides the recurrent weights. hidden: NULL stands for zeros. left: its factors.
- * next: the states that it leads to, of which those of two samples lie `next_row` apart. */
+/* What a step needs besides the recurrent weights. hidden: NULL stands for zeros. left: its
+ * factors. next: the states that it leads to, of which those of two samples lie `next_row` apart.
+ */
 struct step {
     ptrdiff_t inputs, size, x_sample;
     const REAL *x, *w_ih, *b_ih, *b_hh, *hidden;
@@ -116,9 +117,9 @@ static void step_forward(ptrdiff_t batch, const struct step *s, const factor *w_
 }
 
 /* x: (clients, batch, steps, inputs), where values of two clients, samples and steps lie some way
- * apart. w_ih: (clients, inputs, 3 size). w_hh: (clients, size, 3 size). b_ih, b_hh: (clients,
- * 3 size). Written: what is kept, one client after the other, and the last hidden state, (clients, batch,
- * size), with `last_row` from sample to sample. Returns 1 if out of memory. */
+ * apart. w_ih: (clients, inputs, 3 size). w_hh: (clients, size, 3 size). b_ih, b_hh: (clients, 3
+ * size). Written: what is kept, one client after the other, and the last hidden state, (clients,
+ * batch, size), with `last_row` from sample to sample. Returns 1 if out of memory. */
 int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                               ptrdiff_t inputs, ptrdiff_t size, const REAL *x, ptrdiff_t x_client,
                               ptrdiff_t x_sample, ptrdiff_t x_step, const REAL *w_ih,
@@ -160,10 +161,10 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
     return 0;
 }
 
-/* One client on the way back. d_hidden: (batch, size). d_gates: of the recurrent part of r, z and n,
- * (steps - 1, batch, 3 size), since the first step has no product. w_t: room for the recurrent
- * weights' transpose. The rest is room for factors: of that, of d_gates in a step, and of all d_gates
- * and hidden states. */
+/* One client on the way back. d_hidden: (batch, size). d_gates: of the recurrent part of r, z and
+ * n, (steps - 1, batch, 3 size), since the first step has no product. w_t: room for the recurrent
+ * weights' transpose. The rest is room for factors: of that, of d_gates in a step, and of all
+ * d_gates and hidden states. */
 struct back {
     const REAL *x, *w_ih, *w_hh;
     struct kept kept;

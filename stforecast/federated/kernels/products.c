@@ -1,5 +1,5 @@
-/* Products of matrices that lie in the caches. They fetch what comes after them, since they leave the
- * way to memory free.
+/* Products of matrices that lie in the caches. They fetch what comes after them, since they leave
+ * the way to memory free.
  */
 
 /* A block of a product, ROWS by VECS vectors, fills the registers but for a few. */
