@@ -20,7 +20,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 bench: setup
 	$(BIN)/python -m experiments.benchmarks.rounds --out benchmark

@@ -108,10 +108,16 @@ class Optimizer:
         grads = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
         if not grads:
             return
-        params = [self._params[name] for name in grads]
+        params = [trained[name] for name in grads]
         moments = {m: [tensors[name] for name in grads] for m, tensors in self._moments.items()}
         with torch.no_grad():
-            self._step(params, list(grads.values()), moments, self._training)
+            alike = [_laid_out_as(p, g) for p, g in zip(params, grads.values(), strict=True)]
+            self._step(params, alike, moments, self._training)
+
+
+def _laid_out_as(p: Tensor, g: Tensor) -> Tensor:
+    """A gradient whose values lie in the order of the parameter's, as fused steps need it."""
+    return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
 
 
 def moment_names(training: Training) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ def reference(params, training):
 
 
 def losses(params, target):
-    """A quartic for each client; `target`: `(clients, 2, 2)`."""
-    error = params["a"] - target + params["b"].unsqueeze(-1)
+    """A quartic for each client; `target`: `(clients, 2, 2)`. The gradient of a lies transposed."""
+    error = params["a"].mT @ target - target + params["b"].unsqueeze(-1)
     return error.pow(4).flatten(1).sum(1)
 
 
