@@ -32,7 +32,7 @@ from stforecast.federated.letters import (
     most_common,
 )
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.payload import concatenate, total_bytes
+from stforecast.federated.payload import joined, total_bytes
 from stforecast.federated.robust import Robust
 from stforecast.federated.roster import Patience, Roster
 from stforecast.federated.rounds import RoundReport
@@ -232,13 +232,10 @@ class Coordinator:
     @torch.no_grad()
     def _aggregate(self, answers: list[Answer]) -> int:
         """Hand the uploads to the method; returns of how many clients they are."""
-        ids = torch.cat([a.ids for a in answers])
-        joined = concatenate([a.upload for a in answers])
-        order = ids.argsort()
-        ids, joined = ids[order], {name: t[order] for name, t in joined.items()}
-        joined = self.robust.guard(joined, self.method.keeps_apart, self.method.population.names)
+        ids, upload = joined([(a.ids, a.upload) for a in answers])
+        upload = self.robust.guard(upload, self.method.keeps_apart, self.method.population.names)
         of = Participants(ids, self.roster.sizes[ids], self.round)
-        self.server = self.method.aggregate(self.server, of, joined)
+        self.server = self.method.aggregate(self.server, of, upload)
         return len(ids)
 
     def _finish(self) -> dict[int, Letter]:

@@ -32,15 +32,32 @@ def total_bytes(payload: Payload) -> int:
     return sum(t.numel() * t.element_size() for t in payload.values())
 
 
-def concatenate(payloads: Sequence[Payload]) -> Payload:
-    """Join payloads of several cohorts along the client axis.
+def joined(parts: Sequence[tuple[Tensor, Payload]]) -> tuple[Tensor, Payload]:
+    """Payloads of several cohorts as one, in order of client ids.
+
+    Args:
+        parts: client ids `(n,)` and payload of each cohort.
+
+    Returns:
+        All ids, increasing, and their payload.
 
     Raises:
-        ValueError: if they do not hold the same names.
+        ValueError: if the payloads do not hold the same names.
     """
-    if len(payloads) == 1:
-        return payloads[0]
+    ids, payloads = torch.cat([ids for ids, _ in parts]), [payload for _, payload in parts]
     names = payloads[0].keys()
     if different := next((p.keys() ^ names for p in payloads if p.keys() != names), None):
         raise ValueError(f"some clients sent {sorted(different)} and others did not")
-    return {name: torch.cat([p[name] for p in payloads]) for name in names}
+    order = ids.argsort()
+    return ids[order], {name: _in_order([p[name] for p in payloads], order) for name in names}
+
+
+def _in_order(parts: list[Tensor], order: Tensor) -> Tensor:
+    """Rows of all parts, row `order[i]` as the i-th, copied once at most."""
+    places = order.argsort()
+    if torch.equal(places, torch.arange(len(places))):
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    whole = parts[0].new_empty(len(places), *parts[0].shape[1:])
+    for part, rows in zip(parts, places.split([len(p) for p in parts]), strict=True):
+        whole[rows.to(whole.device)] = part
+    return whole

@@ -19,7 +19,7 @@ from stforecast.federated import sizing
 from stforecast.federated.data import ClientData, take
 from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, sound_clients, told
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.payload import Payload, concatenate, total_bytes
+from stforecast.federated.payload import Payload, joined, total_bytes
 from stforecast.federated.predictions import predictions_of
 from stforecast.federated.robust import Robust
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
@@ -387,19 +387,15 @@ class Federation:
 
     def _aggregate(self, uploads: list[tuple[Tensor, Payload]]) -> None:
         """Put the cohorts' uploads in order of client ids and hand them to the method."""
-        ids = torch.cat([i for i, _ in uploads])
-        joined = concatenate([u for _, u in uploads])
-        order = ids.argsort()
-        if not torch.equal(ids[order], ids):
-            ids, joined = ids[order], take(joined, order)
+        ids, upload = joined(uploads)
         if self.uplink.delta_coding:
-            for name, t in joined.items():
+            for name, t in upload.items():
                 self.state.received.setdefault(name, t.new_zeros(len(self.train), *t.shape[1:]))
                 self.state.received[name][ids] = t
         method = self.method
         with torch.no_grad():
-            joined = self.robust.guard(joined, method.keeps_apart, method.population.names)
-            server = method.aggregate(self.state.server, self._some(ids), joined)
+            upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
+            server = method.aggregate(self.state.server, self._some(ids), upload)
         # Checkpoints keep no strides, and sums may depend on them.
         self.state.server = {name: t.contiguous() for name, t in server.items()}
 

@@ -22,7 +22,7 @@ from stforecast.federated import sizing
 from stforecast.federated.data import ClientData, take
 from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, sound_clients, told
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.payload import Payload, concatenate
+from stforecast.federated.payload import Payload, joined
 from stforecast.federated.predictions import predictions
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.training import zero_moments
@@ -148,13 +148,9 @@ class Shard:
         found = [part for part in parts if len(part.ids)]
         if not found:
             return parts[0]
-        order = torch.cat([part.ids for part in found]).argsort()
-        upload = take(concatenate([part.upload for part in found]), order)
-        trained, loss, task_loss = (
-            torch.cat([getattr(part, name) for part in found])[order]
-            for name in ("ids", "loss", "task_loss")
-        )
-        return Trained(trained, upload, loss, task_loss)
+        trained, upload = joined([(part.ids, part.upload) for part in found])
+        losses = [(p.ids, {"loss": p.loss, "task_loss": p.task_loss}) for p in found]
+        return Trained(trained, upload, **joined(losses)[1])
 
     @torch.no_grad()
     def encode(self, trained: Trained) -> Payload:

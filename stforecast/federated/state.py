@@ -158,8 +158,9 @@ class Cohort:
         self.ids, self.data, self.training = ids, data, training
         self.round, self.stage = round, stage
         self.generators = [generator(seed, round, int(i)) for i in ids]
+        views = copied and is_range(ids)  # Otherwise `take` copies.
         params, self.buffers, self.memory, *moments = (
-            {name: t.clone() if copied else t for name, t in take(group, ids).items()}
+            {name: t.clone() if views else t for name, t in take(group, ids).items()}
             for group in (
                 clients.params,
                 clients.buffers,
