@@ -80,8 +80,9 @@ IN_CACHE = 2**18
 IN_MEMORY = 2**22
 """Values of the features of one side at a time: 32 MB."""
 
-BLOCK = 64
-"""Rows of a symmetric product that are made at once, as far as the diagonal."""
+BLOCK, BLOCKS = 64, 8
+"""Rows of a symmetric product that are made at once, as far as the diagonal, at least; and parts in
+which they are made, at most."""
 
 
 def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
@@ -191,8 +192,9 @@ class _Separation:
 
 def _add_products(total: Tensor, a: Tensor, b: Tensor, sign: int, half: bool) -> None:
     """Add `sign * a @ b.mT` to `total`; `half`: at least up to the diagonal."""
-    for start in range(0, len(a), BLOCK) if half else (0,):
-        end = start + BLOCK if half else len(a)
+    rows = max(BLOCK, math.ceil(len(a) / BLOCKS)) if half else len(a)
+    for start in range(0, len(a), rows):
+        end = start + rows
         columns = end if half else len(b)
         total[start:end, :columns].addmm_(a[start:end], b[:columns].mT, alpha=sign)
 
