@@ -197,6 +197,16 @@ def test_it_can_be_turned_off(monkeypatch):
     library.cache_clear()
 
 
+def test_without_a_compiler_it_says_so_and_goes_on(monkeypatch, caplog):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    library.cache_clear()
+    assert not usable(HIDDEN, torch.zeros(1))
+    assert not usable(HIDDEN, torch.zeros(1))
+    library.cache_clear()
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "no C compiler no-such-compiler" in caplog.text
+
+
 def test_other_widths_are_left_to_torch():
     assert usable(48, torch.zeros(1))
     assert not usable(40, torch.zeros(1))

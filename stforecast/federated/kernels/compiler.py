@@ -99,8 +99,15 @@ def call(name: str, dtype: torch.dtype, *arguments: int | float | Tensor | None)
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernels, kept in the user's cache; None without a compiler, or if it fails."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None or os.environ.get("STFORECAST_KERNELS") == "off":
+    if os.environ.get("STFORECAST_KERNELS") == "off":
+        return None
+    name = os.environ.get("CC", "cc")
+    compiler = shutil.which(name)
+    if compiler is None:
+        log.warning(
+            "no C compiler %s, so no compiled kernels: GRUs train about half as fast; install gcc "
+            "or clang, or set STFORECAST_KERNELS=off to go on without a word", name,
+        )  # fmt: skip
         return None
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
     about = [text, compiler, str(COMPILE), str(VARIANTS), platform.machine(), _cpu()]
