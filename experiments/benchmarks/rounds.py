@@ -104,7 +104,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         bars = ax.barh([r.variant for r in some], [r.seconds for r in some], color=colors)
         labels = [f" {r.seconds:.3g} s, {r.speedup:.1f}×" for r in some]
         ax.bar_label(bars, labels, fontsize=SMALL)
-        ax.margins(x=0.2)
+        ax.margins(x=0.25)
         ax.grid(visible=False, axis="y")
         ax.set_xlabel(f"seconds a round, {n} clients")
     return fig
