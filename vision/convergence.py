@@ -34,6 +34,7 @@ from torch import Tensor
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.method import Participants
+from stforecast.federated.population import Params
 from stforecast.federated.state import Cohort, State
 from stforecast.federated.training import zero_moments
 from vision.clients import client_data
@@ -51,11 +52,15 @@ class Still(Cohort):
     total: Tensor | None = None
     n = 0
 
-    def step(self, losses: Tensor) -> None:
-        """Add the batch's gradient."""
-        gradient = torch.cat([g.flatten() for g in _gradients(losses, self.params)])
+    def step(self, losses: Tensor) -> Params:
+        """Add the batch's gradient, zeros where there is none."""
+        found = torch.autograd.grad(
+            losses.sum(), list(self.params.values()), allow_unused=True, materialize_grads=True
+        )
+        gradient = torch.cat([g.flatten() for g in found])
         self.total = gradient if self.total is None else self.total + gradient
         self.n += 1
+        return dict(zip(self.params, found, strict=True))
 
 
 class Observed(Cohort):
@@ -82,26 +87,17 @@ class Observed(Cohort):
         features = self._method.population.encode({**self.params, **buffers}, self._x)[0]
         return features, torch.cat(encoder).clone()
 
-    def step(self, losses: Tensor) -> None:
+    def step(self, losses: Tensor) -> Params:
         """Step, then note what it did."""
-        gradients = [g.flatten() for g in _gradients(losses, self.params, keep=True)]
-        self.norms.append(float(torch.cat(gradients).norm()))
-        super().step(losses)
+        gradients = super().step(losses)
+        self.norms.append(float(torch.cat([g.flatten() for g in gradients.values()]).norm()))
         features, encoder = self._look()
         moved = float((encoder - self._before[1]).norm())
         if moved:
             change = (features - self._before[0]).norm(dim=-1).max()
             self.ratios.append(float(change) / moved)
         self._before = features, encoder
-
-
-def _gradients(losses: Tensor, params: dict[str, Tensor], keep: bool = False) -> list[Tensor]:
-    """Gradients, zeros where there is none; `keep`: they will be asked for once more."""
-    leaves = list(params.values())
-    found = torch.autograd.grad(losses.sum(), leaves, retain_graph=keep, allow_unused=True)
-    return [
-        torch.zeros_like(p) if g is None else g for g, p in zip(found, params.values(), strict=True)
-    ]
+        return gradients
 
 
 def corollary_1(method: PFPL, state: State, train: ClientData) -> pd.DataFrame:

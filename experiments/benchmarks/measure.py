@@ -46,6 +46,11 @@ class Variant:
     kernel: bool = True
     settings: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def path(self) -> Variant:
+        """What it does, on however many threads."""
+        return replace(self, name="", threads=1)
+
 
 def variants(threads: int) -> list[Variant]:
     """What is compared, the reference first."""
@@ -300,12 +305,7 @@ def _epoch_seconds(rounds: Sequence[Round], n_batches: int) -> float:
 
 def better_threads(compared: Sequence[Variant], rows: Sequence[Row]) -> list[Variant]:
     """Of each path the faster one, on one thread or on several, or both where they are close."""
-    best: dict[tuple[Any, ...], float] = {}
+    best: dict[Variant, float] = {}
     for v, row in zip(compared, rows, strict=True):
-        path = v.loop, v.kernel, v.settings
-        best[path] = min(row.seconds, best.get(path, row.seconds))
-    return [
-        v
-        for v, row in zip(compared, rows, strict=True)
-        if row.seconds <= CLOSE * best[v.loop, v.kernel, v.settings]
-    ]
+        best[v.path] = min(row.seconds, best.get(v.path, row.seconds))
+    return [v for v, row in zip(compared, rows, strict=True) if row.seconds <= CLOSE * best[v.path]]

@@ -165,10 +165,9 @@ class _Separation:
         for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
             of_u = self._features(some_u)
             of_v = of_u if v is u else self._features(some_v)
-            signs = (of_u[:, : self._negative], -1), (of_u[:, self._negative :], 1)
-            others = of_v[:, : self._negative], of_v[:, self._negative :]
-            for (ours, sign), theirs in zip(signs, others, strict=True):
-                _add_products(total, ours.flatten(1), theirs.flatten(1), sign, half=v is u)
+            for part, sign in ((slice(self._negative), -1), (slice(self._negative, None), 1)):
+                ours, theirs = (f[:, part].flatten(1) for f in (of_u, of_v))
+                _add_products(total, ours, theirs, sign, half=v is u)
         return total.tril() + total.tril(-1).mT if v is u else total
 
     def _features(self, u: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ class Cohort:
         self.ids, self.data, self.training = ids, data, training
         self.round, self.stage = round, stage
         self.generators = [generator(seed, round, int(i)) for i in ids]
-        views = copied and is_range(ids)  # Otherwise `take` copies.
+        views = copied and is_range(ids)  # Of other rows `take` makes copies.
         params, self.buffers, self.memory, *moments = (
             {name: t.clone() if views else t for name, t in take(group, ids).items()}
             for group in (
@@ -209,10 +209,10 @@ class Cohort:
             for p in self.params.values():
                 p.requires_grad_(True)
 
-    def step(self, losses: Tensor) -> None:
-        """One optimiser step of every client. `losses`: `(n,)`."""
+    def step(self, losses: Tensor) -> Params:
+        """One optimiser step of every client, and its gradients. `losses`: `(n,)`."""
         self.record("loss", losses)
-        self._optimizer.step(losses)
+        return self._optimizer.step(losses)
 
     def record(self, name: str, values: Tensor) -> None:
         """Note a `(n,)` value of this batch for the round's report."""

@@ -98,21 +98,25 @@ class Optimizer:
         self._training = dataclasses.replace(training, lr=training.lr_in(round))
         self._step = STEP_OF[training.optimizer]
 
-    def step(self, losses: Tensor) -> None:
+    def step(self, losses: Tensor) -> Params:
         """One step down the gradient of the sum of `losses`, `(clients,)`.
 
         A parameter that the losses do not reach stays as it is, and so do its moments.
+
+        Returns:
+            The gradient of each other parameter.
         """
         trained = {name: p for name, p in self._params.items() if p.requires_grad}
         found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
         grads = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
         if not grads:
-            return
+            return grads
         params = [trained[name] for name in grads]
         moments = {m: [tensors[name] for name in grads] for m, tensors in self._moments.items()}
         with torch.no_grad():
             alike = [_laid_out_as(p, g) for p, g in zip(params, grads.values(), strict=True)]
             self._step(params, alike, moments, self._training)
+        return grads
 
 
 def _laid_out_as(p: Tensor, g: Tensor) -> Tensor:

@@ -50,10 +50,7 @@ def torchs(x, w_ih, w_hh, b_ih, b_hh):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize(
-    "shape",
-    SHAPES,
-)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_values_and_gradients_are_torchs(dtype, tolerance, shape):
     ours, theirs = tensors(dtype, **shape), tensors(dtype, **shape)
     weight = torch.randn(CLIENTS, ours[0].shape[1], theirs[2].shape[1], dtype=dtype)
@@ -144,10 +141,7 @@ def rounded_gru(x, w_ih, w_hh, b_ih, b_hh):
 
 
 @pytest.mark.skipif(torch.bfloat16 not in supported(), reason="this processor has no bfloat16")
-@pytest.mark.parametrize(
-    "shape",
-    SHAPES,
-)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_autocast_rounds_the_factors_of_products(shape):
     """A sum's own rounding may tip a factor over, so single values may be off by bfloat16's 2⁻⁸."""
     ours, theirs, exact = (tensors(torch.float32, **shape) for _ in range(3))

@@ -1,5 +1,6 @@
 import platform
-import resource
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -120,18 +121,26 @@ def test_where_even_files_do_not_help_the_run_is_refused(federate):
         in_bounds(federate, resident - 1)
 
 
+NEW_PAGES = """
+import resource, torch
+from stforecast.federated import sizing
+
+def new_pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    several = [torch.zeros(2**21) for _ in range(8)]  # 64 MB: 16,384 pages.
+    del several
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+sizing.keep_freed_memory()
+print(min([new_pages() for _ in range(5)][1:]))
+"""
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_used_again():
-    sizing.keep_freed_memory()
-
-    def new_pages():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        several = [torch.zeros(2**21) for _ in range(8)]  # 64 MB: 16,384 pages.
-        del several
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    new_pages()
-    assert new_pages() < 8000  # Some of it may lie where the heap cannot grow.
+    """In a process of its own: where the heap can grow is a matter of what others have left."""
+    done = subprocess.run([sys.executable, "-c", NEW_PAGES], check=True, capture_output=True)
+    assert int(done.stdout) < 2000
 
 
 def test_a_c_library_that_cannot_be_told_is_left_alone(monkeypatch):

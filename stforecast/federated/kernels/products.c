@@ -70,15 +70,15 @@ static const factor *factors_down(ptrdiff_t depth, ptrdiff_t n, const REAL *valu
 #endif
 }
 
+enum { LINE = 64, MOST_PARTS = 4 };
+
 /* Parts of memory that products fetch into the cache, of which the first ones are done. */
 struct fetch {
     int done, parts;
     struct {
         const char *at, *end;
-    } part[4];
+    } part[MOST_PARTS];
 };
-
-enum { LINE = 64 };
 
 INLINE void also_fetch(struct fetch *fetch, const REAL *at, ptrdiff_t size)
 {
