@@ -133,7 +133,7 @@ def train(client, nets, model_optimizer, nets_optimizer, share):
         nets_optimizer.step()
 
 
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size, double):
     method = fraug(lam_generator=2.0, lam_transform=3.0, gamma=0.5)
     federation = federate(method, SIZES, lr=0.05, optimizer="sgd", momentum=0.5)
     clients = alone(federation)
@@ -154,17 +154,17 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by
         server = mean_by_size([c.values() for c in clients], SIZES)
         shared = mean_by_size([n.values("generator") for n in nets], SIZES)
         torch.testing.assert_close(
-            federation.state.server, {**server, **shared}, rtol=1e-3, atol=1e-4
+            federation.state.server, {**server, **shared}, rtol=1e-9, atol=1e-9
         )
         state = federation.state.clients
         for i, own in enumerate(nets):
             torch.testing.assert_close(
-                state.memory["class_means"][i], own.means, rtol=1e-3, atol=1e-4
+                state.memory["class_means"][i], own.means, rtol=1e-9, atol=1e-9
             )
             assert state.memory["class_met"][i].tolist() == own.met
             local = {**state.params, **state.buffers}
             for name, t in own.values("transform").items():
-                torch.testing.assert_close(local[name][i], t, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(local[name][i], t, rtol=1e-9, atol=1e-9)
     assert not all(nets[0].met)
 
 
