@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from typing import TextIO
 
 import click
 
@@ -16,6 +17,18 @@ from stforecast.federated.stopped import Stopped
 
 OUT_OF_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|Storage size calculation")
 """What torch's `RuntimeError` says when a tensor does not fit."""
+
+
+class Notices(logging.StreamHandler):
+    """Writes to what is standard error at the time of a message, not when it was set up."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        """Where messages go."""
+        return sys.stderr
 
 
 @click.group(context_settings=HELP)
@@ -30,7 +43,9 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
     """
     ctx.obj = {"progress": sys.stderr.isatty() and not quiet}
     level = logging.ERROR if quiet else logging.INFO
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[Notices()], force=True
+    )
     for package in ("data_prep", "stforecast", "vision", "experiments"):
         logging.getLogger(package).setLevel(level)
 

@@ -76,6 +76,7 @@ class Keeper:
         self._since, self._cost = time.perf_counter(), math.nan
         self._told_of_room = False
         self._handlers: dict[signal.Signals, Any] = {}
+        self._notice: threading.Thread | None = None
 
     def __enter__(self) -> Keeper:
         """Take the signals over, where a thread may."""
@@ -92,15 +93,18 @@ class Keeper:
         """Give the signals back."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        if self._notice:
+            self._notice.join()
 
     def _obey(self, number: int, frame: FrameType | None) -> None:
         if not self._training or self._signal:
             raise self._stopped(number)
         self._signal = number
         # Not from here: the handler may interrupt a write to the same stream.
-        threading.Thread(
+        self._notice = threading.Thread(
             target=log.warning, args=("finishing the round; once more stops at once",)
-        ).start()
+        )
+        self._notice.start()
 
     def run(
         self,

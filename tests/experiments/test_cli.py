@@ -1,6 +1,9 @@
 """The command as a user types it: what it prints, what it writes and how it exits."""
 
+import io
+import logging
 import re
+import sys
 
 import click
 import h5py
@@ -307,6 +310,17 @@ def test_other_errors_have_their_exit_codes(stforecast, monkeypatch, error, code
     assert (found, out) == (code, "")
     assert err.strip().startswith(f"stforecast: {message}")
     assert len(err.strip().splitlines()) == 1
+
+
+def test_notices_outlive_the_stream_that_the_command_began_with(stforecast, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", io.StringIO())
+        with pytest.raises(SystemExit):
+            main(["list", "metrics"])
+        sys.stderr.close()
+    logging.getLogger("stforecast").warning("a notice")
+    code, _, err = stforecast("list", "metrics")
+    assert (code, err) == (0, "a notice\n")
 
 
 def test_debug_shows_the_traceback(monkeypatch):
