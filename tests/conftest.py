@@ -2,6 +2,8 @@
 
 import logging
 import os
+import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,24 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Sample the contract of methods: of a test's cases with one method, one is not slow.
+
+    Which one follows from the names, so that every test meets every model with some methods, and
+    every method in some tests. `make test-slow` runs them all.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if "case" in params:
+            cases[item.path, item.originalname, params["case"][0]].append(item)
+    for (_, *names), group in cases.items():
+        kept = zlib.crc32(" ".join(names).encode()) % len(group)
+        for item in (*group[:kept], *group[kept + 1 :]):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -18,15 +18,23 @@ METHODS = methods("stforecast.federated")
 SIZES = (8, 12, 8, 13, 20)
 
 
-@pytest.fixture(params=METHODS)
-def method(request):
-    return METHODS[request.param]
+CASES = [(name, build) for name in METHODS for build in ("stacked", "module")]
 
 
-@pytest.fixture(params=["stacked", "module"])
-def build(request):
-    """The method's model: stacked layers, then ordinary modules with running statistics."""
-    return request.getfixturevalue(request.param)
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request):
+    """Name of a method, and of a model: stacked layers, or modules with running statistics."""
+    return request.param
+
+
+@pytest.fixture
+def method(case):
+    return METHODS[case[0]]
+
+
+@pytest.fixture
+def build(case, request):
+    return request.getfixturevalue(case[1])
 
 
 def assert_equal(state, other, tolerance=0.0):
@@ -98,19 +106,20 @@ def test_messages_have_a_client_axis_and_their_bytes_are_counted(
         up.clear()
 
 
-def test_it_learns(federate, method):
-    federation = federate(method, SIZES, rounds=20, lr=0.05)
+def test_it_learns(federate, method, build):
+    federation = federate(method, SIZES, build=build, rounds=20, lr=0.05)
     untrained = federation.evaluate(federation.validation)
     federation.run()
     assert federation.best.round > 1
     assert federation.evaluate(federation.validation) < untrained
 
 
-@pytest.mark.parametrize("cohort_size", [1, 2])
-def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build, cohort_size):
-    alone = run(federate(method, SIZES, build=build, cohort_size=cohort_size))
-    together = run(federate(method, SIZES, build=build, cohort_size=len(SIZES)))
+def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build):
+    alone, pairs, together = (
+        run(federate(method, SIZES, build=build, cohort_size=size)) for size in (1, 2, len(SIZES))
+    )
     assert_equal(alone, together, tolerance=1e-5)
+    assert_equal(pairs, together, tolerance=1e-5)
 
 
 def test_the_seed_decides_every_number(federate, method, build):

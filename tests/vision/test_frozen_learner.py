@@ -37,9 +37,13 @@ SETTINGS = {
 }
 
 
+QUICK = {"target": {"synthetic": 40, "server_batch_size": 16, "warm_up": 1, "student_steps": 3}}
+"""Settings for which a method needs less time."""
+
+
 @pytest.mark.parametrize("name", [*FROZEN, "fedavg", "fednova"])
 def test_a_stream_is_learned_saved_and_loaded(name, tmp_path):
-    learner = Learner(name, **SETTINGS).fit()
+    learner = Learner(name, **SETTINGS, **QUICK.get(name, {})).fit()
     images = load("digits8x8", size=8).images[:5]
     predicted = learner.predict(images, client=1)
     again = Learner.load(learner.save(tmp_path)).predict(images, client=1)

@@ -25,8 +25,8 @@ def test_features_and_logits(name, channels):
 
 @pytest.mark.parametrize("name", ["convnet", "resnet", "resnet18"])
 def test_mixed_precision_gives_nearly_the_same_logits(name):
-    build = lambda: MODELS[name]((3, 32, 32), 7)  # noqa: E731
-    images = torch.randint(0, 256, (1, 8, 3, 32, 32), dtype=torch.uint8)
+    build = lambda: MODELS[name]((3, 16, 16), 7)  # noqa: E731
+    images = torch.randint(0, 256, (1, 8, 3, 16, 16), dtype=torch.uint8)
     logits = []
     for precision in ("no", "bf16"):
         population = Population(build, mixed_precision=precision)

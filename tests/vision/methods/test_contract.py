@@ -43,21 +43,30 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture(params=METHODS)
-def method(request, monkeypatch):
-    found = METHODS[request.param]
+def builds(method):
+    """The models that the contract tries with a method."""
+    return ["frozen"] if method.defaults.get("model") == "vit" else ["stacked", "module"]
+
+
+CASES = [(name, build) for name, method in METHODS.items() for build in builds(method)]
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request):
+    return request.param
+
+
+@pytest.fixture
+def method(case, monkeypatch):
+    found = METHODS[case[0]]
     quick = partial(found.Options, **QUICK.get(found.name, {}))
     monkeypatch.setattr(found, "Options", quick)
     return found
 
 
-@pytest.fixture(params=["stacked", "module"])
-def build(request, method):
-    if method.defaults.get("model") != "vit":
-        return request.param
-    if request.param == "module":
-        pytest.skip(f"{method.name} has a frozen backbone and is tested with that")
-    return "frozen"
+@pytest.fixture
+def build(case):
+    return case[1]
 
 
 @pytest.fixture
