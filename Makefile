@@ -1,10 +1,10 @@
-# make demo | test | bench | federation-demo | test-slow | lint | lock | audit: each sets up what it
-# needs on a fresh machine.
+# make demo | test | bench | federation-demo | test-slow | test-machines | lint | lock | audit: each
+# sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
 
-.PHONY: setup demo test bench federation-demo test-slow lint lock audit clean
+.PHONY: setup demo test bench federation-demo test-slow test-machines lint lock audit clean
 
 setup: .venv/.installed
 
@@ -36,6 +36,10 @@ federation-demo: .venv-flower/.installed
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
+# Or some of them: make test-machines MACHINES="sse oldest"; tests/machines.py lists them.
+test-machines: setup
+	$(BIN)/python tests/machines.py $(MACHINES)
+
 lint: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -57,4 +61,4 @@ audit: .venv-audit/.installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-flower .venv-audit demo build dist *.egg-info
+	rm -rf .venv .venv-flower .venv-audit .machines demo build dist *.egg-info
