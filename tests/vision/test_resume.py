@@ -39,6 +39,9 @@ def assert_same(a, b):
     assert all(np.array_equal(t, other[name], equal_nan=True) for name, t in one.items())
 
 
+OWN = {"pfpl": {}, "gldp": {"epochs": 2}}
+"""Settings of each method."""
+
 CHOICES = {
     "every other round judged": {"test_every": 2, "rounds": 5, "share": 0.2},
     "stages inside a round": {"partition": "gldp-shards", "stages": 2, "rounds": 2},
@@ -52,10 +55,19 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("method", ["pfpl", "gldp"])
+@pytest.mark.parametrize(
+    ("method", "choice"),
+    [
+        ("pfpl", "every other round judged"),
+        ("gldp", "stages inside a round"),
+        ("pfpl", "stages one after another"),
+        pytest.param("gldp", "every other round judged", marks=pytest.mark.slow),
+        pytest.param("pfpl", "stages inside a round", marks=pytest.mark.slow),
+        pytest.param("gldp", "stages one after another", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_was_killed_equals_one_that_was_not(method, choice, tmp_path):
-    settings = {**TINY, "channels": 4, "feature_size": 8, **CHOICES[choice]}
+    settings = {**TINY, "channels": 4, "feature_size": 8, **OWN[method], **CHOICES[choice]}
     whole = run(method, tmp_path / "whole", settings, facts={"scenario": "s"})
     out = tmp_path / "killed"
     with pytest.raises(Killed):
