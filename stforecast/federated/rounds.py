@@ -288,9 +288,10 @@ class Federation:
             InputError: if nobody is left.
         """
         if failed and len(failed) == participants:
+            diverged = DIVERGED in failed.values()
             raise InputError(
-                f"round {self.state.round + 1}: all participants failed: {told(failed)}; a smaller "
-                "--lr keeps values finite"
+                f"round {self.state.round + 1}: all participants failed: {told(failed)}"
+                + ("; a smaller --lr keeps values finite" if diverged else "")
             )
         if failed and not any(r.failed for r in self.reports):
             log.warning(

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from functools import cache
@@ -98,7 +99,10 @@ def call(name: str, dtype: torch.dtype, *arguments: int | float | Tensor | None)
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, kept in the user's cache; None without a compiler, or if it fails."""
+    """The compiled kernels, kept in the user's cache; None without a compiler, or if it fails.
+
+    A file of the cache is loaded only if nobody else can have written it, and it is undamaged.
+    """
     if os.environ.get("STFORECAST_KERNELS") == "off":
         return None
     name = os.environ.get("CC", "cc")
@@ -112,33 +116,67 @@ def library() -> ctypes.CDLL | None:
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
     about = [text, compiler, str(COMPILE), str(VARIANTS), platform.machine(), _cpu()]
     key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
-    built = _cache() / f"kernels-{key}.so"
     try:
-        if not built.exists():
-            _build(compiler, text, built)
-        return ctypes.CDLL(str(built))
+        if (cache := _cache()) is None:
+            with tempfile.TemporaryDirectory(prefix="stforecast-") as folder:
+                return ctypes.CDLL(str(_build(compiler, text, key, Path(folder))))
+        built = next((p for p in cache.glob(f"kernels-{key}-*.so") if _is_sound(p)), None)
+        return ctypes.CDLL(str(built or _build(compiler, text, key, cache)))
     except (OSError, subprocess.CalledProcessError) as e:
         log.warning("no compiled kernels (%s); going on without", e)
         return None
 
 
-def _build(compiler: str, text: str, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+def _build(compiler: str, text: str, key: str, cache: Path) -> Path:
+    """The library, which appears whole: others may build it at the same time."""
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
         objects = []
         for macros in (VARIANTS[variant] for variant in supported()):
             defined = [f"-D{macro}={value}" for macro, value in macros.items()]
             objects.append(f"{folder}/{macros['NAME']}.o")
             command = [compiler, *COMPILE, *defined, "-xc", "-", "-o", objects[-1]]
             subprocess.run(command, input=text, text=True, check=True, capture_output=True)
-        made = f"{folder}/{target.name}"
-        command = [compiler, *objects, "-shared", "-lm", "-o", made]
+        made = Path(folder) / "kernels.so"
+        command = [compiler, *objects, "-shared", "-lm", "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True)
-        Path(made).replace(target)
+        made.chmod(0o700)
+        return made.replace(cache / f"kernels-{key}-{_sum(made)}.so")
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stforecast"
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether a library is the user's own, and has the checksum that its name ends with.
+
+    Loading one that is damaged kills the process, and whoever wrote it decides what it does.
+    """
+    own = not path.is_symlink() and path.is_file() and _is_own(path)
+    return own and path.stem.endswith(f"-{_sum(path)}")
+
+
+def _is_own(path: Path) -> bool:
+    about = path.stat()
+    return about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _cache() -> Path | None:
+    """The user's folder of compiled kernels; None where there is none that can be trusted."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = base / "stforecast"
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (OSError, RuntimeError) as e:  # Path.home: an unknown user without HOME.
+        log.info("no folder to keep compiled kernels in (%s): they are compiled for each run", e)
+        return None
+    if _is_own(cache) and os.access(cache, os.W_OK | os.X_OK):
+        return cache
+    log.warning(
+        "%s: belongs to another user, or others may write to it, so kernels are compiled for each "
+        "run; take it over, or: chmod 700 %s", cache, cache,
+    )  # fmt: skip
+    return None
 
 
 def _cpu() -> str:
