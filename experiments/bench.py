@@ -24,7 +24,8 @@ from experiments.ray_engine import LOCAL
 from experiments.report import results_table
 from stforecast.config import resolve
 from stforecast.federated.run_folder import is_begun, write_csv
-from stforecast.results import COMMAND, Run, open_run, resume, run
+from stforecast.federated.run_lock import locked
+from stforecast.results import COMMAND, Run, data_of, open_run, resume, run
 from stforecast.variants import NO_DIFFERENCE
 
 
@@ -68,7 +69,7 @@ class ForecastJob(Job[Run]):
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Settings and the cube's path."""
         settings = all_settings(resolve, about["settings"], NO_DIFFERENCE - {"seed"})
-        return {**settings, "data": Path(about["data"]).resolve()}
+        return {**settings, "data": data_of(about).resolve()}
 
 
 def run_grid(grid: Grid, out: Path, *, progress: bool = False, engine: str = LOCAL) -> Outcome[Run]:
@@ -84,13 +85,15 @@ def run_grid(grid: Grid, out: Path, *, progress: bool = False, engine: str = LOC
         engine: `local`, or `ray` for many runs at a time.
 
     Raises:
-        InputError: if `out` holds runs with other settings, two runs would share a folder, or a
-            city cannot be simulated.
+        InputError: if `out` holds runs with other settings or another process writes there, two
+            runs would share a folder, or a city cannot be simulated.
     """
-    jobs = _jobs(grid, out, progress)
-    runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
-    outcome = Outcome(runs, failures, draw_figures(grid.figures, runs, out / "figures", _group))
-    _write_tables(grid, outcome, out)
+    with locked(out):
+        jobs = _jobs(grid, out, progress)
+        runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
+        gallery = draw_figures(grid.figures, runs, out / "figures", _group)
+        outcome = Outcome(runs, failures, gallery)
+        _write_tables(grid, outcome, out)
     return outcome
 
 

@@ -108,6 +108,8 @@ class Forecaster:
         self.scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
         self._evaluation, self._radius = Evaluation(config, series, split, self.scaler), None
         z = self.scaler.transform(series.values)
+        if keeper:
+            keeper.know(*series.identity())
         if config.federated:
             fitted, federation = train(
                 config,
@@ -270,6 +272,29 @@ class Forecaster:
         z = self.scaler.transform(series.values)
         starts = np.arange(max(window.reach, len(z) - len(z) // 4), len(z))
         return forecast_leaks(self._chosen(), z, starts, window, series.calendar)
+
+    def parts(self) -> dict[str, dict[str, str] | None]:
+        """First and last target step of each part of the data that it was fitted on.
+
+        Returns:
+            `training`, `validation` and `test`, each with `first` and `last`, on the place's wall
+            clock; None for a part without windows.
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        calendar, further = self._judge().series.calendar, self.config.window.horizon - 1
+        parts = {
+            "training": self.split.train,
+            "validation": self.split.validation,
+            "test": self.split.test,
+        }
+        found: dict[str, dict[str, str] | None] = {}
+        for name, starts in parts.items():
+            steps = starts[[0, -1]] + [0, further] if len(starts) else starts
+            times = [str(time) for time in calendar.local_times(steps)]
+            found[name] = dict(zip(("first", "last"), times, strict=True)) if times else None
+        return found
 
     def _chosen(self) -> Fitted:
         if not self._fitted:

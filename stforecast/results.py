@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from stforecast.federated.privacy import epsilon
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.run_folder import (
     AGAIN,
+    check_begun,
     check_new,
     find_folders,
     finish,
@@ -46,6 +47,7 @@ from stforecast.federated.run_folder import (
     write_csv,
     writing,
 )
+from stforecast.federated.run_lock import locked
 from stforecast.forecaster import Forecaster
 
 METRIC_COLUMNS = (
@@ -156,13 +158,32 @@ def run(
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
     out = Path(out)
-    check_new(out, COMMAND)
-    about = {
-        "settings": resolve(method, **settings).flat(),
-        "data": str(data),
-        "label": label or method,
-    }
-    return _run(out, about, after_round)
+    with locked(out):
+        check_new(out, COMMAND)
+        about = {
+            "settings": resolve(method, **settings).flat(),
+            **_places(data),
+            "label": label or method,
+        }
+        return _run(out, about, after_round)
+
+
+def _places(data: str | os.PathLike[str]) -> dict[str, str]:
+    """The cube's path as it was typed, and from the root."""
+    return {"data": str(data), "data_path": str(Path(data).resolve())}
+
+
+def data_of(about: Mapping[str, Any]) -> Path:
+    """Where the cube of a run lies, whatever the working folder.
+
+    Args:
+        about: contents of `run.json` or `settings.json`. Those of older versions have nothing but
+            the path as it was typed.
+    """
+    typed = Path(str(about["data"]))
+    full = Path(str(about.get("data_path", typed)))
+    # In words that the user knows, where they still mean the same.
+    return typed if typed.resolve() == full or not full.exists() else full
 
 
 def resume(
@@ -185,11 +206,13 @@ def resume(
         Stopped: on SIGINT or SIGTERM, after the round.
     """
     out = Path(folder)
-    if is_finished(out):
-        finish(out)
-        return open_run(out)
-    begun = read_begun(out, COMMAND)
-    return _run(out, begun if data is None else {**begun, "data": str(data)}, after_round)
+    check_begun(out, COMMAND)
+    with locked(out):
+        if is_finished(out):
+            finish(out)
+            return open_run(out)
+        begun = read_begun(out, COMMAND, ("data", "label"))
+        return _run(out, begun if data is None else {**begun, **_places(data)}, after_round)
 
 
 def _run(
@@ -197,12 +220,12 @@ def _run(
 ) -> Run:
     """Do what was begun, or the rest of it."""
     start = time.perf_counter()
-    forecaster, data = Forecaster(**begun["settings"]), begun["data"]
+    forecaster, data = Forecaster(**begun["settings"]), data_of(begun)
     again = f"go on with: {COMMAND} --resume {out}"
     with Keeper(out, begun, forecaster.config.run.checkpoint_every, again) as keeper:
         forecaster.fit(data, after_round, keeper)
         with writing(out, "free some space, then do the same again"):
-            _write_results(forecaster, Path(data).stem, out)
+            _write_results(forecaster, data.stem, out)
             seconds = round(time.perf_counter() - start, 3)
             write_about(out, {**_about(forecaster, begun), "seconds": seconds})
     finish(out)
@@ -215,6 +238,8 @@ def _about(forecaster: Forecaster, begun: dict[str, Any]) -> dict[str, Any]:
         "settings": forecaster.config.flat(),
         "label": begun["label"],
         "data": begun["data"],
+        "data_path": str(data_of(begun).resolve()),
+        "parts": forecaster.parts(),
         "service": forecaster.service,
         "units": forecaster.units,
         "clients": len(forecaster.cells),

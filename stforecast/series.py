@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 import xarray as xr
+from torch import Tensor
 
 from data_prep.cube import check_cube, observed, open_cube
 from data_prep.errors import InputError, choose, reading
@@ -50,6 +52,17 @@ class Series:
     def clock(self) -> str:
         """What `times` are: `"utc"`, or `"local"` for the wall clock of the place."""
         return "local" if self.calendar.time_zone is None else "utc"
+
+    def identity(self) -> tuple[dict[str, Tensor], str, str]:
+        """All that tells it from other data, for `fingerprint`: arrays by name, cells and clock."""
+        arrays = {
+            "values": self.values,
+            "times": self.times.asi8,
+            "locations": self.locations,
+            "adjacency": self.adjacency,
+        }
+        tensors = {n: torch.from_numpy(a) for n, a in arrays.items() if a is not None}
+        return tensors, str(self.cells.tolist()), f"{self.service} {self.calendar}"
 
     def select(self, cells: np.ndarray) -> Series:
         """The series of some cells, in their order.

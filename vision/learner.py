@@ -123,6 +123,7 @@ class Learner:
                 after_round(report)
 
         if keeper:
+            keeper.know(*self.images.identity())
             keeper.run(federation, each_round, judge)
         else:
             federation.run(each_round)

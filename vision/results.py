@@ -27,6 +27,7 @@ from data_prep.errors import InputError, choose
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.rounds import RoundReport
 from stforecast.federated.run_folder import (
+    check_begun,
     check_new,
     find_folders,
     finish,
@@ -38,6 +39,7 @@ from stforecast.federated.run_folder import (
     write_csv,
     writing,
 )
+from stforecast.federated.run_lock import locked
 from vision.config import resolve
 from vision.evaluation import MASKS, last_best_mean
 from vision.judge import STAGE_COLUMNS, column, last_stage
@@ -163,13 +165,14 @@ def run(
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
     out = Path(out)
-    check_new(out, COMMAND)
-    about = {
-        "settings": resolve(method, **settings).flat(),
-        "label": label or method,
-        "facts": dict(facts or {}),
-    }
-    return _run(out, about, after_round)
+    with locked(out):
+        check_new(out, COMMAND)
+        about = {
+            "settings": resolve(method, **settings).flat(),
+            "label": label or method,
+            "facts": dict(facts or {}),
+        }
+        return _run(out, about, after_round)
 
 
 def resume(
@@ -188,10 +191,12 @@ def resume(
         Stopped: on SIGINT or SIGTERM, after the round.
     """
     out = Path(folder)
-    if is_finished(out):
-        finish(out)
-        return open_image_run(out)
-    return _run(out, read_begun(out, COMMAND), after_round)
+    check_begun(out, COMMAND)
+    with locked(out):
+        if is_finished(out):
+            finish(out)
+            return open_image_run(out)
+        return _run(out, read_begun(out, COMMAND, ("facts", "label")), after_round)
 
 
 def _run(

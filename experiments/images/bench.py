@@ -17,6 +17,7 @@ from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.ray_engine import LOCAL
 from stforecast.federated.run_folder import is_begun, write_csv
+from stforecast.federated.run_lock import locked
 from vision.config import NO_DIFFERENCE, resolve
 from vision.plots import PLOTS
 from vision.results import COMMAND, ImageRun, open_image_run, resume, run
@@ -70,12 +71,14 @@ def run_image_grid(
         engine: `local`, or `ray` for many runs at a time.
 
     Raises:
-        InputError: if `out` holds runs with other settings, or two runs would share a folder.
+        InputError: if `out` holds runs with other settings or another process writes there, or two
+            runs would share a folder.
     """
-    runs, failures = do_jobs(_jobs(grid, out), grid.title, out / "runs", progress, engine)
-    gallery = draw_figures(grid.figures, runs, out / "figures", _group, PLOTS)
-    outcome = Outcome(runs, failures, gallery)
-    _write_tables(grid, outcome, out)
+    with locked(out):
+        runs, failures = do_jobs(_jobs(grid, out), grid.title, out / "runs", progress, engine)
+        gallery = draw_figures(grid.figures, runs, out / "figures", _group, PLOTS)
+        outcome = Outcome(runs, failures, gallery)
+        _write_tables(grid, outcome, out)
     return outcome
 
 

@@ -14,6 +14,7 @@ A folder is written under another name, flushed to the disk and renamed. Nothing
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
@@ -32,6 +33,7 @@ from torch import Tensor
 from data_prep.checksum import checksum
 from data_prep.errors import InputError, reading
 from stforecast.federated.rounds import RoundReport
+from stforecast.federated.settings import LARGEST
 from stforecast.federated.state import State
 
 log = logging.getLogger(__name__)
@@ -105,7 +107,9 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    for old in newest_first(folder)[KEPT:]:
+    # Later ones are unsound, or the run would have gone on from there.
+    done = [p for p in newest_first(folder) if _round_of(p) <= checkpoint.state.round]
+    for old in {*newest_first(folder)} - {*done[:KEPT]}:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -154,7 +158,11 @@ def _flush(path: Path) -> None:
 def newest_first(folder: Path) -> list[Path]:
     """Folders of checkpoints, sound or not."""
     found = [path for path in folder.glob("round-*") if FOLDER.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2]), reverse=True)
+    return sorted(found, key=_round_of, reverse=True)
+
+
+def _round_of(path: Path) -> int:
+    return int(path.name.partition("-")[2])
 
 
 def load(folder: Path) -> Checkpoint:
@@ -171,6 +179,7 @@ def load(folder: Path) -> Checkpoint:
             found = about.get("format") if isinstance(about, dict) else type(about).__name__
             raise InputError(f"{folder / ABOUT}: format {found!r}, this version reads {FORMAT}")
     with reading(folder, "as a checkpoint", remedy):
+        _check_about(about, folder)
         seed, best = about["seed"], about["best_round"]
         extra = folder / "extra.safetensors"
         return Checkpoint(
@@ -182,6 +191,37 @@ def load(folder: Path) -> Checkpoint:
             notes=about["notes"],
             extra=load_file(extra) if extra.exists() else {},
         )
+
+
+def _check_about(about: dict[str, Any], folder: Path) -> None:
+    """Refuse numbers that cannot be, or do not go together.
+
+    Raises:
+        InputError: naming the first.
+    """
+    done, reports, best = about["round"], about["reports"], about["best_round"]
+    named = FOLDER.fullmatch(folder.name)
+    expected = {
+        "round": _is_count(done) and (named is None or int(named[1]) == done),
+        "seed": _is_count(about["seed"]),
+        "cohort_size": _is_count(about["cohort_size"]),
+        "best_round": best is None or (_is_count(best) and best <= done),
+        "reports": [r["round"] for r in reports] == list(range(1, len(reports) + 1))
+        and len(reports) in (0, done)
+        and all(type(v) in (int, float) for r in reports for v in r.values()),
+        "run": isinstance(about["run"], dict),
+        "notes": isinstance(about["notes"], dict),
+    }
+    for name, sound in expected.items():
+        if not sound:
+            found = f"{len(reports)} of them" if name == "reports" else repr(about[name])
+            raise InputError(
+                f"{folder / ABOUT}: {name} cannot be ({found}); an older checkpoint may do"
+            )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
 
 
 def _read_state(path: Path, round: int, seed: int) -> State:
@@ -209,17 +249,31 @@ def newest_sound(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
     Args:
         folder: of all checkpoints.
         run: what the run is of.
+
+    Raises:
+        InputError: if it is of another run, such as one on other data.
     """
-    for checkpoint in _sound(folder):
-        made = checkpoint.run
-        differs = sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k))
-        if not differs:
-            return checkpoint
-        log.warning(
-            "%s, round %d: is of another run (%s differ); left aside",
-            folder, checkpoint.state.round, ", ".join(differs),
-        )  # fmt: skip
-    return None
+    found = next(_sound(folder), None)
+    if found is not None:
+        _refuse_other(found, run, folder)
+    return found
+
+
+def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> None:
+    made = found.run
+    differs = sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k))
+    if not differs:
+        return
+    path = folder / f"round-{found.state.round:04d}"
+    if "data" in differs and HASH not in str(made.get("data")):
+        raise InputError(
+            f"{path}: was made by an older version, which did not note the order of the data; go "
+            "on with that version, or begin a new run in another folder"
+        )
+    raise InputError(
+        f"{path}: was made with other {' and '.join(differs)}; go on with those that the run was "
+        "begun with, or begin a new run in another folder"
+    )
 
 
 def _sound(folder: Path) -> Iterator[Checkpoint]:
@@ -230,21 +284,25 @@ def _sound(folder: Path) -> Iterator[Checkpoint]:
             log.warning("%s", e)
 
 
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Names, shapes and the sum of all bits of some tensors: whether data have changed.
+HASH = "sha256:"
+"""How fingerprints begin; those of older versions are sums, which see no order."""
+
+
+def fingerprint(tensors: Mapping[str, Tensor], *texts: object) -> str:
+    """A hash of names, types, shapes and all values in order: whether data have changed.
+
+    Args:
+        tensors: by name. Only those that are not contiguous are copied, a row at a time.
+        texts: what else the data are, such as names of cells.
 
     Example:
-        >>> fingerprint({"x": torch.tensor([1, 2])})
-        'x [2] int64 3'
+        >>> fingerprint({"x": torch.tensor([1, 2])})[:20]
+        'sha256:ae7ef6b1bbcff'
     """
-    return "; ".join(
-        f"{name} {list(t.shape)} {str(t.dtype).removeprefix('torch.')} {_bits(t)}"
-        for name, t in sorted(tensors.items())
-    )
-
-
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _bits(t: Tensor) -> int:
-    return int(t.view(INTEGERS[t.element_size()]).sum(dtype=torch.int64))
+    digest = hashlib.sha256(json.dumps([str(t) for t in texts]).encode())
+    for name, t in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(t.dtype), list(t.shape)]).encode())
+        for part in [t] if t.is_contiguous() and t.is_cpu else t:
+            values = part.detach().cpu().contiguous().flatten().view(torch.uint8)
+            digest.update(values.numpy().data)
+    return HASH + digest.hexdigest()

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from data_prep.errors import InputError
 from stforecast.federated.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.rounds import Federation, RoundReport
 from stforecast.federated.run_folder import CHECKPOINTS, begin, is_continued, writing
@@ -70,6 +71,7 @@ class Keeper:
         self.out, self.about, self.every, self.again = out, about, every, again
         self.folder = out / CHECKPOINTS
         self._run: dict[str, Any] = {}
+        self._source = ""
         self._begun = is_continued(about)
         self._training, self._signal = False, 0
         self._place = "before the first round"
@@ -106,6 +108,15 @@ class Keeper:
         )
         self._notice.start()
 
+    def know(self, tensors: Mapping[str, Tensor], *texts: object) -> None:
+        """Note what the data are, besides the federation's samples: going on needs the same.
+
+        Args:
+            tensors: by name.
+            texts: names and the like.
+        """
+        self._source = fingerprint(tensors, *texts)
+
     def run(
         self,
         federation: Federation,
@@ -120,12 +131,14 @@ class Keeper:
             witness: what must go on with the federation.
 
         Raises:
-            InputError: if a checkpoint cannot be written.
+            InputError: if a checkpoint cannot be written, or is of another run.
             Stopped: on a signal.
         """
         begin(self.out, self.about)
         self._begun = True
-        data = [fingerprint(s.tensors | {"sizes": s.sizes}) for s in federation.stream.stages]
+        parts = [*federation.stream.stages, federation.validation]
+        data = [fingerprint(p.tensors | {"sizes": p.sizes}) for p in parts if p is not None]
+        data.append(self._source)
         settings = json.loads(json.dumps(self.about["settings"]))
         self._run = {"settings": settings, "data": data}
         self._restore(federation, witness)
@@ -157,6 +170,7 @@ class Keeper:
         found = newest_sound(self.folder, self._run)
         if found is None:
             return
+        _check_fits(found.state, federation, self.folder)
         federation.restore(found.state, found.best, found.reports)
         federation.cohort_size = found.cohort_size
         if witness:
@@ -230,3 +244,21 @@ class Keeper:
     def recall(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
         """What `keep` wrote under this name, if it is sound and of the same."""
         return newest_sound(self.folder / name, {**self._run, **of})
+
+
+def _check_fits(state: State, federation: Federation, folder: Path) -> None:
+    """Refuse a state that no round of the federation can have left.
+
+    Raises:
+        InputError: naming its round or seed.
+    """
+    rounds = federation.method.training.rounds * len(federation.stream)
+    for name, found, fits in (
+        ("round", state.round, state.round <= rounds),
+        ("seed", state.seed, state.seed == federation.seed),
+    ):
+        if not fits:
+            raise InputError(
+                f"{folder}: {name} {found} is of another run, this one has {rounds} rounds and "
+                f"seed {federation.seed}; begin a new run in another folder"
+            )

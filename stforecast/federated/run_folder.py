@@ -6,6 +6,7 @@ was begun, and `checkpoints/` how far it came.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import platform
@@ -87,8 +88,15 @@ def begin(out: Path, about: Mapping[str, Any]) -> None:
         InputError: if it cannot be written.
     """
     contents = {"format": FORMAT, "versions": versions(), **about}
+    contents["checksum"] = _checksum(contents)
     with writing(out, "choose another --out"), atomic_path(out / BEGUN) as part:
         part.write_text(json.dumps(contents, indent=2) + "\n")
+
+
+def _checksum(contents: Mapping[str, Any]) -> str:
+    """Of JSON, whatever the order of its keys."""
+    text = json.dumps({k: v for k, v in contents.items() if k != "checksum"}, sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def is_continued(about: Mapping[str, Any]) -> bool:
@@ -106,24 +114,43 @@ def is_begun(out: Path) -> bool:
     return not is_finished(out) and any((out / CHECKPOINTS).glob("round-*"))
 
 
-def read_begun(out: Path, command: str) -> dict[str, Any]:
+def check_begun(out: Path, command: str) -> None:
+    """Make sure that a folder holds a run.
+
+    Raises:
+        InputError: if it holds none, neither finished nor begun.
+    """
+    if not is_finished(out) and not (out / BEGUN).exists():
+        raise InputError(
+            f"{out}: no unfinished run here (no {BEGUN}); begin a run with `{command}`"
+        )
+
+
+def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> dict[str, Any]:
     """What `begin` wrote; other versions of the packages that made it are told in a warning.
+
+    Args:
+        out: the run's folder.
+        command: that writes such folders, for messages.
+        entries: what must stand in it besides the settings.
 
     Raises:
         InputError: if there is no such file, or it is damaged or of another version.
     """
+    check_begun(out, command)
     path, remedy = out / BEGUN, f"begin a run with `{command}`"
-    if not path.exists():
-        raise InputError(f"{out}: no unfinished run here (no {BEGUN}); {remedy}")
     with reading(path, "as JSON", remedy):
         about = json.loads(path.read_text())
     if not isinstance(about, dict) or about.get("format") != FORMAT or "settings" not in about:
         found = about.get("format") if isinstance(about, dict) else type(about).__name__
         raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
+    # Runs that were begun before the checksum was kept have none.
+    if about.get("checksum", expected := _checksum(about)) != expected:
+        raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
     settings = about["settings"]
     for name, there in (
         ("method in its settings", isinstance(settings, dict) and "method" in settings),
-        ("label", "label" in about),
+        *((name, name in about) for name in entries),
     ):
         if not there:
             raise InputError(f"{path}: no {name}; {remedy}")

@@ -22,6 +22,7 @@ import numpy as np
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve, sections
 from stforecast.evaluation import Evaluation
+from stforecast.federated.checkpoint import fingerprint
 from stforecast.federated.host import Host
 from stforecast.federated.letters import Letter
 from stforecast.federated.method import Method
@@ -75,7 +76,8 @@ class Node:
             uplink=config.uplink,
             device=here.device,
         )
-        self.host = Host(shard, place.out / "checkpoints", {"settings": config.flat()})
+        about = {"settings": config.flat(), "cube": fingerprint(*series.identity())}
+        self.host = Host(shard, place.out / "checkpoints", about)
 
     def answer(self, letter: Letter) -> Letter:
         """What the node says to a letter.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from stforecast.config import resolve
 from stforecast.federated.prototypes import jensen_shannon
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, TEXT, panels
 from stforecast.plots.inside import Inside, look_inside
-from stforecast.results import Run
+from stforecast.results import Run, data_of
 from stforecast.scaling import Scaler, fit_scaler
 from stforecast.series import as_series
 from stforecast.splits import make_split
@@ -107,7 +106,7 @@ def _of_data(inside: Inside) -> Divergences:
 def _training_series(inside: Inside) -> np.ndarray:
     """`(steps, clients)` z-scores of the training part, NaN where missing."""
     run, about = inside.run, inside.run.about
-    path = Path(about["data"])
+    path = data_of(about)
     if not path.exists():
         raise InputError(
             f"{run.folder}: its data, {path}, are gone; put them back, or start from the folder "

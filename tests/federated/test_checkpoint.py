@@ -76,9 +76,18 @@ def test_files_are_open_formats(tmp_path):
 
 
 def test_the_newest_two_are_kept(tmp_path):
-    for round in (1, 2, 9, 10, 10000, 11):
+    for round in (1, 2, 9, 10, 11, 10000):
         save(made(round), tmp_path)
     assert [path.name for path in newest_first(tmp_path)] == ["round-10000", "round-0011"]
+
+
+def test_a_run_that_begins_anew_keeps_its_own_checkpoints(tmp_path):
+    """Those of later rounds were damaged, or it would have gone on from there."""
+    for round in (8, 9):
+        (save(made(round), tmp_path) / "state.safetensors").write_bytes(b"")
+    assert newest_sound(tmp_path, RUN) is None
+    save(made(1), tmp_path)
+    assert [path.name for path in newest_first(tmp_path)] == ["round-0001"]
 
 
 def test_a_round_that_is_done_again_replaces_its_checkpoint(tmp_path):
@@ -139,15 +148,38 @@ def rewritten(folder, **changes):
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
-def test_other_formats_and_other_runs_are_left_aside(tmp_path, caplog):
+IMPOSSIBLE = {
+    "round": 10**9,
+    "seed": -1,
+    "best_round": 3,
+    "cohort_size": 0.5,
+    "reports": None,
+    "run": [],
+    "notes": None,
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_numbers_that_cannot_be_are_refused_whatever_the_checksums(tmp_path, name):
+    folder = save(made(2), tmp_path)
+    reports = {"reports": [*map(dataclasses.asdict, made(3).reports)]}
+    rewritten(folder, **(reports if name == "reports" else {name: IMPOSSIBLE[name]}))
+    with pytest.raises(InputError, match=rf"checkpoint.json: {name} cannot be \(.*\); an older"):
+        load(folder)
+
+
+def test_other_formats_are_left_aside_and_other_runs_refused(tmp_path, caplog):
     assert newest_sound(tmp_path / "nothing", RUN) is None
     save(made(1), tmp_path)
     rewritten(save(made(2), tmp_path), format=99)
     assert newest_sound(tmp_path, RUN).state.round == 1
     assert "format 99, this version reads 1" in caplog.text
     other = {**RUN, "settings": {"method": "fedavg"}}
-    assert newest_sound(tmp_path, other) is None
-    assert f"{tmp_path}, round 1: is of another run (settings differ); left aside" in caplog.text
+    with pytest.raises(InputError, match="round-0001: was made with other settings; go on with"):
+        newest_sound(tmp_path, other)
+    save(made(3, run={**RUN, "data": ["x [2] int64 3"]}), tmp_path)
+    with pytest.raises(InputError, match="round-0003: was made by an older version, which did not"):
+        newest_sound(tmp_path, {**RUN, "data": [fingerprint({})]})
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
@@ -180,12 +212,24 @@ def test_there_is_a_checkpoint_of_this_format():
 
 
 def test_fingerprints_tell_data_apart():
-    x = torch.tensor([[1.0, float("nan")]])
-    first = fingerprint({"x": x, "mask": torch.tensor([True])})
-    assert first == fingerprint({"mask": torch.tensor([True]), "x": x.clone()})
-    assert first != fingerprint({"x": x + 1e-6, "mask": torch.tensor([True])})
-    assert first != fingerprint({"x": x, "mask": torch.tensor([False])})
-    assert first != fingerprint({"x": x[None], "mask": torch.tensor([True])})
+    x, mask = torch.tensor([[1.0, float("nan")], [2.0, 3.0]]), torch.tensor([True, False])
+    first = fingerprint({"x": x, "mask": mask}, "cells")
+    assert first == fingerprint({"mask": mask, "x": x.clone()}, "cells")
+    assert first == fingerprint({"mask": mask, "x": x.mT.contiguous().mT}, "cells")
+    others = [
+        ({"x": x + 1e-6, "mask": mask}, "cells"),
+        ({"x": x.flip(0), "mask": mask}, "cells"),
+        ({"x": x.flip(1), "mask": mask}, "cells"),
+        ({"x": x, "mask": ~mask}, "cells"),
+        ({"x": x.view(torch.int32), "mask": mask}, "cells"),
+        ({"x": x.view(1, 2, 2), "mask": mask}, "cells"),
+        ({"mask": x, "x": mask}, "cells"),
+        ({"x": x, "mask": mask}, "sells"),
+        ({"x": x, "mask": mask},),
+    ]
+    assert first not in [fingerprint(*other) for other in others]
+    assert fingerprint({"x": torch.tensor(1)}) != fingerprint({"x": torch.tensor(2)})
+    assert fingerprint({"x": torch.zeros(0, 2)}) != fingerprint({"x": torch.zeros(0, 3)})
 
 
 def test_a_checkpoint_without_a_name_of_its_state_is_no_checkpoint(tmp_path):

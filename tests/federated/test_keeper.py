@@ -1,5 +1,6 @@
 """Runs that are stopped and go on, for every method; signals; how often checkpoints are taken."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from stforecast.federated.method import methods
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.stopped import Stopped
 from stforecast.federated.store import Store
+from stforecast.federated.stream import Stream
 from stforecast.federated.uplink import Uplink
 
 METHODS = methods("stforecast.methods")  # Others are in test_contract.
@@ -123,15 +125,33 @@ def test_cohorts_stay_as_they_were(federate, tmp_path):
     assert other.cohort_size == 1
 
 
-def test_checkpoints_of_other_data_are_left_aside(federate, tmp_path, caplog):
+def reversed_clients(data):
+    tensors = {name: t.flip(0) for name, t in data.tensors.items()}
+    return dataclasses.replace(data, tensors=tensors, sizes=data.sizes.flip(0))
+
+
+def test_checkpoints_of_other_data_are_refused(federate, tmp_path):
+    """Also where nothing but the order of the clients differs."""
     with Keeper(tmp_path, ABOUT, 1) as keeper:
         keeper.run(federate(FedAvg, SIZES))
-    fresh, kept = federate(FedAvg, (8, 8, 8)), federate(FedAvg, (8, 8, 8))
-    fresh.run()
+    turned, unjudged, other = (federate(FedAvg, SIZES) for _ in range(3))
+    turned.stream = Stream([reversed_clients(s) for s in turned.stream.stages])
+    unjudged.validation = reversed_clients(unjudged.validation)
+    for federation, known in ((turned, ()), (unjudged, ()), (other, ("other cells",))):
+        with Keeper(tmp_path, ABOUT, 1) as keeper:
+            if known:
+                keeper.know({}, *known)
+            with pytest.raises(InputError, match=r"round-\d+: was made with other data; go on"):
+                keeper.run(federation)
+
+
+@pytest.mark.parametrize("changes", [{"rounds": 1}, {"seed": 8}])
+def test_a_state_that_the_run_cannot_have_reached_is_refused(federate, tmp_path, changes):
+    """Settings and data agree, by whatever accident, but not the numbers."""
     with Keeper(tmp_path, ABOUT, 1) as keeper:
-        keeper.run(kept)
-    assert_same(kept, fresh)
-    assert "is of another run (data differ); left aside" in caplog.text
+        keeper.run(federate(FedAvg, SIZES))
+    with Keeper(tmp_path, ABOUT, 1) as keeper, pytest.raises(InputError, match="of another run"):
+        keeper.run(federate(FedAvg, SIZES, **changes))
 
 
 def test_a_state_of_other_clients_is_refused(federate):

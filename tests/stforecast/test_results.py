@@ -7,7 +7,7 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from stforecast.forecaster import Forecaster
-from stforecast.results import METRIC_COLUMNS, find_runs, open_run, run
+from stforecast.results import METRIC_COLUMNS, find_runs, open_run, resume, run
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,43 @@ def test_what_was_run_stands_in_run_json(finished):
     assert about["seconds"] > 0
     opened = open_run(finished.folder)
     assert (opened.method, opened.label) == ("fuels", "ours")
+
+
+def test_run_json_says_where_the_data_lie_and_when_the_parts_are(finished):
+    """On the place's clock, which is an hour ahead of UTC."""
+    about = finished.about
+    assert about["data_path"] == str((finished.folder.parents[1] / "town.nc").resolve())
+    parts = about["parts"]
+    assert parts["training"]["last"] == "2013-11-08 00:00:00"
+    assert parts["validation"] == {"first": "2013-11-08 01:00:00", "last": "2013-11-09 00:00:00"}
+    assert parts["test"] == {"first": "2013-11-09 01:00:00", "last": "2013-11-11 00:00:00"}
+
+
+def test_a_part_without_windows_has_no_dates(cube_path, tiny, tmp_path):
+    settings = {**tiny, "service": "sms", "split": "fedda", "periods": 1}
+    about = run("last_value", cube_path, tmp_path / "run", settings).about
+    assert about["parts"]["validation"] is None
+    assert about["parts"]["test"]["last"] == "2013-11-11 00:00:00"
+    assert about["parts"]["training"]["first"] == "2013-11-03 00:00:00"  # Midnight after a day of lags.
+
+
+@pytest.mark.parametrize("method", ["fedavg", "last_value"])
+def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkeypatch, method):
+    settings, out = {**tiny, "service": "sms"}, tmp_path / "run"
+    fit, refused = Forecaster.fit, []
+
+    def another(*args, **options):
+        for begin in (lambda: run(method, cube_path, out, settings), lambda: resume(out)):
+            with pytest.raises(InputError, match=r"process \d+ .* is writing there") as caught:
+                begin()
+            refused.append(caught.value)
+        return fit(*args, **options)
+
+    monkeypatch.setattr(Forecaster, "fit", another)
+    (out / "checkpoints").mkdir(parents=True)
+    (out / "settings.json").write_text("")  # As if it was begun, so that there is one to resume.
+    assert run(method, cube_path, out, settings).label == method
+    assert len(refused) == 2
 
 
 def test_metrics_csv_is_long_form_with_every_combination_once(finished):

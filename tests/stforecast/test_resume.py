@@ -11,6 +11,7 @@ import xarray as xr
 from safetensors.numpy import load_file
 
 from data_prep.checksum import checksum
+from data_prep.cube import open_cube, write_cube
 from data_prep.errors import InputError
 from stforecast import rolling
 from stforecast.results import open_run, resume, run
@@ -116,7 +117,7 @@ def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
     assert found.refits()["seconds"][0] == kept["notes"]["seconds"]
 
 
-def test_a_refit_that_is_damaged_or_of_other_data_is_done_again(
+def test_a_refit_that_is_damaged_is_done_again_and_one_of_other_data_refused(
     cube_path, settings, tmp_path, killed_in_refits, caplog
 ):
     settings = {**settings, **ROLLING}
@@ -129,16 +130,65 @@ def test_a_refit_that_is_damaged_or_of_other_data_is_done_again(
         (kept,) = out.glob("checkpoints/refit-192/round-*")
         if out.name == "damaged":
             (kept / "state.safetensors").write_bytes(b"")
-        else:
-            about = json.loads((kept / "checkpoint.json").read_text())
-            about["run"]["known"] = "of another town"
-            (kept / "checkpoint.json").write_text(json.dumps(about))
-            sums = [f"{checksum(f)[7:]}  {f.name}\n" for f in kept.iterdir() if f.suffix]
-            (kept / "SHA256SUMS").write_text("".join(sums))
-        assert_same(resume(out), whole)
-        assert begun[2:] == [8 * 24, 9 * 24]
+            assert_same(resume(out), whole)
+            assert begun[2:] == [8 * 24, 9 * 24]
+            continue
+        about = json.loads((kept / "checkpoint.json").read_text())
+        about["run"]["known"] = "of another town"
+        (kept / "checkpoint.json").write_text(json.dumps(about))
+        sums = [f"{checksum(f)[7:]}  {f.name}\n" for f in kept.iterdir() if f.suffix]
+        (kept / "SHA256SUMS").write_text("".join(sums))
+        with pytest.raises(InputError, match="refit-192/round-0005: was made with other known"):
+            resume(out)
     assert "state.safetensors: cannot be trusted" in caplog.text
-    assert "is of another run (known differ)" in caplog.text
+
+
+def reversed_cells(cube):
+    return cube.isel(cell=slice(None, None, -1))
+
+
+def another_last_hour(cube):
+    """Of the test part."""
+    return cube.assign(internet=cube["internet"] + (cube["time"] == cube["time"][-1]))
+
+
+def renamed(cube):
+    return cube.assign_coords(cell=cube["cell"] + 1)
+
+
+def test_a_run_does_not_go_on_with_other_data(cube_path, settings, tmp_path):
+    out = tmp_path / "killed"
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, out, settings, after_round=killed_after(2))
+    for change in (reversed_cells, another_last_hour, renamed):
+        other = write_cube(change(open_cube(cube_path).load()), tmp_path / "other.nc")
+        with pytest.raises(InputError, match="round-0001: was made with other data; go on with"):
+            resume(out, other)
+    assert len(resume(out, write_cube(open_cube(cube_path).load(), other)).rounds()) == 3
+
+
+def test_settings_that_were_changed_on_the_way_are_refused(cube_path, settings, tmp_path):
+    out = tmp_path / "killed"
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, out, settings, after_round=killed_after(2))
+    path = out / "settings.json"
+    text = path.read_text()
+    path.write_text(text.replace('"rounds": 3', '"rounds": 1000000000'))
+    with pytest.raises(InputError, match="cannot be trusted, its checksum differs"):
+        resume(out)
+    path.write_text(text.replace('"checksum"', '"was"').replace('"rounds": 3', '"rounds": 4'))
+    with pytest.raises(InputError, match="round-0001: was made with other settings; go on with"):
+        resume(out)
+
+
+def test_a_run_goes_on_from_another_folder(cube_path, settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(cube_path.parent)
+    with pytest.raises(Killed):
+        run("fedavg", cube_path.name, tmp_path / "x", settings, after_round=killed_after(2))
+    monkeypatch.chdir(tmp_path)
+    about = resume("x").about
+    assert about["data"] == cube_path.name
+    assert about["data_path"] == str(cube_path.resolve())
 
 
 def test_no_refit_is_kept_where_no_checkpoint_is(cube_path, settings, tmp_path, killed_in_refits):
@@ -199,6 +249,7 @@ def test_other_versions_are_told(cube_path, settings, tmp_path, caplog):
     begun = tmp_path / "settings.json"
     about = json.loads(begun.read_text())
     about["versions"]["torch"] = "1.0"
+    del about["checksum"]  # Older versions kept none.
     begun.write_text(json.dumps(about))
     resume(tmp_path)
     assert "was begun with torch 1.0; numbers may differ a little" in caplog.text

@@ -76,6 +76,12 @@ class ImageSet:
         """1 for grey images, 3 for RGB."""
         return self.images.shape[1]
 
+    def identity(self) -> tuple[dict[str, Tensor], str, str]:
+        """All that tells it from other images, for `fingerprint`: tensors by name, names."""
+        names = ("images", "labels", "domains", "is_test")
+        tensors = {name: getattr(self, name) for name in names}
+        return tensors, str(self.class_names), str(self.domain_names)
+
     def take(self, ids: Tensor) -> ImageSet:
         """The images `ids` (an index or a mask) with all that belongs to them."""
         return replace(
