@@ -25,6 +25,7 @@ from experiments.flower_keys import make_keys, make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.roster import Patience
+from stforecast.federated.run_folder import check_folder
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.settings import RunSettings
 from stforecast.forecaster import Forecaster
@@ -37,6 +38,15 @@ SETTINGS: dict[str, Any] = {
 """Of the forecast: ten days, so tiny that a round takes no time beside Flower's own."""
 
 DAYS, CELLS = 10, 9
+
+MARK = ".federation-demo"
+"""File that marks a folder as a demo's own."""
+
+MADE = {
+    MARK, "raw", "city.nc", "app", "keys", "logs", "server.log", "rounds.csv", "federation.json",
+    *(f"{name}{ending}" for name in NODES for ending in (".nc", ".federation")),
+}  # fmt: skip
+"""Names of all that a demo makes in its folder."""
 
 
 @click.command()
@@ -67,9 +77,11 @@ def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
         method: name of the method.
         rounds: number of rounds.
         tls: whether to use certificates and keys.
+
+    Raises:
+        InputError: if the folder holds anything else, or the run fails.
     """
-    if (out / "city.nc").exists():
-        shutil.rmtree(out)
+    begin_anew(out)
     cubes = make_cubes(out)
     config = resolve(method, **SETTINGS, rounds=rounds)
     app = write_app(
@@ -89,6 +101,31 @@ def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
         run = flower.run(app)
         click.echo(f"run {run} of {method}, {rounds} rounds:")
         return follow(flower, run, out)
+
+
+def begin_anew(out: Path) -> None:
+    """Remove what an earlier demo left in a folder, and mark it as a demo's.
+
+    Args:
+        out: the folder; made if it is not there.
+
+    Raises:
+        InputError: if it holds anything that no demo made; then nothing is removed.
+    """
+    check_folder(out)
+    found = {path.name: path for path in out.iterdir()} if out.exists() else {}
+    others = sorted(found.keys() - MADE if MARK in found else found)
+    if others:
+        raise InputError(
+            f"{out}: holds {others[0]}, which this demo did not make; choose another --out"
+        )
+    for path in found.values():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).touch()
 
 
 def follow(flower: LocalFlower, run: str, out: Path, seconds: float = 900.0) -> dict[str, Any]:

@@ -94,6 +94,30 @@ def test_the_city_is_shared_out_without_overlap(tmp_path):
     assert cells[0].append([cells[1], cells[2]]).is_unique
 
 
+def test_a_demo_removes_what_a_demo_made(tmp_path):
+    out = tmp_path / "demo"
+    federation_demo.begin_anew(out)
+    for name in sorted(federation_demo.MADE - {"raw", "logs", federation_demo.MARK}):
+        (out / name).write_text("")
+    (out / "logs" / "deep").mkdir(parents=True)
+    (out / "raw").symlink_to(tmp_path)
+    federation_demo.begin_anew(out)
+    assert [path.name for path in out.iterdir()] == [federation_demo.MARK]
+
+
+@pytest.mark.parametrize("name", ["city.nc", "thesis.tex"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_demo_removes_nothing_else(tmp_path, name, marked):
+    if marked:
+        federation_demo.begin_anew(tmp_path)
+        name = f"my-{name}"
+    for each in (name, f"more-{name}"):
+        (tmp_path / each).write_text("mine")
+    with pytest.raises(InputError, match=r"holds m\S+, which this demo did not make|holds city.nc"):
+        federation_demo.federate(tmp_path, "fedavg", 1, tls=False)
+    assert (tmp_path / name).read_text() == (tmp_path / f"more-{name}").read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(flwr, tmp_path):
     """South is killed in round 2 and started again; a node with an unknown key never gets in."""

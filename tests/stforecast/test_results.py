@@ -55,7 +55,9 @@ def test_a_part_without_windows_has_no_dates(cube_path, tiny, tmp_path):
     about = run("last_value", cube_path, tmp_path / "run", settings).about
     assert about["parts"]["validation"] is None
     assert about["parts"]["test"]["last"] == "2013-11-11 00:00:00"
-    assert about["parts"]["training"]["first"] == "2013-11-03 00:00:00"  # Midnight after a day of lags.
+    assert (
+        about["parts"]["training"]["first"] == "2013-11-03 00:00:00"
+    )  # Midnight after a day of lags.
 
 
 @pytest.mark.parametrize("method", ["fedavg", "last_value"])
