@@ -15,9 +15,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.text import Text
+from matplotlib.ticker import EngFormatter, LogFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError
@@ -42,6 +44,29 @@ PNG_DPI = 200
 _saving = threading.Lock()
 
 
+class PlainFigure(Figure):
+    """A figure whose texts mean what they say: a `$` of a label or a name begins no formula."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw it, with plain texts."""
+        self.write_plainly()
+        super().draw(renderer)
+
+    def write_plainly(self) -> None:
+        """Take all texts for what they are, but powers of ten along logarithmic axes."""
+        axes = [axis for ax in self.axes for axis in (ax.xaxis, ax.yaxis)]
+        powers = {
+            label
+            for axis in axes
+            if isinstance(axis.get_major_formatter(), LogFormatter)
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+            for label in (tick.label1, tick.label2)
+        }
+        for text in self.findobj(Text):
+            if text not in powers:
+                text.set_parse_math(False)
+
+
 def check_width(width: float) -> None:
     """Refuse a figure that is too narrow or too wide to be drawn.
 
@@ -54,7 +79,7 @@ def check_width(width: float) -> None:
 
 def panels(
     width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[PlainFigure, list[Axes]]:
     """A figure with `n` plain panels.
 
     Args:
@@ -69,7 +94,7 @@ def panels(
     """
     check_width(width)
     n_rows = math.ceil(n / n_columns)
-    fig = Figure(figsize=(width, height * n_rows), layout="constrained")
+    fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
     axes = list(fig.subplots(n_rows, n_columns, sharex=sharex, squeeze=False).flat)
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -122,7 +147,7 @@ def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
     ax.set_xlabel(label)
 
 
-def add_legend(fig: Figure, note: str = "") -> None:
+def add_legend(fig: PlainFigure, note: str = "") -> None:
     """Put a legend below the panels, in as few rows as fit the width, and make room for it.
 
     Args:
@@ -147,6 +172,7 @@ def add_legend(fig: Figure, note: str = "") -> None:
             title=title,
             title_fontproperties={"size": SMALL, "style": "italic"},
         )
+        fig.write_plainly()
         box = legend.get_window_extent()
         if box.width <= fig.bbox.width or n_rows == len(entries):
             break

@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from data_prep.errors import InputError
 from stforecast.plots import PLOTS, cdf, communication, horizon, predictions, rounds, save_figure
 from stforecast.plots.curves import as_curves
+from stforecast.plots.drawing import panels
 from stforecast.results import METRIC_COLUMNS, open_run, write_csv
 
 ROUNDS = pd.DataFrame(
@@ -554,3 +556,25 @@ def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     runs = [make_run("fuels"), make_run("fedlean", loss="huber")]
     labels = [ax.get_ylabel() for ax in PLOTS["rounds"](runs).axes]
     assert labels == ["training loss of z-scores (huber, mse)", "validation MSE of z-scores"]
+
+
+NO_FORMULA = r"$\frac{1$ and $x$"
+
+
+@pytest.mark.parametrize("name", ["cdf", "communication", "horizon", "predictions", "rounds"])
+def test_texts_of_users_are_no_formulas(make_run, tmp_path, name):
+    names = {"label": NO_FORMULA, "service": NO_FORMULA, "units": NO_FORMULA}
+    fig = PLOTS[name]([make_run(**names), make_run("fedavg", **names)])
+    save_figure(fig, tmp_path / "figure.svg")
+    drawn = [text for text in fig.findobj(Text) if NO_FORMULA in text.get_text()]
+    assert drawn
+    assert not any(text.get_parse_math() for text in drawn)
+
+
+def test_powers_of_ten_stay_formulas(tmp_path):
+    fig, (ax,) = panels(3, 2)
+    ax.plot([1, 1000])
+    ax.set_yscale("log")
+    save_figure(fig, tmp_path / "figure.svg")
+    assert all(label.get_parse_math() for label in ax.get_yticklabels())
+    assert not ax.xaxis.label.get_parse_math()

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from stforecast.plots.drawing import PlainFigure
 from vision.plots.style import COLORS, SMALL, TEXT, TWO_COLUMNS
 from vision.results import ImageRun
 
@@ -60,7 +61,7 @@ def division(
     n_columns = 2 if len(classes) <= SIDE_BY_SIDE else 1
     n_rows = 2 // n_columns
     height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + _name_height(classes) + 0.35
-    fig = Figure(figsize=(width, height), layout="constrained")
+    fig = PlainFigure(figsize=(width, height), layout="constrained")
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
         rows = table[table["part"] == part]

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from data_prep.errors import InputError
+from stforecast.plots.drawing import PlainFigure
 from vision.plots.runs import by_model, check_mask
 from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, legend_below, line_look, panels
 from vision.results import ImageRun
@@ -64,7 +65,7 @@ def stages_of(
     n_columns = min(n_stages, 5 if len(classes) <= NARROW else 2)
     n_rows = -(-n_stages // n_columns)
     height = n_rows * (0.11 * max(n_clients, 6) + 0.35) + _name_height(classes)
-    fig = Figure(figsize=(width, height), layout="constrained")
+    fig = PlainFigure(figsize=(width, height), layout="constrained")
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     shades = PowerNorm(0.5, 0, max(int(rows["samples"].max()), 1))
     for stage, ax in enumerate(axes[:n_stages]):

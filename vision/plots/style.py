@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+from stforecast.plots.drawing import PlainFigure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""
@@ -25,7 +26,7 @@ STYLES = ("-", "--", ":", "-.")
 
 def panels(
     width: float, height: float, n: int = 1, *, n_columns: int = 1, sharey: bool = False
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[PlainFigure, list[Axes]]:
     """A figure with `n` plain panels.
 
     Args:
@@ -36,7 +37,7 @@ def panels(
         sharey: whether all have one y axis.
     """
     n_rows = math.ceil(n / n_columns)
-    fig = Figure(figsize=(width, height * n_rows), layout="constrained")
+    fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
     axes = list(fig.subplots(n_rows, n_columns, squeeze=False, sharey=sharey).flat)
     for ax in axes[n:]:
         ax.remove()
@@ -58,7 +59,7 @@ def line_look(place: int) -> tuple[str, str]:
     return COLORS[place % len(COLORS)], STYLES[place // len(COLORS) % len(STYLES)]
 
 
-def legend_below(fig: Figure) -> None:
+def legend_below(fig: PlainFigure) -> None:
     """Put a legend of the figure's labelled artists under it, and make room for it."""
     labels = [a.get_legend_handles_labels()[1] for a in fig.axes]
     longest = max((len(label) for some in labels for label in some), default=0)
@@ -66,4 +67,5 @@ def legend_below(fig: Figure) -> None:
     width = (longest + 6) * 0.55 * SMALL / 72
     n_columns = max(1, int(fig.get_figwidth() / width))
     legend = fig.legend(loc="outside lower center", ncols=n_columns, frameon=False, fontsize=SMALL)
+    fig.write_plainly()
     fig.set_figheight(fig.get_figheight() + legend.get_window_extent().height / fig.dpi)

@@ -1,10 +1,12 @@
 """The figure of a partition, read back from its axes."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import to_hex
 
+from stforecast.plots import save_figure
 from vision.partition import PARTITIONS, Partition
 from vision.plots.partition import division
 
@@ -77,3 +79,15 @@ def test_one_domain_needs_no_legend_and_many_classes_stack(grid):
     fig = partition(PARTITIONS["iid"](clients=2).split(many), many)
     top, bottom = (ax.get_position() for ax in fig.axes)
     assert top.y0 > bottom.y1
+
+
+def test_names_are_no_formulas(tmp_path):
+    name = r"$\frac{1$"
+    rows = [
+        {"client": 0, "part": part, "domain": domain, "class": cls, "samples": 2}
+        for part in ("train", "test")
+        for domain in (name, "other")
+        for cls in (name, "other")
+    ]
+    fig = division(pd.DataFrame(rows), (name, "other"), (name, "other"), 1)
+    assert save_figure(fig, tmp_path / "figure.svg").exists()
