@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from matplotlib.figure import Figure
-from pydantic import TypeAdapter, ValidationError
+from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
 from experiments.names import slug
@@ -42,7 +42,7 @@ class FigureSpec:
     plot: str
     name: str
     methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[StrictInt, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
     def chosen(self, runs: Iterable[AnyRun]) -> list[AnyRun]:

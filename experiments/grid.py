@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, StrictInt
 
 from data_prep.errors import InputError
 from experiments.config_file import (
@@ -60,9 +60,9 @@ class City:
 
     name: str = "city"
     city: str = "milan"
-    cells: int = 25
-    days: int = 28
-    seed: int = 1
+    cells: StrictInt = 25
+    days: StrictInt = 28
+    seed: StrictInt = 1
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -128,7 +128,7 @@ KEYS: Keys = {
     "title": (str, "text"),
     "data": (list[str | City], "a list of paths of cubes, or { name, city, cells, days, seed }"),
     "services": (list[str], "a list of names"),
-    "seeds": (list[int], "a list of whole numbers"),
+    "seeds": (list[StrictInt], "a list of whole numbers"),
     "methods": (list[str | dict[str, Any]], "a list of names, or { method, label, settings… }"),
     "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import StrictFloat, TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
 
@@ -106,7 +106,7 @@ def parse_published(
 
 def _horizons(part: Any) -> ByHorizon:
     try:
-        return TypeAdapter(dict[str, dict[str, dict[str, float]]]).validate_python(part)
+        return TypeAdapter(dict[str, dict[str, dict[str, StrictFloat]]]).validate_python(part)
     except ValidationError as e:
         raise InputError(
             "published.horizons must hold, by service and label, numbers by minutes ahead or mean"
@@ -117,7 +117,7 @@ def _numbers(metric: str, part: Any) -> Numbers:
     if metric not in METRICS:
         raise InputError(f"published: {choose('metric', metric, METRICS)}")
     try:
-        found = TypeAdapter(dict[str, dict[str, float]]).validate_python(part)
+        found = TypeAdapter(dict[str, dict[str, StrictFloat]]).validate_python(part)
     except ValidationError as e:
         raise InputError(f"published.{metric} must hold, by service, a number by label") from e
     if not all(found.values()):

@@ -44,6 +44,7 @@ class Baseline(ABC):
         pooled: whether one model is fitted on the records of all cells together, which a
             federation would not allow.
         learned: names of the arrays in its `state`.
+        reads_windows: whether it reads the inputs of windows, rather than all that came before.
         Options: frozen dataclass of the options.
     """
 
@@ -51,6 +52,7 @@ class Baseline(ABC):
     summary: ClassVar[str]
     pooled: ClassVar[bool] = False
     learned: ClassVar[tuple[str, ...]] = ()
+    reads_windows: ClassVar[bool] = True
     Options: ClassVar[type] = NoOptions
 
     def __init_subclass__(cls) -> None:
@@ -163,6 +165,8 @@ class Baseline(ABC):
 class _SeasonalNaive(Baseline):
     """The latest observed value a whole number of seasons before the target."""
 
+    reads_windows = False
+
     @abstractmethod
     def _season(self, calendar: Calendar) -> int:
         """Length of a season in steps."""
@@ -220,6 +224,7 @@ class HistoricalAverage(Baseline):
     name = "historical_average"
     summary = "the training mean of the weekday and time of day"
     learned = ("mean",)
+    reads_windows = False
 
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar

@@ -20,14 +20,16 @@ from stforecast.evaluation import Evaluation, Fitted
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.model_files import AGAIN, read_model, restoring, write_model
 from stforecast.federated.rounds import RoundReport
-from stforecast.federated.saving import check_shapes
+from stforecast.federated.saving import check_finite, check_shapes
 from stforecast.fitted import DESCRIPTION, FittedMethod, train
+from stforecast.impute import impute
 from stforecast.intervals import Bands, raw_bands, widened
 from stforecast.leaks import Leak, forecast_leaks
 from stforecast.rolling import Rolling, roll
 from stforecast.scaling import Scaler, fit_scaler
 from stforecast.series import Data, Series, as_series, in_minutes
 from stforecast.splits import make_split, period_warning
+from stforecast.windows import WEEK
 
 log = logging.getLogger(__name__)
 
@@ -147,19 +149,33 @@ class Forecaster:
             Table (time × cell) with the times of the forecast steps on the data's clock; `attrs`
             names `service`, `units` and `clock` ("utc" or "local").
 
+        Missing inputs are taken for the cell's mean, as in training, and told of in a warning; a
+        cell without any has no forecast (NaN).
+
         Raises:
-            InputError: if the history lacks cells, has another step length or is too short.
+            InputError: if the history lacks cells, has another step length, is too short or has no
+                value that the model reads.
         """
         fitted = self._chosen()
         steps = self.config.window.horizon if steps is None else steps
         if steps < 1:
             raise InputError(f"steps is {steps}; forecast at least 1")
         series = self._history(history)
+        missing = self._missing_inputs(series)
+        _warn_of_missing(series, missing)
         z, n_steps = self.scaler.transform(series.values), len(series.values)
         while len(z) < n_steps + steps:
             y_hat = fitted.predict(z, np.array([len(z)]), series.calendar)
             z = np.concatenate([z, y_hat[:, 0].T])
-        return self._table(z[n_steps : n_steps + steps], series)
+        unknown = missing.all(axis=0)
+        table = self._table(z[n_steps : n_steps + steps], series, unknown)
+        odd = ~np.isfinite(table.to_numpy()).all(axis=0) & ~unknown
+        if odd.any():
+            raise InputError(
+                f"{series.name}: the forecast of cell {self.cells[odd][0]} is not finite; look for "
+                "readings that are far too large, or fit the model again"
+            )
+        return table
 
     def predict_interval(self, history: Data, steps: int | None = None) -> Interval | None:
         """Bounds of what `predict` gives; steps beyond the model's horizon have none (NaN).
@@ -180,6 +196,7 @@ class Forecaster:
             return None
         coverage, horizon = self.config.coverage, self.config.window.horizon
         series = self._history(history)
+        unknown = self._missing_inputs(series).all(axis=0)
         z = self.scaler.transform(series.values)
         bands = raw_bands(fitted, z, np.array([len(z)]), series.calendar, self.config.coverages)
         asked = Bands(bands.centre, {coverage: bands.bounds[coverage]})
@@ -188,20 +205,47 @@ class Forecaster:
         for bound in moved:
             values = np.full((steps or horizon, len(self.cells)), np.nan)
             values[:horizon] = bound[:, 0].T[: len(values)]
-            tables.append(self._table(values, series))
+            tables.append(self._table(values, series, unknown))
             tables[-1].attrs["coverage"] = coverage
         return Interval(*tables)
 
-    def _table(self, z: np.ndarray, series: Series) -> pd.DataFrame:
-        """Z-scores `(steps, cells)` that follow a series, as a table in the data's units."""
+    def _table(self, z: np.ndarray, series: Series, unknown: np.ndarray) -> pd.DataFrame:
+        """Z-scores `(steps, cells)` that follow a series, as a table in the data's units.
+
+        Args:
+            z: the z-scores.
+            series: what they follow.
+            unknown: `(cells,)` of which cells nothing was known; they get no values.
+        """
         times = series.times[-1] + self.step * np.arange(1, len(z) + 1)
         table = pd.DataFrame(
-            self.scaler.inverse(z, cell_axis=1),
+            np.where(unknown, np.nan, self.scaler.inverse(z, cell_axis=1)),
             pd.DatetimeIndex(times, name="time"),
             pd.Index(self.cells, name="cell"),
         )
         table.attrs = {"service": self.service, "units": self.units, "clock": series.clock}
         return table
+
+    def _missing_inputs(self, series: Series) -> np.ndarray:
+        """`(inputs, cells)` whether what the forecast is made from is missing.
+
+        Raises:
+            InputError: if all is.
+        """
+        window, missing = self.config.window, np.isnan(series.values)
+        if self.config.federated or BASELINES[self.config.method].reads_windows:
+            per_week = series.calendar.steps_in(WEEK) if window.impute == "last-week" else 0
+            lags = np.array([*window.lags, *window.further_lags])
+            filled = impute(series.values, window.impute, per_week)
+            missing = np.isnan(filled[len(filled) - lags[lags <= len(filled)]])
+        else:
+            missing = missing.all(axis=0, keepdims=True)
+        if missing.all():
+            raise InputError(
+                f"{series.name}: {series.service} has none of the values that the forecast is made "
+                "from; give a history whose end is known"
+            )
+        return missing
 
     def _interval_radius(self) -> np.ndarray | None:
         """How far the bounds are moved `(cells, horizon)`; None without intervals."""
@@ -359,14 +403,19 @@ class Forecaster:
             raise InputError(
                 f"interval/radius has shape {self._radius.shape}, the settings say {shape}; {AGAIN}"
             )
+        if self._radius is not None and np.isnan(self._radius).any():
+            raise InputError(f"interval/radius has values that are no numbers; {AGAIN}")
         n_steps = max(2, self.config.window.reach)
         check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
         times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
         with np.errstate(all="ignore"):
-            self.predict(pd.DataFrame(0.0, times, pd.Index(self.cells)))
+            forecast = self.predict(pd.DataFrame(0.0, times, pd.Index(self.cells)))
+        if not np.isfinite(forecast.to_numpy()).all():
+            raise InputError(f"its forecasts are not finite; {AGAIN}")
 
     def _restore(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         scaler = {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
+        _check_scale(scaler)
         self.scaler = Scaler.from_state(scaler)
         self._radius = arrays.pop("interval/radius") if self.config.has_intervals else None
         self.service, self.units = str(about["service"]), str(about["units"])
@@ -378,9 +427,31 @@ class Forecaster:
             )
             check_shapes(fitted.method, arrays, 1 if fitted.method.pooled else len(self.cells))
         else:
+            check_finite(arrays)
             baseline = BASELINES[self.config.method]
             fitted = baseline.from_state(arrays, self.config.window, self.config.method_options)
         self._fitted = {self.config.run.select: fitted}
+
+
+def _check_scale(scaler: dict[str, np.ndarray]) -> None:
+    check_finite({f"scaler/{name}": values for name, values in scaler.items()})
+    if not (scaler["std"] > 0).all():
+        raise InputError(f"scaler/std has values that are not above 0; {AGAIN}")
+
+
+def _warn_of_missing(series: Series, missing: np.ndarray) -> None:
+    """Tell of missing inputs `(inputs, cells)` of a forecast, and of cells that have none."""
+    unknown = missing.all(axis=0)
+    partly = missing.any(axis=0) & ~unknown
+    for cells, what in (
+        (unknown, "none of the values that their forecast is made from: they get no forecast"),
+        (partly, "missing values among their inputs, which are taken for the training mean"),
+    ):
+        if cells.any():
+            log.warning(
+                "%s: %d of %d cells, such as %s, have %s",
+                series.name, cells.sum(), len(cells), series.cells[cells][0], what,
+            )  # fmt: skip
 
 
 def _warn_of_constants(series: Series, fit_steps: int) -> None:

@@ -33,6 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import StrictInt
+
 from data_prep.errors import InputError, choose
 from experiments.config_file import (
     IMAGES,
@@ -119,7 +121,7 @@ KEYS: Keys = {
     "title": (str, "text"),
     "data": (list[str], "a list of names of image sets"),
     "scenarios": (dict[str, dict[str, Any]], "tables of settings, by name"),
-    "seeds": (list[int], "a list of whole numbers"),
+    "seeds": (list[StrictInt], "a list of whole numbers"),
     "methods": (list[str | dict[str, Any]], "a list of names, or { method, label, settings… }"),
     "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),

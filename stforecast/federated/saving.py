@@ -30,8 +30,19 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
     }
 
 
+def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse arrays that hold NaN or infinities.
+
+    Raises:
+        InputError: naming the first.
+    """
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise InputError(f"{name} has values that are not finite; {AGAIN}")
+
+
 def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: int) -> None:
-    """Refuse parameters that are not those of a method's model.
+    """Refuse parameters that are not those of a method's model, or not finite.
 
     Args:
         method: with its model.
@@ -42,6 +53,8 @@ def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: in
         InputError: naming the first, its shape and the model's.
     """
     for name, like in method.population.initial().items():
+        held = (f"clients/params/{name}", f"clients/buffers/{name}", f"server/{name}")
+        check_finite({key: arrays[key] for key in held if key in arrays})
         for group in ("params", "buffers"):
             key, expected = f"clients/{group}/{name}", (n_clients, *like.shape[1:])
             if key in arrays and arrays[key].shape != expected:

@@ -6,8 +6,9 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
@@ -61,7 +62,9 @@ def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
 
 def _build(options: type, values: Mapping[str, Any]) -> Any:
     """An instance, of numbers that a setting can have."""
+    hints = get_type_hints(options)
     for name, value in values.items():
+        _check_switch(name, value, hints[name] is bool)
         # Before the dataclass sees it, which may count up to it.
         if isinstance(value, int) and value > LARGEST:
             raise InputError(f"{name} is {value:.4g}; it must be at most {LARGEST}")
@@ -71,6 +74,18 @@ def _build(options: type, values: Mapping[str, Any]) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{field.name} is {value}; it must be finite")
     return built
+
+
+def _check_switch(name: str, value: Any, is_switch: bool) -> None:
+    """Refuse true and false where another value is meant, and numbers where one of them is.
+
+    Raises:
+        InputError: as that would count as 1 and 0.
+    """
+    if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise InputError(f"{name} is {value}; it must be true or false")
+    if not is_switch and isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {str(value).lower()}; it is no switch, give it a value")
 
 
 def _validated(options: type, values: Mapping[str, Any]) -> Any:

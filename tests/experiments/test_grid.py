@@ -72,6 +72,16 @@ def test_published_numbers_and_figures_are_read(write):
         ('data = [{ cels = 3 }]\nmethods = ["solo"]', "data is .*'cels': 3.*; it must be"),
         ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = 3', "seeds is 3; it must be a list of wh"),
         ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = ["x"]', "seeds is .*; it must be"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = [true]', "seeds is .*; it must be"),
+        ('data = [{ cells = true }]\nmethods = ["solo"]', "data is .*; it must be"),
+        (
+            'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { lr = true }',
+            "lr is true; it is no switch, give it a value",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = ["solo"]\n[published]\nsource = "x"\nmse.a.solo = true',
+            "published.mse must hold, by service, a number by label",
+        ),
         ('data = ["a.nc"]\nmethods = ["solo"]\nservices = "a"', "services is 'a'; it must be"),
         ('data = ["a.nc"]\nmethods = ["solo"]\nsettings = 3', "settings is 3; it must be a table"),
         ('data = ["a.nc"]\nmethods = [3]', r"methods is \[3\]; it must be a list of names"),

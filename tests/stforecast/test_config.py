@@ -40,6 +40,19 @@ def test_reference_forecasters_are_not_federated():
     assert not resolve("ridge").federated
 
 
+@pytest.mark.parametrize("name", ["seed", "rounds", "lr", "checkpoint_every", "tau", "memory"])
+@pytest.mark.parametrize("value", [True, False, np.True_])
+def test_true_and_false_are_no_numbers(name, value):
+    with pytest.raises(InputError, match=f"{name} is {str(value).lower()}; it is no switch"):
+        resolve("fuels", **{name: value})
+
+
+@pytest.mark.parametrize("value", [0, 1, 1.0])
+def test_numbers_are_neither_true_nor_false(value):
+    with pytest.raises(InputError, match=f"shuffle is {value}; it must be true or false"):
+        resolve("fuels", shuffle=value)
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [

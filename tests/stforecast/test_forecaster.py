@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.federated.rounds import RoundReport
+from stforecast.scaling import Scaler
 
 METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]
 
@@ -233,3 +234,102 @@ def test_the_saved_scaler_saw_the_training_part_only(fitted, table, tmp_path):
     state = load_file(fitted("ridge").save(tmp_path) / "state.safetensors")
     np.testing.assert_allclose(state["scaler/mean"], table[:168].mean())
     np.testing.assert_allclose(state["scaler/std"], table[:168].std(ddof=0))
+
+
+@pytest.fixture
+def saved(cube, tiny, tmp_path):
+    """Saves a model that something was done to; tells its folder."""
+
+    def save(method="fedavg", spoil=None, **settings):
+        settings = {**tiny, "service": "internet", **settings}
+        forecaster = Forecaster(method, **settings).fit(cube)
+        if spoil:
+            spoil(forecaster)
+        return forecaster.save(tmp_path / "model")
+
+    return save
+
+
+def with_scale(value):
+    def spoil(forecaster):
+        mean, std = forecaster.scaler.mean, forecaster.scaler.std.copy()
+        std[1] = value
+        forecaster.scaler = Scaler(mean, std)
+
+    return spoil
+
+
+def with_mean(value):
+    def spoil(forecaster):
+        forecaster.scaler.mean[2] = value
+
+    return spoil
+
+
+def with_parameter(value):
+    def spoil(forecaster):
+        state = forecaster._fitted["best"].state
+        next(iter({**state.clients.params, **state.server}.values())).flatten()[0] = value
+        for t in [*state.clients.params.values(), *state.server.values()]:
+            t.flatten()[-1:] = value
+
+    return spoil
+
+
+def with_weights(forecaster):
+    forecaster._fitted["best"].arrays["weights"][0, 0, 0] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("method", "spoil", "message"),
+    [
+        ("fedavg", with_scale(0.0), "scaler/std has values that are not above 0"),
+        ("last_value", with_scale(-1.0), "scaler/std has values that are not above 0"),
+        ("fedavg", with_scale(np.inf), "scaler/std has values that are not finite"),
+        ("fedavg", with_mean(np.nan), "scaler/mean has values that are not finite"),
+        ("fedavg", with_parameter(np.nan), "server/.* has values that are not finite"),
+        ("solo", with_parameter(np.inf), "clients/params/.* has values that are not finite"),
+        ("ridge", with_weights, "weights has values that are not finite"),
+    ],
+)
+def test_a_model_that_would_forecast_nonsense_is_refused(saved, method, spoil, message):
+    folder = saved(method, spoil)
+    with pytest.raises(InputError, match=rf"model: {message}; fit and save it again"):
+        Forecaster.load(folder)
+
+
+METHODS_THAT_READ = ["fedavg", "ridge", "last_value", "seasonal_day", "historical_average"]
+
+
+@pytest.mark.parametrize("method", METHODS_THAT_READ)
+def test_nothing_is_forecast_from_nothing(cube, table, tiny, method):
+    forecaster = Forecaster(method, **tiny, service="internet").fit(cube)
+    with pytest.raises(InputError, match="has none of the values that the forecast is made from"):
+        forecaster.predict(table * np.nan)
+
+
+@pytest.mark.parametrize("method", METHODS_THAT_READ)
+def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
+    cube, table, tiny, method, caplog
+):
+    settings = {**tiny, "service": "internet", "intervals": "conformal"}
+    forecaster = Forecaster(method, **settings).fit(cube)
+    whole = forecaster.predict(table)
+    assert "training mean" not in caplog.text
+    gone = table.copy()
+    gone[22] = np.nan
+    found = forecaster.predict(gone, steps=2)
+    assert found[22].isna().all()
+    np.testing.assert_array_equal(found.loc[whole.index, [11, 33]], whole[[11, 33]])
+    assert "the table: 1 of 3 cells, such as 22, have none of the values" in caplog.text
+    interval = forecaster.predict_interval(gone)
+    assert interval.lower[22].isna().all()
+    assert interval.lower[11].notna().all()
+
+
+def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
+    forecaster = Forecaster("fedavg", **tiny, service="internet").fit(cube)
+    history = table.copy()
+    history.iloc[-1, 2] = np.nan
+    assert forecaster.predict(history).notna().all(axis=None)
+    assert "1 of 3 cells, such as 33, have missing values among their inputs" in caplog.text
