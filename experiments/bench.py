@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.ray_engine import LOCAL
 from experiments.report import results_table
-from stforecast.config import resolve
+from stforecast.config import read_by, resolve
 from stforecast.federated.run_folder import is_begun, write_csv
 from stforecast.federated.run_lock import locked
 from stforecast.results import COMMAND, Run, data_of, open_run, resume, run
+from stforecast.series import as_cube, choose_service
 from stforecast.variants import NO_DIFFERENCE
 
 
@@ -66,9 +68,14 @@ class ForecastJob(Job[Run]):
         """What the `run.json` of this run holds of what it is made of."""
         return {**super().about(), "data": self.data}
 
+    def check(self) -> None:
+        """Refuse a cube or a service that is not there."""
+        _check_service(self.data, self.settings.get("service"))
+
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Settings and the cube's path."""
-        settings = all_settings(resolve, about["settings"], NO_DIFFERENCE - {"seed"})
+        read = read_by(about["settings"]["method"], about["settings"])
+        settings = all_settings(resolve, read, NO_DIFFERENCE - {"seed"})
         return {**settings, "data": data_of(about).resolve()}
 
 
@@ -97,6 +104,14 @@ def run_grid(grid: Grid, out: Path, *, progress: bool = False, engine: str = LOC
     return outcome
 
 
+@cache
+def _check_service(data: Path, service: str | None) -> None:
+    """Once for all runs; nothing is kept of an error."""
+    cube, name = as_cube(data)
+    with cube:
+        choose_service(cube, service, name)
+
+
 def _group(run: Run) -> str:
     """Data and service, which the runs of a figure share."""
     return f"{slug(Path(run.about['data']).stem)}-{slug(run.about['service'])}"
@@ -118,7 +133,8 @@ def _jobs(grid: Grid, out: Path, progress: bool) -> list[ForecastJob]:
         for service in grid.services:
             for entry in grid.entries:
                 for seed in grid.seeds:
-                    settings = {**grid.settings, **entry.settings, "seed": seed}
+                    shared = read_by(entry.method, grid.settings)
+                    settings = {**shared, **entry.settings, "seed": seed}
                     if service is not None:
                         settings["service"] = service
                     name = Path(slug(data.stem), slug(service or "-"), slug(entry.label))

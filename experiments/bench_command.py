@@ -40,11 +40,15 @@ def bench(
 
     A table of results comes at the end. Finished runs are kept: started again, it goes on where it
     stopped. A file with `task = "images"` is one of images, any other one of forecasts.
+
+    CONFIG is a file, or the name of one that comes with the package, such as quick; a name that is
+    not known lists them.
     """
-    from experiments.config_file import is_image_file
+    from experiments.config_file import find_config, is_image_file
     from stforecast.federated.run_folder import check_folder
 
     check_folder(out)
+    config = find_config(config)
     of_images, settings = is_image_file(config), dict(map(_setting, more))
     if rounds is not None:
         settings["rounds"] = rounds

@@ -38,6 +38,28 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+def find_config(path: Path) -> Path:
+    """The file that is meant: it, or the one of that name that comes with the package.
+
+    Raises:
+        InputError: listing those if there is neither.
+
+    >>> find_config(Path("quick")).name
+    'quick.toml'
+    """
+    if path.exists():
+        return path
+    packaged = {p.stem: p for p in (Path(__file__).parent / "configs").glob("*.toml")}
+    # With a folder it means a file of the user's, but for one as in a clone of the package.
+    own = path.suffix not in ("", ".toml") or str(path.parent) not in (".", "experiments/configs")
+    if not own and path.stem in packaged:
+        return packaged[path.stem]
+    raise InputError(
+        f"{path}: no such file; give one, or a benchmark of the package: "
+        f"{', '.join(sorted(packaged))}"
+    )
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The contents of a TOML file.
 

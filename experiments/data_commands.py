@@ -20,6 +20,7 @@ from experiments.options import (
     title,
 )
 from experiments.ray_engine import LOCAL, RAY, sum_days
+from experiments.targets import check_ending, check_free
 
 
 def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -69,7 +70,11 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     """The command that prepares one data set, from its `prepare` function."""
 
     @click.pass_obj
-    def command(obj: dict[str, bool], raw: Path, out: Path, engine: str, **options: Any) -> None:
+    def command(
+        obj: dict[str, bool], raw: Path, out: Path, engine: str, overwrite: bool, **options: Any
+    ) -> None:
+        check_ending(out, ".nc")
+        check_free(out, overwrite)
         if engine == RAY:
             sum_days(name, raw, out, progress=obj["progress"], **options)
         _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options))
@@ -81,6 +86,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
             ["--engine"], type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
             help="Where raw files are read: one by one here, or many at a time by Ray.",
         ),
+        click.Option(["--overwrite"], is_flag=True, help="Replace the cube if it is there."),
     ]  # fmt: skip
     return click.Command(
         name,
@@ -125,6 +131,7 @@ def export(cube: Path, out: Path, fill_missing: float | None) -> None:
     from data_prep.cube import open_cube
     from data_prep.fedda_h5 import write
 
+    check_ending(out, ".h5", ".hdf5")
     with open_cube(cube) as ds:
         click.echo(write(ds, out, fill_missing=fill_missing))
 

@@ -19,6 +19,7 @@ from experiments.options import (
     peek,
 )
 from experiments.plot_command import plot_command
+from experiments.targets import check_ending
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -115,6 +116,7 @@ def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
     from stforecast.federated.run_folder import write_csv
     from stforecast.forecaster import Forecaster
 
+    check_ending(out, ".csv")
     forecaster = Forecaster.load(run)
     table, interval = (
         forecaster.predict(history, steps),

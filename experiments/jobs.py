@@ -80,6 +80,13 @@ class Job(ABC, Generic[R]):
     def run(self, progress: bool) -> R:
         """Do the run, or what is left of it."""
 
+    def check(self) -> None:
+        """Refuse data that are not there, before the first run.
+
+        Raises:
+            InputError: naming them.
+        """
+
     @abstractmethod
     def open(self) -> R:
         """The finished run of the folder."""
@@ -149,9 +156,13 @@ def do_jobs(
         Finished runs, and the folder of each failed one to its error's one line.
 
     Raises:
-        InputError: if two jobs share a folder, or a folder holds another run.
+        InputError: if two jobs share a folder, a folder holds another run, or data of a run that is
+            not finished are not there.
     """
     _refuse_twins(jobs)
+    for job in jobs:
+        if not is_finished(job.folder):
+            job.check()
     if engine == RAY:
         do_runs(jobs, title, progress=progress)
     found = {job.folder: job.finished() for job in jobs}

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from experiments.options import HELP, PATH, from_function, help_text, title
+from experiments.targets import check_ending
 
 
 def plot_command(
@@ -24,8 +25,9 @@ def plot_command(
 
     def command(runs: tuple[Path, ...], out: Path, **options: Any) -> None:
         from stforecast.plots import save_figure
-        from stforecast.plots.drawing import check_width
+        from stforecast.plots.drawing import FORMATS, check_width
 
+        check_ending(out, *FORMATS)
         check_width(options.get("width", 1))
         click.echo(save_figure(draw(find(runs), **options), out))
 

@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -212,6 +213,41 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
         "method_options": options_type(method),
         "model_options": MODELS[model].Options,
     }
+
+
+UNREAD_SECTIONS = ("training", "loss", "uplink", "robust", "model_options")
+"""Sections that only methods that train in rounds read."""
+
+UNREAD = ("model", "cohort", "workers", "memory", "checkpoint_every", "refit_rounds", "refit_lr")
+"""Further settings that only these read."""
+
+
+def unread(method: str, settings: Mapping[str, Any]) -> list[str]:
+    """Names of settings that a method does not read, of those that are not at their default.
+
+    Args:
+        method: name of the method.
+        settings: flat settings.
+
+    Raises:
+        InputError: if there is no such method or model.
+
+    >>> unread("ridge", {"rounds": 3, "model": "dual_gru", "closeness": 6})
+    ['rounds']
+    """
+    if method not in BASELINES:
+        return []
+    types = sections(method, str(settings.get("model", RunOptions.model)))
+    fields = {f.name: (s, f.default) for s, t in types.items() for f in dataclasses.fields(t)}
+    names = {n for n, (s, _) in fields.items() if s in UNREAD_SECTIONS or n in UNREAD}
+    names.discard("quantiles")  # Of conformal intervals, which every method may have.
+    return [n for n, value in settings.items() if n in names and value != fields[n][1]]
+
+
+def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that a method does not read."""
+    left_out = unread(method, settings)
+    return {name: value for name, value in settings.items() if name not in left_out}
 
 
 def resolve(method: str, **settings: Any) -> Config:

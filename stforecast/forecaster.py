@@ -15,7 +15,7 @@ import xarray as xr
 from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.baselines import BASELINES
-from stforecast.config import Config, resolve
+from stforecast.config import Config, resolve, unread
 from stforecast.evaluation import Evaluation, Fitted
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.model_files import AGAIN, read_model, restoring, write_model
@@ -99,6 +99,11 @@ class Forecaster:
             InputError: if the data cannot be used with these settings.
         """
         config = self.config
+        if names := unread(config.method, config.flat()):
+            log.warning(
+                "%s is a reference forecaster, fitted without rounds: it does not read %s",
+                config.method, ", ".join(names),
+            )  # fmt: skip
         series = as_series(data, config.data.service)
         calendar = series.calendar
         if warning := period_warning(calendar.step, config.window.period):
@@ -167,7 +172,7 @@ class Forecaster:
         while len(z) < n_steps + steps:
             y_hat = fitted.predict(z, np.array([len(z)]), series.calendar)
             z = np.concatenate([z, y_hat[:, 0].T])
-        unknown = missing.all(axis=0)
+        unknown = np.asarray(missing.all(axis=0))
         table = self._table(z[n_steps : n_steps + steps], series, unknown)
         odd = ~np.isfinite(table.to_numpy()).all(axis=0) & ~unknown
         if odd.any():
@@ -196,7 +201,7 @@ class Forecaster:
             return None
         coverage, horizon = self.config.coverage, self.config.window.horizon
         series = self._history(history)
-        unknown = self._missing_inputs(series).all(axis=0)
+        unknown = np.asarray(self._missing_inputs(series).all(axis=0))
         z = self.scaler.transform(series.values)
         bands = raw_bands(fitted, z, np.array([len(z)]), series.calendar, self.config.coverages)
         asked = Bands(bands.centre, {coverage: bands.bounds[coverage]})
@@ -441,7 +446,7 @@ def _check_scale(scaler: dict[str, np.ndarray]) -> None:
 
 def _warn_of_missing(series: Series, missing: np.ndarray) -> None:
     """Tell of missing inputs `(inputs, cells)` of a forecast, and of cells that have none."""
-    unknown = missing.all(axis=0)
+    unknown = np.asarray(missing.all(axis=0))
     partly = missing.any(axis=0) & ~unknown
     for cells, what in (
         (unknown, "none of the values that their forecast is made from: they get no forecast"),

@@ -99,7 +99,7 @@ def as_series(data: Data, service: str | None = None) -> Series:
         InputError: if it is no cube, or listing the services if none or a wrong one is named.
     """
     cube, name = as_cube(data)
-    values = observed(cube, _choose_service(cube, service, name))
+    values = observed(cube, choose_service(cube, service, name))
     return Series(
         values=_read_values(values, name),
         cells=cube.indexes["cell"].to_numpy(),
@@ -176,7 +176,17 @@ def as_cube(data: Data) -> tuple[xr.Dataset, str]:
     return open_cube(data), str(data)
 
 
-def _choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
+def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
+    """The service that is meant.
+
+    Args:
+        cube: the cube.
+        service: name of one of its services; None means its only one.
+        name: what to call the cube in a message.
+
+    Raises:
+        InputError: listing the services if it is not one of them, or there are several.
+    """
     services = services_of(cube)
     if service is None and len(services) > 1:
         raise InputError(

@@ -19,6 +19,7 @@ from experiments.ray_engine import LOCAL
 from stforecast.federated.run_folder import is_begun, write_csv
 from stforecast.federated.run_lock import locked
 from vision.config import NO_DIFFERENCE, resolve
+from vision.learner import load_images
 from vision.plots import PLOTS
 from vision.results import COMMAND, ImageRun, open_image_run, resume, run
 
@@ -49,6 +50,10 @@ class ImageJob(Job[ImageRun]):
                 facts={"scenario": self.scenario},
                 after_round=after_round,
             )
+
+    def check(self) -> None:
+        """Refuse images that are not there."""
+        load_images(resolve(self.entry.method, **self.settings))
 
     def open(self) -> ImageRun:
         """The finished run of the folder."""

@@ -10,6 +10,7 @@ import click
 
 from experiments.options import HELP, PATH, OptionSections, Registry, from_dataclass, peek
 from experiments.plot_command import plot_command
+from experiments.targets import check_ending
 
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -80,12 +81,14 @@ def divide(out: Path, **settings: Any) -> None:
     """Show how images would be divided among clients, before any training."""
     from stforecast.federated.run_folder import write_csv
     from stforecast.plots import save_figure
+    from stforecast.plots.drawing import FORMATS
     from vision.config import resolve
     from vision.learner import load_images, prepared
     from vision.plots.partition import division
     from vision.plots.stream import stages_of
     from vision.streams import TaskStream
 
+    check_ending(out, *FORMATS, ".csv")
     config = resolve("solo", **settings)
     images, _ = prepared(load_images(config), config)
     parts = config.partition.split(images, config.run.seed)

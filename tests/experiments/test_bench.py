@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import pandas as pd
 import pytest
 
@@ -89,10 +92,53 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
     assert not note.exists()
 
 
-def test_data_that_cannot_be_used_fail_run_by_run(write, town, tmp_path):
-    outcome = run_grid(write(data=f'["{town}", "absent.nc"]', more='services = ["sms"]'), tmp_path)
-    assert len(outcome.runs) == 2
-    assert outcome.failures["absent/sms/ridge/seed-1"].startswith("absent.nc: no cube here")
+@pytest.mark.parametrize(
+    ("service", "absent", "message"),
+    [
+        ("sms", "absent.nc", "absent.nc: no cube here"),
+        ("calls", None, "unknown service 'calls'; choose one of: internet, sms"),
+        (None, None, "has several services; choose one with --service"),
+    ],
+)
+def test_data_and_services_are_checked_before_the_first_run(
+    write, calls, town, tmp_path, service, absent, message
+):
+    services = f'services = ["{service}"]' if service else ""
+    cubes = [str(town), absent] if absent else [str(town)]
+    with pytest.raises(InputError, match=message):
+        run_grid(write(data=json.dumps(cubes), more=services), tmp_path / "out")
+    assert not calls
+    assert not (tmp_path / "out").exists()
+
+
+def test_finished_runs_need_no_data(write, tmp_path, town):
+    moved = tmp_path / "moved.nc"
+    shutil.copy(town, moved)
+    grid = write('["last_value"]', 'services = ["sms"]', data=f'["{moved}"]')
+    run_grid(grid, tmp_path)
+    moved.unlink()
+    assert len(run_grid(grid, tmp_path).runs) == 1
+
+
+def test_shared_settings_are_for_those_who_read_them(write, tmp_path, caplog):
+    grid = write('["last_value", { method = "ridge", lr = 0.5 }]', 'services = ["sms"]')
+    runs = run_grid(grid, tmp_path).runs
+    (message,) = [m for m in caplog.messages if "does not read" in m]
+    assert message.startswith("ridge is")
+    assert message.endswith("does not read lr")
+    assert len(run_grid(grid, tmp_path).runs) == len(runs) == 2
+
+
+def test_a_second_benchmark_in_one_folder_is_refused(write, tmp_path, monkeypatch):
+    grid = write('["last_value"]', 'services = ["sms"]')
+
+    def nested(*args, **options):
+        with pytest.raises(InputError, match=r"process \d+ on .* is writing there"):
+            run_grid(grid, tmp_path)
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(bench, "run", nested)
+    assert list(run_grid(grid, tmp_path).failures.values()) == ["RuntimeError: refused"]
 
 
 def test_other_settings_in_the_same_folder_are_refused_before_any_run(

@@ -46,7 +46,7 @@ def test_figures_are_drawn_for_each_scenario(outcome):
     assert all(path.stat().st_size > 5000 for path in gallery.drawn)
 
 
-def test_finished_runs_are_kept_and_failures_noted(write_grid, tmp_path):
+def test_finished_runs_are_kept_and_images_checked_first(write_grid, tmp_path):
     grid = load_image_grid(write_grid())
     first = run_image_grid(grid, tmp_path)
     times = [(r.folder / "run.json").stat().st_mtime_ns for r in first.runs]
@@ -55,7 +55,5 @@ def test_finished_runs_are_kept_and_failures_noted(write_grid, tmp_path):
     assert times == [kept[0], kept[2]]
     with pytest.raises(InputError, match="was run with other settings \\(rounds\\)"):
         run_image_grid(grid.replace(settings={"rounds": 2}), tmp_path)
-    failed = run_image_grid(grid.replace(data=["mnist"], images=tmp_path), tmp_path)
-    assert len(failed.failures) == 2
-    assert "mnist" in next(iter(failed.failures))
-    assert "Failed:" in (tmp_path / "table.md").read_text()
+    with pytest.raises(InputError, match="found no train-images-idx3-ubyte"):
+        run_image_grid(grid.replace(data=["mnist"], images=tmp_path), tmp_path)

@@ -1,0 +1,32 @@
+"""Files that commands write: what is wrong with them is said before the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data_prep.errors import InputError
+
+
+def check_ending(path: Path, *endings: str) -> None:
+    """Refuse a name that says something else than what will be written.
+
+    Raises:
+        InputError: listing the endings that there are.
+
+    >>> check_ending(Path("forecast.json"), ".csv")
+    Traceback (most recent call last):
+    data_prep.errors.InputError: forecast.json: ends with .json, what is written is one of: .csv
+    """
+    if path.suffix.lower() not in endings:
+        found = f"ends with {path.suffix}" if path.suffix else "has no ending"
+        raise InputError(f"{path}: {found}, what is written is one of: {', '.join(endings)}")
+
+
+def check_free(path: Path, overwrite: bool) -> None:
+    """Refuse to write over a file that took work, unless that is asked for.
+
+    Raises:
+        InputError: if it is there.
+    """
+    if path.is_file() and not overwrite:
+        raise InputError(f"{path} is there already; choose another --out, or pass --overwrite")
