@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from stforecast.plots.curves import Curve, as_curves
-from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, panels
+from stforecast.plots.drawing import ONE_COLUMN, SMALL, PlainFigure, add_legend, panels
 from stforecast.plots.scores import axis_name, mean_and_spread, plus_minus, pooled, short
 from stforecast.results import Run
 
@@ -70,7 +70,7 @@ def bar_panel(
     whiskers: Sequence[float | np.ndarray | None],
     texts: Sequence[str],
     width: float,
-) -> tuple[Figure, Axes]:
+) -> tuple[PlainFigure, Axes]:
     """A figure with one bar for each curve, the first on top, and a column of texts beside them.
 
     Args:
