@@ -134,3 +134,14 @@ def test_no_two_sections_share_a_name():
                 types = sections(method, model, partition)
                 names = [f.name for t in types.values() for f in dataclasses.fields(t)]
                 assert len(names) == len(set(names)), (method, model, partition)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_is_not_finite_is_refused(tmp_path, value):
+    """It would call every image the first class."""
+    learner = Learner("fedavg", clients=2, rounds=1, size=8, channels=4).fit()
+    state = learner.fitted()[1]
+    next(iter(state.server.values())).flatten()[0] = value
+    folder = learner.save(tmp_path)
+    with pytest.raises(InputError, match=r"server/.* has values that are not finite; fit and save"):
+        Learner.load(folder)

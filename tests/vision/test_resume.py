@@ -1,10 +1,15 @@
 """Image runs that are stopped and go on: every method, partitions and task streams."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.numpy import load_file
 
+from data_prep.errors import InputError
+from vision import learner
 from vision.results import resume, run
 
 TINY = {
@@ -78,3 +83,27 @@ def test_a_run_that_was_killed_equals_one_that_was_not(method, choice, tmp_path)
     assert_same(resumed, whole)
     assert resumed.about.keys() == whole.about.keys()
     assert resumed.about["scenario"] == "s"
+
+
+def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
+    """Also where nothing but a test image differs."""
+    with pytest.raises(Killed):
+        run("fedavg", tmp_path, {**TINY, "channels": 4}, after_round=killed_after(2))
+    load = learner.load_images
+
+    def another_test_image(config):
+        images = load(config)
+        pixels = images.images.clone()
+        pixels[images.is_test.nonzero()[0]] += 1
+        return dataclasses.replace(images, images=pixels)
+
+    def in_another_order(config):
+        images = load(config)
+        return images.take(torch.arange(len(images)).flip(0))
+
+    for other in (another_test_image, in_another_order):
+        monkeypatch.setattr(learner, "load_images", other)
+        with pytest.raises(InputError, match="round-0001: was made with other data; go on with"):
+            resume(tmp_path)
+    monkeypatch.setattr(learner, "load_images", load)
+    assert len(resume(tmp_path).rounds()) == 3
