@@ -170,7 +170,7 @@ def run(
 
 def _places(data: str | os.PathLike[str]) -> dict[str, str]:
     """The cube's path as it was typed, and from the root."""
-    return {"data": str(data), "data_path": str(Path(data).resolve())}
+    return {"data": str(data), "data_path": str(Path(data).absolute())}
 
 
 def data_of(about: Mapping[str, Any]) -> Path:
@@ -183,7 +183,7 @@ def data_of(about: Mapping[str, Any]) -> Path:
     typed = Path(str(about["data"]))
     full = Path(str(about.get("data_path", typed)))
     # In words that the user knows, where they still mean the same.
-    return typed if typed.resolve() == full or not full.exists() else full
+    return typed if typed.absolute() == full or not full.exists() else full
 
 
 def resume(
@@ -238,7 +238,7 @@ def _about(forecaster: Forecaster, begun: dict[str, Any]) -> dict[str, Any]:
         "settings": forecaster.config.flat(),
         "label": begun["label"],
         "data": begun["data"],
-        "data_path": str(data_of(begun).resolve()),
+        "data_path": str(data_of(begun).absolute()),
         "parts": forecaster.parts(),
         "service": forecaster.service,
         "units": forecaster.units,

@@ -212,3 +212,14 @@ def test_errors_are_pooled_by_targets(caplog):
     }
     assert pooled_errors(words) == {"mse": 1.75, "mae": 3.5}
     assert all(f"node {node} tells no errors" in caplog.text for node in (3, 4, 5))
+
+
+def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
+    """Also where nothing but the order of its cells differs."""
+    run, link, _ = federation("fedavg")
+    serve(link, run)
+    config = link.configs[1]
+    Node(run, config, 7)
+    write_cube(cube.isel(cell=[2, 1]), config["data"])
+    with pytest.raises(InputError, match="round-0002: was made with other cube and data; go on"):
+        Node(run, config, 7)
