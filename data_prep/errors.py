@@ -1,5 +1,6 @@
 """The one error that bad input raises."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +34,36 @@ def no_file(path: Path, what: str, remedy: str) -> InputError:
     >>> str(no_file(Path("traffic.csv"), "table", "give a .csv or .parquet file"))
     'traffic.csv: no table here (found nothing); give a .csv or .parquet file'
     """
-    found = "a folder" if path.is_dir() else "nothing"
-    return InputError(f"{path}: no {what} here (found {found}); {remedy}")
+    return InputError(f"{path}: no {what} here (found {_found_at(path)}); {remedy}")
+
+
+def check_regular(path: Path, what: str, remedy: str) -> None:
+    """Refuse what lies under a file's name and is no file, such as a folder or a dangling link.
+
+    A named pipe would otherwise be waited for without end. Where there is nothing at all, nothing
+    is refused.
+
+    Args:
+        path: where a file may be; a link to a file is one.
+        what: what the file is.
+        remedy: what to do.
+
+    Raises:
+        InputError: saying what is there instead.
+    """
+    if not path.is_file() and os.path.lexists(path):
+        raise no_file(path, what, remedy)
+
+
+def _found_at(path: Path) -> str:
+    """What is at a path where no file is."""
+    if path.is_symlink() and not path.exists():
+        return f"a link to {path.readlink()}, which is not there"
+    if path.is_dir():
+        return "a folder"
+    if path.is_fifo():
+        return "a named pipe"
+    return "a device or socket" if path.exists() else "nothing"
 
 
 @contextmanager

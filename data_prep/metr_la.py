@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from data_prep.cube import make_cube, write_cube
 from data_prep.dcrnn.frame import read_frame
 from data_prep.dcrnn.sensors import read_adjacency, read_locations
 from data_prep.download import Archive
-from data_prep.errors import InputError, no_file
+from data_prep.errors import InputError, check_regular, no_file
 from data_prep.tabular.times import regular_steps
 
 # The mirror of torch-spatiotemporal; DCRNN's authors link to shared drives only.
@@ -121,7 +122,9 @@ def _find_records(raw: Path) -> Path:
     found = sorted(raw.glob("*.h5"))
     official = [path for path in found if path.name in RECORDS]
     if len(found) == 1 or official:
-        return (official or found)[0]
+        path = (official or found)[0]
+        check_regular(path, "file of speeds", "put metr-la.h5 itself there")
+        return path
     names = ", ".join(path.name for path in found) or "no .h5 file"
     raise InputError(f"{raw}: found {names}, expected metr-la.h5; give the path of the one to read")
 
@@ -132,9 +135,10 @@ def _given_or_beside(given: Path | None, records: Path, names: Sequence[str]) ->
         if not Path(given).is_file():
             raise no_file(Path(given), "file", f"give one such as {names[0]}")
         return Path(given)
-    beside = [path for name in names if (path := records.parent / name).is_file()]
+    beside = [path for name in names if os.path.lexists(path := records.parent / name)]
     if not beside:
         return None
+    check_regular(beside[0], "file", "put the file itself there, or take this away")
     logger.info("%s: found beside %s and used", beside[0].name, records.name)
     return beside[0]
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from data_prep.cube import atomic_path
-from data_prep.errors import InputError
+from data_prep.errors import InputError, check_regular
 
 NAME = "SIMULATED.json"
 MAX_DAYS = 10_000
@@ -85,6 +85,7 @@ def read_marker(folder: Path) -> Simulation | None:
         InputError: if there is a marker that cannot be read.
     """
     path = folder / NAME
+    check_regular(path, "file", "take it away if the days are real")
     if not path.is_file():
         return None
     try:

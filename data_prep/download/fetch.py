@@ -16,7 +16,7 @@ from data_prep.download.folder import check_space, disk, inside, partial, size_o
 from data_prep.download.http import persist, request
 from data_prep.download.listing import is_url, plan, select
 from data_prep.download.sources import Archive, Item, Source
-from data_prep.errors import InputError
+from data_prep.errors import InputError, check_regular
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ def _bring_archive(
 def _bring(item: Item, out: Path, progress: bool) -> Path:
     """Bring one file, verified, or find it there already."""
     path = inside(out, item.name, item.origin)
+    for place in (path, partial(path)):
+        check_regular(place, "file", "move it away and run again")
     with disk(path):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

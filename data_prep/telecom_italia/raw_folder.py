@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, check_regular
 from data_prep.telecom_italia.day_store import StoredDay
 from data_prep.telecom_italia.raw_day import AGAIN, MAX_LINE, RawDay, foreign_copy, open_raw
 from data_prep.telecom_italia.selection import some
@@ -36,11 +36,12 @@ def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list
         At least one day, in order.
 
     Raises:
-        InputError: if there is no file, a name does not tell its day, or a day has two files.
+        InputError: if there is no file, a name does not tell its day, a day has two files, or what
+            bears a day's name is no file.
     """
     if not raw.exists():
         raise InputError(f"{raw}: no such file or folder; give that of {prefix}YYYY-MM-DD.txt")
-    files = [raw] if raw.is_file() else sorted(p for p in raw.glob(f"{prefix}*") if p.is_file())
+    files = sorted(raw.glob(f"{prefix}*")) if raw.is_dir() else [raw]
     if not files:
         found = some(sorted(p.name for p in raw.iterdir()), 3) or "nothing"
         raise InputError(
@@ -49,6 +50,7 @@ def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list
         )
     days: dict[datetime.date, RawDay] = {}
     for path in files:
+        check_regular(path, "file of a day", "put the day's file there, or take this away")
         day = RawDay(path, _date_of(path, prefix), cells, time_zone)
         if other := days.get(day.date):
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def _read(
     """Read the binary files, of which the last is the test part, or else the one `.npz` file."""
     folder = root / inner if (root / inner).is_dir() else root
     archive = find_npz(root, name)
-    if archive is not None and not (folder / files[0]).exists():
+    if archive is not None and not os.path.lexists(folder / files[0]):
         return read_npz(archive, name)
     for file in (*files, names_file):
         if not (folder / file).is_file():

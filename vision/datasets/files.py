@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy.io import loadmat, whosmat
 
-from data_prep.errors import InputError, reading
+from data_prep.errors import InputError, check_regular, reading
 from data_prep.limits import bunzip2, check_size, gunzip
 
 PACKED = {".gz": gunzip, ".bz2": bunzip2}
@@ -32,13 +32,15 @@ def find(
         wanted: whether a path is what is looked for.
 
     Raises:
-        InputError: naming all that was looked for.
+        InputError: naming all that was looked for, or what bears a file's name and is none.
     """
     for folder in folders:
         for name in names:
             path = root / folder / name
             if wanted(path):
                 return path
+            if not path.is_dir():
+                check_regular(path, "file", "put the file itself there, or take this away")
     places = ", ".join(folder or "the folder itself" for folder in folders)
     raise InputError(f"{root}: found no {' or '.join(names)} (looked in {places}); {source}")
 

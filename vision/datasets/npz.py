@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError, no_file, reading
+from data_prep.errors import InputError, check_regular, no_file, reading
 from data_prep.npz import read_npz as npz_arrays
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
@@ -48,6 +48,8 @@ def find_npz(root: Path, name: str) -> Path | None:
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
         raise InputError(f"{root}: {names} may all be {name}; keep one of them")
+    for path in files:
+        check_regular(path, ".npz file", "put the file itself there, or take this away")
     return files[0] if files else None
 
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from data_prep.errors import InputError, reading
+from data_prep.errors import InputError, check_regular, reading
 from data_prep.limits import check_size
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
@@ -65,6 +65,7 @@ def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
 
 
 def _decode_one(path: Path, size: int | None, source: str) -> np.ndarray:
+    check_regular(path, "image", source)
     with reading(path, "as an image", source), Image.open(path) as file:
         picture = file.convert("RGB")
         if size is not None and picture.size != (size, size):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, check_regular
 from vision.datasets.pictures import EXTENSIONS
 
 BESIDE = {"__MACOSX"}
@@ -21,14 +21,16 @@ def image_files(tops: Iterable[Path]) -> list[Path]:
         tops: the folders.
 
     Raises:
-        InputError: if a folder cannot be read, is a link, or holds no image although another one
-            beside it does.
+        InputError: if a folder cannot be read, is a link, holds no image although another one
+            beside it does, or holds what is neither a file nor a folder, such as a dangling link.
     """
     images: list[Path] = []
     leaves: dict[Path, dict[Path, bool]] = defaultdict(dict)
     for top in tops:
         for here, folders, files in os.walk(top, onerror=_refuse):
             folders[:] = [f for f in folders if not f.startswith(".") and f not in BESIDE]
+            for file in (f for f in files if not f.startswith(".")):
+                check_regular(Path(here, file), "image or folder", "put it there or remove this")
             found = [Path(here, f) for f in (*files, *folders) if _is_image(f)]
             if link := next((f for f in folders if Path(here, f).is_symlink()), None):
                 raise InputError(
