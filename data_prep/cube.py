@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
@@ -26,9 +24,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, choose, no_file, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.limits import check_size
+from data_prep.netcdf import dump, netcdf_target
 from data_prep.tabular.times import zone_name
 
 CLOCKS = ("utc", "local")
@@ -201,45 +201,10 @@ def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     """Write a cube as netCDF4, whole or not at all: a killed run leaves no half file."""
     path = Path(path)
     encoding = {name: {"zlib": True, "complevel": 1, "shuffle": True} for name in ds.data_vars}
-    with atomic_path(path) as part:
-        check_cube(ds, str(path)).to_netcdf(part, engine="h5netcdf", encoding=encoding)
+    check_cube(ds, str(path))
+    with atomic_path(path) as part, netcdf_target(part) as target:
+        dump(ds, target, encoding)
     return path
-
-
-def check_target(path: Path) -> None:
-    """Make the folder that a file is to be written to; worth doing before long work.
-
-    Raises:
-        InputError: if the path is a folder itself, or its folder cannot be made.
-    """
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, expected a file to write; add a name to it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise InputError(
-            f"{path.parent}: cannot be made ({e.strerror}); choose another folder"
-        ) from e
-
-
-@contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path`, and move it there only if the block succeeds.
-
-    Raises:
-        InputError: if no file can be written to `path`.
-    """
-    path = Path(path)
-    check_target(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    part = Path(name)
-    try:
-        yield part
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def step_of(ds: xr.Dataset) -> pd.Timedelta:

@@ -25,11 +25,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from data_prep.atomic import atomic_path
 from data_prep.checksum import checksum
-from data_prep.cube import atomic_path, check_cube, make_cube, observed, step_of, write_cube
+from data_prep.cube import check_cube, make_cube, observed, step_of, write_cube
 from data_prep.errors import InputError, no_file
 from data_prep.hdf5 import open_hdf5, read_array
 from data_prep.limits import check_size
+from data_prep.netcdf import hdf5_target
 from data_prep.tabular.times import check_time_zone, regular_steps
 
 SOURCES: tuple = ()
@@ -135,7 +137,7 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
         logger.warning("%s: without %s, which the cube does not have", path, ", ".join(absent))
     if ds.sizes["time"] > 1 and step_of(ds) != pd.Timedelta("1h"):
         logger.warning("%s: step %s, but FedDA's code takes 24 steps for a day", path, step_of(ds))
-    with atomic_path(path) as part, h5py.File(part, "w") as file:
+    with atomic_path(path) as part, hdf5_target(part) as target, h5py.File(target, "w") as file:
         file.attrs.update({key: ds.attrs[key] for key in ORIGIN if key in ds.attrs})
         file["idx"] = ds.indexes["time"].to_numpy().astype("datetime64[s]").astype(np.int64)
         file["cell"] = columns + 1

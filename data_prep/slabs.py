@@ -14,7 +14,9 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from data_prep.cube import atomic_path, check_cube
+from data_prep.atomic import atomic_path
+from data_prep.cube import check_cube
+from data_prep.netcdf import dump, netcdf_target
 
 CELLS_PER_CHUNK = 1024
 
@@ -42,14 +44,13 @@ def write_slabs(
     path = Path(path)
     check_cube(description, str(path))
     names = [str(name) for name, v in description.data_vars.items() if v.dims == ("time", "cell")]
-    with atomic_path(path) as part:
-        description.drop_vars(names).to_netcdf(part, engine="h5netcdf")
-        with h5netcdf.File(part, "a") as f:
-            f.attrs.pop("coordinates", None)  # xarray names them here when no variable can
-            variables = {n: _create(f, n, description[n], steps_per_chunk) for n in names}
-            for first, values in slabs:
-                for name, variable in variables.items():
-                    variable[first : first + len(values[name])] = values[name]
+    with atomic_path(path) as part, netcdf_target(part) as f:
+        dump(description.drop_vars(names), f)
+        f.attrs.pop("coordinates", None)  # xarray names them here when no variable can
+        variables = {n: _create(f, n, description[n], steps_per_chunk) for n in names}
+        for first, values in slabs:
+            for name, variable in variables.items():
+                variable[first : first + len(values[name])] = values[name]
     return path
 
 

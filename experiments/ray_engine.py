@@ -133,7 +133,7 @@ def _days(name: str, raw: Path, out: Path, options: dict[str, Any]) -> tuple[Any
     """The store of summed days and the raw days, as `TelecomItalia.prepare` finds them."""
     import numpy as np
 
-    from data_prep.cube import check_target
+    from data_prep.atomic import check_target
     from data_prep.registry import find_data_set
     from data_prep.telecom_italia.day_store import DayStore
     from data_prep.telecom_italia.grid import read_grid

@@ -29,6 +29,7 @@ from data_prep.cube import atomic_path
 from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.limits import check_size
+from data_prep.netcdf import dump, netcdf_target
 from stforecast.config import resolve
 from stforecast.federated.keeper import Keeper
 from stforecast.federated.privacy import epsilon
@@ -273,8 +274,8 @@ def _write_results(forecaster: Forecaster, data: str, out: Path) -> None:
     write_csv(rounds if len(rounds) else _no_rounds(), out / "rounds.csv")
     if len(forecaster.refits_):
         write_csv(forecaster.refits_, out / "refits.csv")
-    with atomic_path(out / "forecasts.nc") as part:
-        forecaster.test_forecasts().to_netcdf(part, engine="h5netcdf")
+    with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
+        dump(forecaster.test_forecasts(), target)
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:

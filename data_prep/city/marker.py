@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, check_regular
 
 NAME = "SIMULATED.json"

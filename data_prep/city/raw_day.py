@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
+from data_prep.atomic import atomic_path
 from data_prep.city.activity import weekly
 from data_prep.city.kinds import KINDS
-from data_prep.cube import atomic_path
 from data_prep.telecom_italia.cdr import SERVICES
 
 GRAIN = 0.1  # the least activity that a filled field holds, about

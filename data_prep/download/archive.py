@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from data_prep.download.folder import disk, inside
 from data_prep.download.listing import matches
 from data_prep.download.sources import Archive

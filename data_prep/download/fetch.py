@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data_prep.atomic import atomic_path
 from data_prep.checksum import checksum
-from data_prep.cube import atomic_path
 from data_prep.download.archive import DamagedError, unpack
 from data_prep.download.folder import check_space, disk, inside, partial, size_of, tag_of
 from data_prep.download.http import persist, request

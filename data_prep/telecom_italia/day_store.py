@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from data_prep.errors import InputError
 from data_prep.npz import read_npz
 from data_prep.telecom_italia.cdr import DaySums, read_day

@@ -9,9 +9,7 @@ import pytest
 import xarray as xr
 
 from data_prep.cube import (
-    atomic_path,
     check_cube,
-    check_target,
     local_time,
     make_cube,
     observed,
@@ -131,42 +129,6 @@ def test_open_refuses_a_truncated_file(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match=r"cube\.nc: cannot be read as netCDF4"):
         open_cube(path)
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "cube.nc"
-    path.write_text("old")
-
-    def fail():
-        with atomic_path(path) as part:
-            part.write_text("half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert [p.name for p in tmp_path.iterdir()] == ["cube.nc"]
-    assert path.read_text() == "old"
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path):
-    with pytest.raises(InputError, match="is a folder, expected a file to write"):
-        write_cube(small_cube(), tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file: cannot be made \(.*\); choose another folder"):
-        check_target(tmp_path / "file" / "cube.nc")
-    check_target(tmp_path / "new" / "cube.nc")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]
-
-
-def test_a_new_file_takes_the_place_of_the_old_at_once(tmp_path):
-    path = tmp_path / "cube.nc"
-    path.write_text("old")
-    with path.open() as reader:
-        with atomic_path(path) as part:
-            part.write_text("new")
-            assert path.read_text() == "old"
-        assert reader.read() == "old"
-    assert path.read_text() == "new"
 
 
 def test_write_checks_before_it_writes(tmp_path):

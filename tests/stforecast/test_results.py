@@ -153,7 +153,7 @@ def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr(xr.Dataset, "to_netcdf", fail)
+    monkeypatch.setattr(xr.Dataset, "dump_to_store", fail)
     out = tmp_path / "run"
     with pytest.raises(InputError, match=r"run: cannot be written .disk full.; free some space"):
         run("ridge", cube_path, out, {**tiny, "service": "sms"})

@@ -277,7 +277,7 @@ def test_a_disk_that_fills_up_in_training_loses_nothing(cube_path, settings, tmp
 
 def test_a_disk_that_is_full_at_the_end_loses_nothing(cube_path, settings, tmp_path, monkeypatch):
     whole, out = run("fedavg", cube_path, tmp_path / "whole", settings), tmp_path / "run"
-    monkeypatch.setattr(xr.Dataset, "to_netcdf", no_space)
+    monkeypatch.setattr(xr.Dataset, "dump_to_store", no_space)
     with pytest.raises(InputError, match=r"run: cannot be written \(No space left on device\)"):
         run("fedavg", cube_path, out, settings)
     monkeypatch.undo()
@@ -294,7 +294,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_training(
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     seen = []
     with pytest.raises(InputError, match=r"cannot be written \(Permission denied\); choose anoth"):
         run("fedavg", cube_path, tmp_path, settings, after_round=seen.append)
