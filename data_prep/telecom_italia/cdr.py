@@ -15,6 +15,7 @@ import codecs
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -79,16 +80,9 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
         InputError: naming file and line if a row is short, long, not numeric, negative, of an
             unknown cell or of another day, if a row is there twice or if the file is cut.
     """
-    sums = _Sums(day, per_step)
-    digest, n_bytes = hashlib.sha256(), 0
+    sums, digest = _Sums(day, per_step), hashlib.sha256()
     with open_raw(day.path) as f:
-        for block in _blocks(f):
-            n_bytes += len(block)
-            if n_bytes > MAX_BYTES:
-                raise InputError(
-                    f"{day.path}: holds more than {MAX_BYTES / 1e9:.3g} GB of rows, published days "
-                    f"have about 0.3; {AGAIN}"
-                )
+        for block in _blocks(f, day.path):
             digest.update(block)
             try:
                 sums.add(block)
@@ -103,9 +97,29 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
     return sums.result(f"sha256:{digest.hexdigest()}")
 
 
-def _blocks(f: BinaryIO) -> Iterator[bytes]:
+def text_checksum(path: Path) -> str:
+    """`DaySums.checksum` of a file, in about a tenth of the time that summing takes.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with open_raw(path) as f:
+        for block in _blocks(f, path):
+            digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
     """The file in blocks of whole lines; one that is too long is cut, and no good line then."""
+    n_bytes = 0
     while block := f.read(BLOCK_BYTES) + f.readline(MAX_LINE):
+        n_bytes += len(block)
+        if n_bytes > MAX_BYTES:
+            raise InputError(
+                f"{path}: holds more than {MAX_BYTES / 1e9:.3g} GB of rows, published days have "
+                f"about 0.3; {AGAIN}"
+            )
         yield block
 
 

@@ -2,6 +2,7 @@ import gzip
 import inspect
 import json
 import logging
+import os
 import random
 import shutil
 from pathlib import Path
@@ -346,6 +347,39 @@ def test_another_step_or_a_changed_file_is_read_anew(raw, out, reads):
     reads.limit = 99
     assert prepare(raw, out).sizes["cell"] == 3
     assert reads == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_changed_in_all_but_size_and_time_is_read_anew(raw, out, reads, packed):
+    path = raw / f"{PREFIX}2013-11-01.txt"
+    if packed:
+        path = path.rename(path.with_name(f"{path.name}.gz"))
+    pack = (lambda text: gzip.compress(text, mtime=0, compresslevel=0)) if packed else bytes
+    text = path.read_bytes()
+    path.write_bytes(pack(text))
+    before = path.stat()
+    reads.limit = 1
+    with pytest.raises(Killed):
+        milan.prepare(raw, out)
+    cell, start, country, *rest = text.split(b"\n")[0].split(b"\t")
+    other = b"\t".join([cell, start, country, *rest[:-1], b"9" * len(rest[-1])])
+    path.write_bytes(pack(other + text[len(other) :]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    reads.limit = 99
+    resumed = prepare(raw, out)
+    assert reads == [1, 1, 2]
+    assert resumed.identical(prepare(raw, out.with_name("again.nc")))
+
+
+def test_a_file_that_was_only_touched_is_not_read_again(raw, out, reads):
+    reads.limit = 1
+    with pytest.raises(Killed):
+        milan.prepare(raw, out)
+    os.utime(raw / f"{PREFIX}2013-11-01.txt")
+    reads.limit = 99
+    prepare(raw, out)
+    assert reads == [1, 2]
 
 
 def test_a_damaged_store_is_read_anew(raw, out, reads):
