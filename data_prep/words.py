@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 def counted(n: int, noun: str) -> str:
     """A number of things.
@@ -10,3 +12,12 @@ def counted(n: int, noun: str) -> str:
     ('1 step', '24 steps')
     """
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def as_text(name: str) -> str:
+    r"""A file's name as text that can be stored anywhere: bytes that are not UTF-8 are spelt out.
+
+    >>> as_text("caf\u00e9"), as_text("caf\udce9")
+    ('café', 'caf\\xe9')
+    """
+    return os.fsencode(name).decode(errors="backslashreplace")

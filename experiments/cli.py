@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -60,6 +61,8 @@ for module in MODULES:
 def main(argv: list[str] | None = None) -> None:
     """Run the command and exit: 0 done, 2 bad input (one line on stderr), 130 or 143 stopped."""
     args = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False))
     except Stopped as e:

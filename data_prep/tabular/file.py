@@ -17,6 +17,7 @@ import polars as pl
 
 from data_prep.errors import InputError, no_file, reading
 from data_prep.limits import check_size, gunzip
+from data_prep.words import as_text
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
@@ -64,6 +65,8 @@ def read_table(
     """
     if not path.is_file():
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
+    if as_text(str(path)) != str(path):
+        raise InputError(f"{path}: this name is not UTF-8, as that of a table must be; rename it")
     if not path.name.endswith(SUFFIXES):
         raise InputError(
             f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "

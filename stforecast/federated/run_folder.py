@@ -281,4 +281,4 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a table whole or not at all."""
     with atomic_path(path) as part:
-        table.to_csv(part, index=False)
+        table.to_csv(part, index=False, errors="backslashreplace")  # a path may hold any bytes

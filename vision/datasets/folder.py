@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from data_prep.errors import InputError
+from data_prep.words import as_text
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
 from vision.datasets.tree import find_images
@@ -31,4 +32,4 @@ def folder(
     if not root.is_dir():
         raise InputError(f"{root}: no folder here; {REMEDY}")
     tree = find_images(root, REMEDY)
-    return tree.read(root.resolve().name, size=size, test_share=test_share, seed=seed)
+    return tree.read(as_text(root.resolve().name), size=size, test_share=test_share, seed=seed)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
+from data_prep.words import as_text
 from vision.datasets.image_set import ImageSet
 from vision.datasets.pictures import decode
 from vision.datasets.strata import hold_out
@@ -55,9 +56,11 @@ class Tree:
 
         Raises:
             InputError: if a file is damaged or a link out of the folder, if sizes differ and `size`
-                is None, or if a class is for testing only.
+                is None, if a class is for testing only, or if a name is no UTF-8.
         """
         check_links(self.folder, self.paths)
+        for kind, names in (("class", self.classes), ("domain", self.domains)):
+            _check_text(self.folder, kind, names)
         class_names, labels = _index(self.classes)
         domain_names, domains = _index([d or name for d in self.domains])
         if self.is_test is None:
@@ -74,7 +77,7 @@ class Tree:
             is_test=is_test,
             class_names=class_names,
             domain_names=domain_names,
-            source=f"image files of {self.folder.name}, {split}",
+            source=f"image files of {as_text(self.folder.name)}, {split}",
         )
 
     def _check_trained(self, is_test: Tensor) -> None:
@@ -156,6 +159,14 @@ def _test_parts(
             "no such folders at all"
         )
     return [splits[part[0]] for part in parts]
+
+
+def _check_text(folder: Path, kind: str, names: Sequence[str]) -> None:
+    """Refuse names that no table or figure could hold."""
+    if odd := next((name for name in names if as_text(name) != name), None):
+        raise InputError(
+            f"{folder}: the {kind} '{as_text(odd)}' has a name that is not UTF-8; rename its folder"
+        )
 
 
 def _index(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
