@@ -178,6 +178,29 @@ def _check_variables(ds: xr.Dataset, origin: str, remedy: str) -> None:
             )
 
 
+def check_finite(
+    values: np.ndarray, name: str, time: pd.DatetimeIndex, cell: np.ndarray, origin: object
+) -> None:
+    """Refuse sums that left the range of numbers, which their finite parts do not show.
+
+    Args:
+        values: `(time, cell)` of the variable `name`.
+        name: the variable.
+        time: `(time,)`.
+        cell: `(cell,)` ids.
+        origin: what to call the cube, usually its path.
+
+    Raises:
+        InputError: naming the first infinite value.
+    """
+    if np.isinf(values).any():
+        step, at = np.argwhere(np.isinf(values))[0]
+        raise InputError(
+            f"{origin}: {name} is infinite at {time[step]}, cell {cell[at]}; correct the numbers "
+            "that it is made of, whose sum is more than a number can hold"
+        )
+
+
 def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     """Open a cube lazily: values are read when they are used.
 
@@ -201,7 +224,10 @@ def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     """Write a cube as netCDF4, whole or not at all: a killed run leaves no half file."""
     path = Path(path)
     encoding = {name: {"zlib": True, "complevel": 1, "shuffle": True} for name in ds.data_vars}
-    check_cube(ds, str(path))
+    for name, v in check_cube(ds, str(path)).data_vars.items():
+        if v.dims == ("time", "cell"):
+            time, cell = ds.indexes["time"], ds["cell"].to_numpy()
+            check_finite(v.to_numpy(), str(name), time, cell, path)
     with atomic_path(path) as part, netcdf_target(part) as target:
         dump(ds, target, encoding)
     return path

@@ -1,12 +1,16 @@
 """The one error that bad input raises."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_REASON = 200
 """Characters of a library's own words that are passed on."""
+
+_NUMPY_SCALAR = re.compile(r"\bnp\.\w+\(('[^']*'|[^'()]*)\)")
+"""A number or text as NumPy spells it, with a type that says nothing to the reader."""
 
 
 class InputError(ValueError):
@@ -15,7 +19,14 @@ class InputError(ValueError):
     The message is one line for the person who gave the input: it names the file or option, what
     was found, what was expected and what to do. The `stforecast` command prints it and exits with
     code 2.
+
+    >>> import numpy as np
+    >>> str(InputError(f"column {np.int64(4142)!r}, cell {np.str_('a')!r}"))
+    "column 4142, cell 'a'"
     """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_NUMPY_SCALAR.sub(r"\1", message))
 
 
 def choose(kind: str, name: str, valid: Iterable[object]) -> InputError:

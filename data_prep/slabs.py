@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from data_prep.atomic import atomic_path
-from data_prep.cube import check_cube
+from data_prep.cube import check_cube, check_finite
 from data_prep.netcdf import dump, netcdf_target
 
 CELLS_PER_CHUNK = 1024
@@ -44,12 +44,14 @@ def write_slabs(
     path = Path(path)
     check_cube(description, str(path))
     names = [str(name) for name, v in description.data_vars.items() if v.dims == ("time", "cell")]
+    times, cells = description.indexes["time"], description["cell"].to_numpy()
     with atomic_path(path) as part, netcdf_target(part) as f:
         dump(description.drop_vars(names), f)
         f.attrs.pop("coordinates", None)  # xarray names them here when no variable can
         variables = {n: _create(f, n, description[n], steps_per_chunk) for n in names}
         for first, values in slabs:
             for name, variable in variables.items():
+                check_finite(values[name], name, times[first:], cells, path)
                 variable[first : first + len(values[name])] = values[name]
     return path
 

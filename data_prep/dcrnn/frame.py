@@ -31,7 +31,13 @@ def read_frame(path: Path, year: int) -> pd.DataFrame:
     with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
         group = _find_frame(file, path.name)
         # The values' own labels, which pandas may order otherwise than the frame's axis0.
+        axis = _read_labels(group["axis0"], path.name)
         cells = _read_labels(group.get("block0_items", group["axis0"]), path.name)
+        if odd := set(axis) ^ set(cells):
+            raise InputError(
+                f"{path.name}: axis0 and block0_items name other sensors ({min(odd)} stands in one "
+                "of them only), expected the same; download it again"
+            )
         times = _read_times(group["axis1"], year, path.name)
         values = read_array(group["block0_values"], path.name)
     shape = len(times), len(cells)

@@ -75,7 +75,10 @@ def read_table(
     parquet = path.suffix == ".parquet"
     texts = [*text_columns, *([id_column] if id_column is not None else [])]
     how = "as Parquet" if parquet else "as a table in UTF-8"
-    with reading(path.name, how, "save it again"), _without_panic():
+    with (
+        reading(path.name, how, f"save it again{'' if parquet else ' as UTF-8'}"),
+        _without_panic(),
+    ):
         table = _read_parquet(path) if parquet else _read_text(path, texts)
     if id_column in table.columns:
         table = table.with_columns(whole_numbers(table[id_column]))
@@ -109,6 +112,12 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
 def _read_text(path: Path, text_columns: Iterable[str]) -> pl.DataFrame:
     with _open(path) as file:
         header = file.readline(MAX_HEADER)
+    if "\N{REPLACEMENT CHARACTER}" in header:
+        raise InputError(
+            f"{path.name}, line 1: {header.strip()!r:.100} is not UTF-8; save the table as UTF-8, "
+            f"if it is Latin-1 with pandas.read_csv({path.name!r}, encoding='latin-1')"
+            ".to_csv('utf8.csv', index=False)"
+        )
     separator = max(",;\t", key=header.count)
     names = next(csv.reader([header], delimiter=separator), [])
     repeated = [name for name, count in Counter(names).items() if count > 1]

@@ -189,7 +189,8 @@ def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions)
     seen = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
     count, total = np.zeros_like(out), np.zeros_like(out)
     np.add.at(count, at, seen)
-    np.add.at(total, at, np.where(seen, values, 0.0))
+    with np.errstate(over="ignore"):  # a cube is checked for it when it is written
+        np.add.at(total, at, np.where(seen, values, 0.0))
     merged = total / np.maximum(count, 1) if options.duplicates == "mean" else total
     return np.where(count > 0, merged, np.nan)
 

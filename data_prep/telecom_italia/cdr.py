@@ -176,7 +176,8 @@ class _Sums:
         for total, service in zip(self.totals, activity, strict=True):
             values = service.to_numpy()
             _require(values.min() >= 0 and values.max() < np.inf)
-            np.add.at(total, bins, values)
+            with np.errstate(over="ignore"):  # a cube is checked for it when it is written
+                np.add.at(total, bins, values)
         self.occurs[cell] = True
         self.recorded[interval] = True
         self._remember(cell, interval, frame["country"].to_numpy())

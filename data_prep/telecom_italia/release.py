@@ -219,8 +219,6 @@ def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np
     _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
     sums[:, :, to] = day.values()[:, :, of]
     services = dict(zip(SERVICES, sums, strict=True))
-    return services | {
-        "sms": services["sms_in"] + services["sms_out"],
-        "call": services["call_in"] + services["call_out"],
-        "net": services["internet"],
-    }
+    with np.errstate(over="ignore"):  # a cube is checked for it when it is written
+        sms, call = (services[f"{name}_in"] + services[f"{name}_out"] for name in ("sms", "call"))
+    return services | {"sms": sms, "call": call, "net": services["internet"]}

@@ -33,7 +33,7 @@ def test_a_folder_of_raw_days_and_a_cube(sound, tmp_path, capsys):
 def test_a_table(tmp_path, suffix):
     path = tmp_path / f"{NAME}{suffix}"
     path.write_bytes(b"time,a\n")
-    with pytest.raises(InputError, match="this name is not UTF-8, .*; rename it"):
+    with pytest.raises(InputError, match=r"this name is not UTF-8, .*; rename it"):
         prepare_table(path, tmp_path / "cube.nc")
 
 

@@ -116,6 +116,14 @@ def test_values_go_by_their_own_labels(tmp_path):
     np.testing.assert_array_equal(ds["speed"].sel(cell=IDS), SPEEDS[:, ::-1])
 
 
+def test_labels_that_contradict_the_axis_are_refused(tmp_path):
+    raw = write_frame(tmp_path / "metr-la.h5")
+    with h5py.File(raw, "a") as file:
+        file["df/block0_items"] = np.array([*IDS[:-1], "999999"], dtype="S6")
+    with pytest.raises(InputError, match=r"axis0 and block0_items name other sensors .717447 stan"):
+        prepare(raw, tmp_path / "out.nc")
+
+
 def test_two_frames_are_ambiguous(tmp_path):
     raw = write_frame(tmp_path / "metr-la.h5")
     write_frame(raw, key="other")

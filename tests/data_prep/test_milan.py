@@ -455,3 +455,17 @@ def test_real_days_at_one_hour(traffic_dir, out):
     np.testing.assert_allclose(net, expected.to_numpy(), rtol=1e-14)
     # The night minimum lies at 04 h local time, which is 03 h UTC in winter.
     assert net.mean(axis=1).reshape(30, 24).mean(axis=0).argmin() == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "service"), [("1e308\t1e308\t\t\t", "sms"), ("1e308\t\t\t\t", "sms_in")]
+)
+def test_finite_activity_of_an_infinite_sum_is_refused(raw, out, fields, service, recwarn):
+    path = raw / f"{PREFIX}2013-11-01.txt"
+    lines = path.read_text().splitlines()
+    cell, start, *_ = lines[0].split("\t")
+    rows = [f"{cell}\t{start}\t{country}\t{fields}" for country in (997, 998)]
+    path.write_text("\n".join([*rows, *lines]) + "\n")
+    with pytest.raises(InputError, match=rf": {service}(_in)? is infinite at .*, cell {cell}; "):
+        milan.prepare(raw, out)
+    assert not recwarn

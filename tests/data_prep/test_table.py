@@ -412,3 +412,23 @@ def test_read_table_and_numbers(tmp_path):
     assert df["from"].tolist() == ["007", "1"]
     assert origin == Origin("d.csv", "line", 2)
     np.testing.assert_array_equal(numbers(df["cost"], origin), [2.5, NAN])
+
+
+def test_a_header_that_is_not_utf8_is_refused(tmp_path):
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"time,caf\xe9\n2024-01-01T00:00,1\n2024-01-01T01:00,2\n")
+    with pytest.raises(InputError, match=r"latin\.csv, line 1: .* is not UTF-8; .*latin-1"):
+        prepare(path, tmp_path / "cube.nc")
+
+
+@pytest.mark.parametrize("duplicates", ["sum", "mean"])
+def test_finite_values_of_an_infinite_sum_are_refused(prepared, duplicates, recwarn):
+    text = "time,cell,v\n2024-01-01T00:00,7,1e308\n2024-01-01T00:00,7,1e308\n2024-01-01T01:00,7,1\n"
+    with pytest.raises(InputError, match=r"v is infinite at 2024-01-01 00:00:00, cell 7; correct"):
+        prepared(text, duplicates=duplicates)
+    assert not recwarn
+
+
+def test_a_column_whose_name_is_a_number_is_named_without_its_type(prepared):
+    with pytest.raises(InputError, match="column 4143 holds 'x'"):
+        prepared("time,4142,4143\n2024-01-01T00:00,1,x\n2024-01-01T01:00,1,2\n")
