@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 LONGEST_REASON = 200
@@ -30,13 +31,25 @@ class InputError(ValueError):
 
 
 def choose(kind: str, name: str, valid: Iterable[object]) -> InputError:
-    """An error that lists the valid names: `choose("service", "nett", ["net", "sms"])`.
+    """An error that lists the valid names, and the one that may have been meant.
 
     >>> str(choose("service", "nett", ["sms", "net"]))
-    "unknown service 'nett'; choose one of: net, sms"
+    "unknown service 'nett'; choose one of: net, sms (did you mean 'net'?)"
     """
-    names = ", ".join(sorted(str(v) for v in valid))
-    return InputError(f"unknown {kind} {name!r}; choose one of: {names}")
+    names = sorted(str(v) for v in valid)
+    listed = ", ".join(names)
+    return InputError(f"unknown {kind} {name!r}; choose one of: {listed}{close_to(name, names)}")
+
+
+def close_to(name: str, names: Iterable[object]) -> str:
+    """A question in brackets that names what may have been meant, or nothing.
+
+    >>> close_to("cel", ["time", "Cell", "HOUR"])
+    " (did you mean 'Cell'?)"
+    """
+    spelt = {str(n).lower(): str(n) for n in names}
+    close = get_close_matches(str(name).lower(), spelt, n=1)
+    return f" (did you mean {spelt[close[0]]!r}?)" if close else ""
 
 
 def no_file(path: Path, what: str, remedy: str) -> InputError:

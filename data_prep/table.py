@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -27,13 +28,17 @@ import polars as pl
 
 from data_prep.checksum import checksum
 from data_prep.cube import write_cube
-from data_prep.errors import choose
-from data_prep.tabular.columns import value_columns
+from data_prep.errors import InputError, choose, close_to
+from data_prep.tabular.advice import START
+from data_prep.tabular.columns import MAX_NAMES, value_columns
 from data_prep.tabular.file import Origin, read_table, whole_numbers
 from data_prep.tabular.frames import TableOptions, from_frame, from_long
+from data_prep.words import some
 
 SOURCES: tuple = ()
 LAYOUTS = ("auto", "long", "wide")
+CELL = "cell"
+logger = logging.getLogger(__name__)
 
 
 def prepare(
@@ -42,7 +47,7 @@ def prepare(
     *,
     layout: Literal["auto", "long", "wide"] = "auto",
     time: str = "time",
-    cell: str = "cell",
+    cell: str = CELL,
     values: str | None = None,
     name: str = "value",
     units: str = "1",
@@ -94,12 +99,41 @@ def prepare(
         checksums={raw.name: checksum(raw)},
         origin=origin,
     )
-    if layout == "long" or (layout == "auto" and cell in df.columns):
+    _require_time(df, time, cell, origin)
+    if layout == "long" or (layout == "auto" and (cell in df.columns or cell != CELL)):
         ds = from_long(df, time=time, cell=cell, values=chosen, options=options)
+        _tell(origin, "services", list(ds.data_vars), chosen, "others are chosen with --values")
     else:
         wide = _set_time_and_cells(df, time, chosen, origin)
         ds = from_frame(wide, name=name, options=options)
+        one_cell = origin.advice("df.insert(0, 'cell', 'A')")
+        _tell(origin, "cells", list(wide.columns), chosen,
+              f"if they are services of one cell, add a column of cells: {one_cell}")  # fmt: skip
     return write_cube(ds, out)
+
+
+def _require_time(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None:
+    """Refuse a table without times, saying how to name or to add them."""
+    if time in df.columns or df.columns[0] == "":
+        return
+    axis = f"pd.date_range({START!r}, periods=len(df), freq='1h')"
+    if cell in df.columns:
+        axis = f"pd.Timestamp({START!r}) + df.groupby({cell!r}).cumcount() * pd.Timedelta('1h')"
+    names = ", ".join(map(repr, df.columns[:20]))[:MAX_NAMES]
+    raise InputError(
+        f"{origin.name}: no column {time!r} among {names}{close_to(time, df.columns)}; "
+        "name that of times with --time or, if there is none, add one with your own start and "
+        f"step: {origin.advice(f'df.insert(0, {time!r}, {axis})')}"
+    )
+
+
+def _tell(
+    origin: Origin, what: str, names: Sequence[object], chosen: Sequence[str] | None, other: str
+) -> None:
+    """Log which columns were taken for what, unless they were asked for."""
+    if chosen is None and len(names) > 1:
+        logger.info("%s: took %d columns for %d %s: %s; %s", origin.name, len(names), len(names),
+                    what, some(names, 12), other)  # fmt: skip
 
 
 def _set_time_and_cells(

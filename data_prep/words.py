@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 
 def counted(n: int, noun: str) -> str:
@@ -21,3 +22,13 @@ def as_text(name: str) -> str:
     ('café', 'caf\\xe9')
     """
     return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def some(items: Iterable[object], n: int = 5) -> str:
+    """The first `n` items for a message, and how many there are if that is not all.
+
+    >>> some(range(1, 9), 3)
+    '1, 2, 3, … (8 in all)'
+    """
+    names = [str(item) for item in items]
+    return ", ".join(names[:n]) + (f", … ({len(names)} in all)" if len(names) > n else "")

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, close_to
+from data_prep.tabular.advice import has_comma
 from data_prep.tabular.file import Origin
 
 MAX_NAMES = 400
@@ -30,7 +31,8 @@ def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) ->
             if len(found) > MAX_NAMES:
                 found = f"{found[:MAX_NAMES]}…"
             raise InputError(
-                f"{origin.name}: no column {column!r} among {found}; rename one or choose another"
+                f"{origin.name}: no column {column!r} among {found}{close_to(column, df.columns)}; "
+                "rename one or choose another"
             )
 
 
@@ -45,6 +47,8 @@ def value_columns(
     require_columns(df, (*keys, *(values or ())), origin)
     others = [c for c in df.columns if c not in keys]
     columns = list(values) if values else [c for c in others if _holds_numbers(df[c])]
+    for c in columns if values else others:
+        _refuse_commas(df[c], origin)
     if not columns:
         raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
     if values is None and len(columns) < len(others):
@@ -55,6 +59,21 @@ def value_columns(
 
 def _holds_numbers(column: pd.Series) -> bool:
     return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
+
+
+def _refuse_commas(column: pd.Series, origin: Origin) -> None:
+    """Refuse a column whose first text is a number with a decimal comma."""
+    first = column.first_valid_index()
+    if first is None or not isinstance(column[first], str) or not has_comma(column[first]):
+        return
+    thousands = (
+        {"thousands": "."} if column.astype(str).str.contains(".", regex=False).any() else {}
+    )
+    raise InputError(
+        f"{origin.at(column.index.get_loc(first))}: column {column.name!r} holds "
+        f"{column[first]!r}, which is a decimal comma, expected a decimal point; convert it, such "
+        f"as with {origin.advice(decimal=',', **thousands)}"
+    )
 
 
 def numbers(column: pd.Series, origin: Origin) -> np.ndarray:

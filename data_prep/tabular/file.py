@@ -17,10 +17,12 @@ import polars as pl
 
 from data_prep.errors import InputError, no_file, reading
 from data_prep.limits import check_size, gunzip
+from data_prep.tabular.advice import looks_like_values
 from data_prep.words import as_text
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
+MAX_NAMED = 12
 MAX_HEADER = 2**24  # characters of a line of column names
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
@@ -33,6 +35,7 @@ class Origin:
         name: the file or object.
         unit: what its rows are called.
         first: number of the first row of data.
+        reader: pandas' way to read it, for an advice; empty where it is a frame already.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'
@@ -41,6 +44,20 @@ class Origin:
     name: str = "the DataFrame"
     unit: str = "row"
     first: int = 0
+    reader: str = ""
+
+    def advice(self, *steps: str, **options: object) -> str:
+        """A line of pandas that mends the table, to be typed as it is.
+
+        Args:
+            steps: what to do with the frame `df`.
+            options: of the call that reads the file.
+        """
+        if not self.reader:
+            return f"`{'; '.join(steps)}`"
+        given = "".join(f", {name}={value!r}" for name, value in options.items())
+        read = f"import pandas as pd; df = {self.reader[:-1]}{given})"
+        return f"`{'; '.join([read, *steps])}; df.to_csv('mended.csv', index=False)`"
 
     def at(self, row: int) -> str:
         """Name and number of a row, counted from 0."""
@@ -75,15 +92,13 @@ def read_table(
     parquet = path.suffix == ".parquet"
     texts = [*text_columns, *([id_column] if id_column is not None else [])]
     how = "as Parquet" if parquet else "as a table in UTF-8"
-    with (
-        reading(path.name, how, f"save it again{'' if parquet else ' as UTF-8'}"),
-        _without_panic(),
-    ):
-        table = _read_parquet(path) if parquet else _read_text(path, texts)
+    remedy = "save it again" if parquet else "save it again as UTF-8"
+    with reading(path.name, how, remedy), _without_panic():
+        table, origin = _read_parquet(path) if parquet else _read_text(path, texts)
     if id_column in table.columns:
         table = table.with_columns(whole_numbers(table[id_column]))
     df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
-    return df, Origin(path.name, "row", 1) if parquet else Origin(path.name, "line", 2)
+    return df, origin
 
 
 @contextmanager
@@ -95,11 +110,11 @@ def _without_panic() -> Iterator[None]:
         raise ValueError(str(e)) from e
 
 
-def _read_parquet(path: Path) -> pl.DataFrame:
+def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
     table = pl.scan_parquet(path, glob=False)
     n_rows = int(table.select(pl.len()).collect().item())
     check_size(8 * n_rows * len(table.collect_schema()), f"{path.name}: {n_rows} rows")
-    return table.collect()
+    return table.collect(), Origin(path.name, "row", 1, f"pd.read_parquet({path.name!r})")
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:
@@ -109,7 +124,7 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
     return ids.cast(pl.Int64) if ids.str.contains(_WHOLE_NUMBER).all() else ids
 
 
-def _read_text(path: Path, text_columns: Iterable[str]) -> pl.DataFrame:
+def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, Origin]:
     with _open(path) as file:
         header = file.readline(MAX_HEADER)
     if "\N{REPLACEMENT CHARACTER}" in header:
@@ -120,6 +135,15 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> pl.DataFrame:
         )
     separator = max(",;\t", key=header.count)
     names = next(csv.reader([header], delimiter=separator), [])
+    sep = "" if separator == "," else f", sep={separator!r}"
+    origin = Origin(path.name, "line", 2, f"pd.read_csv({path.name!r}{sep})")
+    if looks_like_values(names):
+        wanted = ["time", *(f"cell{i}" for i in range(1, len(names)))]
+        raise InputError(
+            f"{path.name}, line 1: {', '.join(map(repr, names[:4]))} are values, expected the "
+            "columns' names; name them as is right, such as with "
+            f"{origin.advice(header=None, names=wanted[:MAX_NAMED])}"
+        )
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated or not names:
         found = f"column {repeated[0]!r} more than once" if repeated else "nothing"
@@ -139,7 +163,7 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> pl.DataFrame:
     # Polars fills a row that was cut short with nulls, so its last field is one.
     if table[table.columns[-1]].null_count():
         _check_field_counts(path, separator, len(names))
-    return table
+    return table, origin
 
 
 def _check_field_counts(path: Path, separator: str, expected: int) -> None:

@@ -130,6 +130,7 @@ def from_long(
     columns = value_columns(df, [time, cell], values, origin)
     times, zone = read_times(df[time], options.clock, origin)
     cells, cell_at = factorize(df[cell], origin)
+    _check_periods(times, cells, cell_at, options)
     axis, time_at = regular_steps(times, origin.name, allow_gaps=options.allow_gaps)
     at = time_at * len(cells) + cell_at
     repeat = _first_repeat(at)
@@ -160,6 +161,21 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     if not repeats.size:
         return None
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
+
+
+def _check_periods(
+    times: pd.DatetimeIndex, cells: np.ndarray, cell_at: np.ndarray, options: TableOptions
+) -> None:
+    """Refuse or log cells that were never recorded at the same time."""
+    spans = pd.Series(times).groupby(cell_at).agg(["min", "max"])
+    early, late = int(spans["max"].argmin()), int(spans["min"].argmax())
+    if spans["max"].iloc[early] < spans["min"].iloc[late]:
+        one, other = (
+            f"cell {cells[i]} has rows from {spans['min'].iloc[i]} to {spans['max'].iloc[i]}"
+            for i in (early, late)
+        )
+        message = f"{options.origin.name}: {one}, {other}: not at the same time"
+        refuse_gap(message, options.allow_gaps, "make a cube of each period")
 
 
 def _check_holes(

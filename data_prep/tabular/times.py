@@ -11,6 +11,7 @@ from pandas.api import types
 
 from data_prep.errors import InputError
 from data_prep.limits import check_size
+from data_prep.tabular.advice import date_formats, frequency
 from data_prep.tabular.columns import refuse_empty
 from data_prep.tabular.file import Origin
 
@@ -87,9 +88,26 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     if wrong.size:
         raise InputError(
             f"{origin.at(wrong[0])}: cannot read time {texts.iloc[wrong[0]]!r}, expected ISO 8601 "
-            "such as 2013-11-01T00:00+01:00; rewrite the column"
+            f"such as 2013-11-01T00:00+01:00; {_rewrite(texts, origin)}"
         )
     return pd.DatetimeIndex(times)
+
+
+def _rewrite(texts: pd.Series, origin: Origin) -> str:
+    """What to do about times in another format, as far as it can be told which."""
+    name = texts.name or "Unnamed: 0"  # as pandas calls a column without a name
+    at = f"df[{name!r}]" if origin.reader else "df.index"
+    known = date_formats(texts.tolist())
+    lines = [
+        origin.advice(f"{at} = pd.to_datetime({at}, format={form!r})")
+        for _, form in known or [("", "%d %b %Y %H:%M")]
+    ]
+    if not known:
+        return f"convert it by its own format, such as with {lines[0]}"
+    if len(known) == 1:
+        return f"this is {known[0][0]}, convert it with {lines[0]}"
+    ways = "; ".join(f"if {known[i][0]}, with {line}" for i, line in enumerate(lines))
+    return f"no row tells day from month, convert it: {ways}"
 
 
 def zone_name(zone: str) -> str | None:
@@ -137,7 +155,11 @@ def regular_steps(
         i = int(uneven[0])
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
-            f"{pd.Timedelta(gaps[i])}, most steps are {pd.Timedelta(step)}; resample to even steps"
+            f"{pd.Timedelta(gaps[i])}, most steps are {pd.Timedelta(step)} "
+            f"({len(uneven)} of {len(gaps)} are no multiple of it); resample to even steps, such "
+            "as with `df.assign(time=pd.to_datetime(df['time'])).set_index('time').resample("
+            f"'{frequency(pd.Timedelta(step))}').mean()`, for a long table with "
+            "`.groupby('cell')` before `.resample`"
         )
     n_steps = int((unique[-1] - unique[0]) // pd.Timedelta(step)) + 1
     if n_steps > len(unique):
@@ -152,12 +174,12 @@ def regular_steps(
     return axis, axis.get_indexer(times)
 
 
-def refuse_gap(message: str, allow_gaps: bool) -> None:
+def refuse_gap(message: str, allow_gaps: bool, remedy: str = "add what is missing") -> None:
     """Raise, or log that NaN stands where the message says something is missing.
 
     Raises:
         InputError: unless gaps are allowed.
     """
     if not allow_gaps:
-        raise InputError(f"{message}; add what is missing or pass --allow-gaps to leave NaN there")
+        raise InputError(f"{message}; {remedy} or pass --allow-gaps to leave NaN there")
     logger.warning("%s; left as NaN", message)

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from data_prep.errors import InputError
-
-
-def some(items: Iterable[object], n: int = 5) -> str:
-    """The first `n` items for a message, and how many there are if that is not all.
-
-    >>> some(range(1, 9), 3)
-    '1, 2, 3, … (8 in all)'
-    """
-    names = [str(item) for item in items]
-    return ", ".join(names[:n]) + (f", … ({len(names)} in all)" if len(names) > n else "")
+from data_prep.words import some
 
 
 @dataclass(frozen=True)

@@ -410,7 +410,7 @@ def test_read_table_and_numbers(tmp_path):
     (tmp_path / "d.csv").write_text("from,to,cost\n007,1,2.5\n1,007,\n")
     df, origin = read_table(tmp_path / "d.csv", text_columns=("from", "to"))
     assert df["from"].tolist() == ["007", "1"]
-    assert origin == Origin("d.csv", "line", 2)
+    assert origin == Origin("d.csv", "line", 2, "pd.read_csv('d.csv')")
     np.testing.assert_array_equal(numbers(df["cost"], origin), [2.5, NAN])
 
 
