@@ -34,7 +34,7 @@ then do the same again'
         told = _CODE.search(str(cause))
         code = int(told[1]) if told else cause.errno
         reason = os.strerror(code) if code else " ".join(str(cause).split())
-        super().__init__(code or errno.EIO, reason, str(path))
+        OSError.__init__(self, code or errno.EIO, reason, str(path))
 
     def __str__(self) -> str:
         return f"{self.filename}: cannot be written ({self.strerror}); {FREE}"

@@ -179,7 +179,7 @@ def _check_variables(ds: xr.Dataset, origin: str, remedy: str) -> None:
 
 
 def check_finite(
-    values: np.ndarray, name: str, time: pd.DatetimeIndex, cell: np.ndarray, origin: object
+    values: np.ndarray, name: str, time: pd.Index, cell: np.ndarray, origin: object
 ) -> None:
     """Refuse sums that left the range of numbers, which their finite parts do not show.
 
@@ -223,7 +223,7 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
 def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     """Write a cube as netCDF4, whole or not at all: a killed run leaves no half file."""
     path = Path(path)
-    encoding = {name: {"zlib": True, "complevel": 1, "shuffle": True} for name in ds.data_vars}
+    encoding = {str(name): {"zlib": True, "complevel": 1, "shuffle": True} for name in ds.data_vars}
     for name, v in check_cube(ds, str(path)).data_vars.items():
         if v.dims == ("time", "cell"):
             time, cell = ds.indexes["time"], ds["cell"].to_numpy()

@@ -63,16 +63,20 @@ def _holds_numbers(column: pd.Series) -> bool:
 
 def _refuse_commas(column: pd.Series, origin: Origin) -> None:
     """Refuse a column whose first text is a number with a decimal comma."""
-    first = column.first_valid_index()
-    if first is None or not isinstance(column[first], str) or not has_comma(column[first]):
+    filled = np.flatnonzero(column.notna())
+    first = column.iloc[filled[0]] if filled.size else None
+    if not isinstance(first, str) or not has_comma(first):
         return
-    thousands = (
-        {"thousands": "."} if column.astype(str).str.contains(".", regex=False).any() else {}
-    )
+    if origin.unit == "line":  # of a text, which can be read in that way
+        pointed = column.astype(str).str.contains(".", regex=False).any()
+        advice = origin.advice(decimal=",", **({"thousands": "."} if pointed else {}))
+    else:
+        at = f"df[{column.name!r}]"
+        advice = origin.advice(f"{at} = {at}.str.replace(',', '.').astype(float)")
     raise InputError(
-        f"{origin.at(column.index.get_loc(first))}: column {column.name!r} holds "
-        f"{column[first]!r}, which is a decimal comma, expected a decimal point; convert it, such "
-        f"as with {origin.advice(decimal=',', **thousands)}"
+        f"{origin.at(filled[0])}: column {column.name!r} holds {first!r}, which is a decimal "
+        "comma, expected a decimal point; convert it, such as with "
+        f"{advice}"
     )
 
 

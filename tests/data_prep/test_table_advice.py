@@ -10,7 +10,7 @@ import pytest
 from data_prep.cube import open_cube
 from data_prep.errors import InputError
 from data_prep.table import prepare
-from data_prep.tabular.frames import from_frame
+from data_prep.tabular.frames import from_frame, from_long
 
 HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")
 DAYS = pd.date_range("2017-10-01", periods=20, freq="D")
@@ -85,6 +85,14 @@ def test_decimal_commas(table, scale):
     assert "my.csv, line 2: column 'a' holds " in message
     assert "which is a decimal comma" in message
     np.testing.assert_array_equal(mended(path, message)["value"].values[:, 0], VALUES * scale)
+
+
+def test_decimal_commas_of_a_frame():
+    df = pd.DataFrame({"time": HOURS, "cell": 1, "a": [f"{v}".replace(".", ",") for v in VALUES]})
+    with pytest.raises(InputError, match="row 0: column 'a' holds '0,5'") as e:
+        from_long(df)
+    exec(re.findall("`(.*)`", str(e.value))[0], {"df": df})
+    np.testing.assert_array_equal(from_long(df)["a"].values[:, 0], VALUES)
 
 
 def test_a_file_without_names_of_columns(table):
