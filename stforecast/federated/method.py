@@ -86,6 +86,8 @@ class Method:
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     keeps_apart: ClassVar[bool] = False
     """Whether the server keeps uploads apart: see `stforecast.federated.robust`."""
+    clipped_apart: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
     pooled: ClassVar[bool] = False
     """Whether it is meant for one client that holds the data of all, which no federation allows."""
     Options: ClassVar[type] = NoOptions

@@ -25,7 +25,7 @@ from stforecast.federated.robust import Robust
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.store import Store
 from stforecast.federated.stream import Stream
-from stforecast.federated.training import STEPS, Training, moment_names, zero_moments
+from stforecast.federated.training import STEPS, Training, kept_moments, moment_names
 from stforecast.federated.uplink import Uplink
 from stforecast.federated.workers import Workers, has_dropout
 
@@ -141,10 +141,11 @@ class Federation:
         n, training = len(self.train), self.method.training
         of_client = sizing.total_bytes(self.method.population.initial())
         copies = 1 + sum(name != STEPS for name in moment_names(training))
+        kept = copies if training.optimizer_state == "keep" else 1
         in_training = len(self._workers.methods) * min(n, self.cohort_size)
         data = [*self.stream.stages, *([self.validation] if self.validation else [])]
         return sizing.Memory(
-            clients=n * of_client * copies,
+            clients=n * of_client * kept,
             best=n * of_client if self.validation else 0,
             training=in_training * of_client * (copies + sizing.COPIES),
             data=sum(t.untyped_storage().nbytes() for d in data for t in d.tensors.values()),
@@ -184,7 +185,7 @@ class Federation:
                 added = [name for name in group if name not in population.names]
                 group |= {name: store.copy(group[name]) for name in added}
         zeros = store.zeros if store else torch.zeros_like
-        clients.moments = zero_moments(clients.params, self.method.training, zeros)
+        clients.moments = kept_moments(clients.params, self.method.training, zeros)
         return State(clients, server, round=0, seed=self.seed)
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> None:
@@ -370,7 +371,10 @@ class Federation:
 
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
         data, training, stage = self.train.take(ids), self.method.training, self.stage
-        return Cohort(state.clients, ids, data, training, self.seed, state.round, copied, stage)
+        apart = self.method.clipped_apart
+        return Cohort(
+            state.clients, ids, data, training, self.seed, state.round, copied, stage, apart
+        )
 
     def _some(self, ids: Tensor) -> Participants:
         return Participants(ids, self.train.sizes[ids], self.state.round, self.stage)

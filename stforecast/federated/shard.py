@@ -25,7 +25,7 @@ from stforecast.federated.method import Method, Participants
 from stforecast.federated.payload import Payload, joined
 from stforecast.federated.predictions import predictions
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
-from stforecast.federated.training import zero_moments
+from stforecast.federated.training import kept_moments
 from stforecast.federated.uplink import Uplink
 from stforecast.federated.workers import has_dropout
 
@@ -121,7 +121,7 @@ class Shard:
             {name: t.clone() for name, t in take(group, ids).items()}
             for group in (everyone.params, everyone.buffers, everyone.memory)
         )
-        return Clients(params, buffers, zero_moments(params, training), own, memory)
+        return Clients(params, buffers, kept_moments(params, training), own, memory)
 
     def receive(self, payload: Payload, round: int) -> None:
         """Take what the server sends before a round.
@@ -183,7 +183,10 @@ class Shard:
 
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
         data, training = self.train_data.take(ids), self.method.training
-        cohort = Cohort(state.clients, ids, data, training, self.seed, state.round, copied)
+        cohort = Cohort(
+            state.clients, ids, data, training, self.seed, state.round, copied,
+            apart=self.method.clipped_apart,
+        )  # fmt: skip
         cohort.generators = [self._generator(int(i)) for i in ids]
         return cohort
 

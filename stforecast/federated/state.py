@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stforecast.federated.data import Batch, ClientData, batches, is_range, take
 from stforecast.federated.population import Params
-from stforecast.federated.training import STEPS, Moments, Optimizer, Training
+from stforecast.federated.training import STEPS, Moments, Optimizer, Training, zero_moments
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Clients:
     Attributes:
         params: trainable tensors: the model's and those that a method adds, by name.
         buffers: the model's running statistics.
-        moments: the optimiser's state for `params`.
+        moments: the optimiser's state for `params`, where it outlives a round.
         sizes: `(clients,)` training samples of each client.
         memory: what a method keeps on its clients besides, e.g. moving averages.
     """
@@ -134,6 +134,7 @@ class Cohort:
         copied: whether to work on copies in any case: autograd's checks do not let two threads
             change parts of one tensor.
         stage: index of the stage of the task stream, from 0.
+        apart: prefixes of the names of parameters whose gradients are clipped by themselves.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
@@ -154,6 +155,7 @@ class Cohort:
         round: int,
         copied: bool = False,
         stage: int = 0,
+        apart: Sequence[str] = (),
     ) -> None:
         self.ids, self.data, self.training = ids, data, training
         self.round, self.stage = round, stage
@@ -171,7 +173,8 @@ class Cohort:
         self.params = {name: t.detach().requires_grad_() for name, t in params.items()}
         self._moments = dict(zip(clients.moments, moments, strict=True))
         self._clients = clients
-        self._optimizer = Optimizer(self.params, self._moments, training, round)
+        now = self._moments or zero_moments(self.params, training)
+        self._optimizer = Optimizer(self.params, now, training, round, apart)
         self.epoch = 0
         self.records: dict[str, list[Tensor]] = {}
         self.scratch: dict[str, Any] = {}

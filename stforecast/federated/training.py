@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,9 +32,13 @@ class Training:
         batch_size: samples a batch; FUELS needs it equal to the period.
         lr: learning rate, in the first round.
         schedule: `constant`, or `cosine`: from lr down to 0 over the rounds by half a cosine.
-        optimizer: `adam` or `sgd`; its state stays with each client from round to round.
+        optimizer: `adam` or `sgd`.
+        optimizer_state: what happens to a client's moments and momentum between rounds: `keep`, or
+            `round`: every round starts with a new optimiser.
         momentum: momentum of `sgd`.
         weight_decay: L2 penalty added to the gradient.
+        clip_gradients: largest L2 norm of the gradient of a client's model in a step; a longer one
+            is scaled down to it. 0 never clips. A client's second model is clipped by itself.
         participation: share α of the clients that take part in a round, in (0, 1].
         full_start: all clients take part in the first round (FUELS, section 3.3.2).
         shuffle: draw batches in random order instead of in time.
@@ -51,8 +55,10 @@ class Training:
     lr: float = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"
     optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer_state: Literal["keep", "round"] = "keep"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip_gradients: float = 0.0
     participation: float = 1.0
     full_start: bool = True
     shuffle: bool = False
@@ -65,7 +71,7 @@ class Training:
         check_options(
             self,
             positive=("rounds", "epochs", "batch_size", "lr"),
-            not_negative=("momentum", "weight_decay", "patience"),
+            not_negative=("momentum", "weight_decay", "clip_gradients", "patience"),
         )
         if not 0 < self.participation <= 1:
             raise InputError(f"participation is {self.participation}; it must be in (0, 1]")
@@ -89,12 +95,19 @@ class Optimizer:
         moments: the optimiser's state for them; changed in place.
         training: learning rate and the like.
         round: index of the round, from 0.
+        apart: prefixes of the names of parameters whose gradients are clipped by themselves, see
+            `clip_by_client`.
     """
 
     def __init__(
-        self, params: Params, moments: Moments, training: Training, round: int = 0
+        self,
+        params: Params,
+        moments: Moments,
+        training: Training,
+        round: int = 0,
+        apart: Sequence[str] = (),
     ) -> None:
-        self._params, self._moments = params, moments
+        self._params, self._moments, self._apart = params, moments, apart
         self._training = dataclasses.replace(training, lr=training.lr_in(round))
         self._step = STEP_OF[training.optimizer]
 
@@ -104,19 +117,50 @@ class Optimizer:
         A parameter that the losses do not reach stays as it is, and so do its moments.
 
         Returns:
-            The gradient of each other parameter.
+            The gradient of each other parameter, clipped where the settings say so.
         """
         trained = {name: p for name, p in self._params.items() if p.requires_grad}
         found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
         grads = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
         if not grads:
             return grads
+        if self._training.clip_gradients:
+            grads = clip_by_client(grads, self._training.clip_gradients, self._apart)
         params = [trained[name] for name in grads]
         moments = {m: [tensors[name] for name in grads] for m, tensors in self._moments.items()}
         with torch.no_grad():
             alike = [_laid_out_as(p, g) for p, g in zip(params, grads.values(), strict=True)]
             self._step(params, alike, moments, self._training)
         return grads
+
+
+@torch.no_grad()
+def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Params:
+    """Gradients scaled down so that each client's have at most a given L2 norm.
+
+    Args:
+        grads: gradients `(clients, …)` by name.
+        norm: the largest norm of all of a client's gradients together.
+        apart: prefixes of names; the gradients of each prefix have a norm of their own, and the
+            others one together.
+
+    Example:
+        >>> grads = {"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}
+        >>> clip_by_client(grads, 1.0)["w"]
+        tensor([[0.6000, 0.8000],
+                [0.3000, 0.4000]])
+    """
+    groups: dict[str, list[str]] = {}
+    for name in grads:
+        groups.setdefault(next((p for p in apart if name.startswith(p)), ""), []).append(name)
+    clipped = {}
+    for names in groups.values():
+        squares = [grads[name].flatten(1).square().sum(1) for name in names]
+        length = torch.stack(squares).sum(0).sqrt()
+        scale = (norm / (length + 1e-6)).clamp(max=1)  # As torch's clip_grad_norm_ has it.
+        for name in names:
+            clipped[name] = grads[name] * scale.view(-1, *[1] * (grads[name].ndim - 1))
+    return {name: clipped[name] for name in grads}
 
 
 def _laid_out_as(p: Tensor, g: Tensor) -> Tensor:
@@ -129,6 +173,21 @@ def moment_names(training: Training) -> tuple[str, ...]:
     if training.optimizer == "adam":
         return ("exp_avg", "exp_avg_sq", STEPS)
     return ("momentum_buffer",) if training.momentum else ()
+
+
+def kept_moments(
+    params: Mapping[str, Tensor],
+    training: Training,
+    zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
+) -> Moments:
+    """Moments that clients keep from round to round, before the first; none where each starts anew.
+
+    Args:
+        params: the parameters, `(clients, …)`.
+        training: the optimiser, and what happens to its state.
+        zeros: gives zeros like a parameter.
+    """
+    return zero_moments(params, training, zeros) if training.optimizer_state == "keep" else {}
 
 
 def zero_moments(

@@ -1,8 +1,17 @@
 import pytest
 import torch
+from torch.nn.utils import clip_grad_norm_
 
 from data_prep.errors import InputError
-from stforecast.federated.training import STEPS, Optimizer, Training, moment_names, zero_moments
+from stforecast.federated.training import (
+    STEPS,
+    Optimizer,
+    Training,
+    clip_by_client,
+    kept_moments,
+    moment_names,
+    zero_moments,
+)
 
 CLIENTS = 3
 SETTINGS = {
@@ -15,6 +24,8 @@ SETTINGS = {
         "momentum": 0.9,
         "weight_decay": 0.5,
     },
+    "adam, clipped": {"optimizer": "adam", "lr": 0.1, "clip_gradients": 3.0},
+    "sgd, clipped": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "clip_gradients": 3.0},
 }
 
 
@@ -32,8 +43,9 @@ def losses(params, target):
     return error.pow(4).flatten(1).sum(1)
 
 
+@pytest.mark.parametrize("apart", [(), ("b",)], ids=["one norm", "two norms"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_stacked_clients_are_optimised_as_if_alone(settings):
+def test_stacked_clients_are_optimised_as_if_alone(settings, apart):
     training = Training(**settings)
     g = torch.Generator().manual_seed(0)
     params = {
@@ -47,13 +59,18 @@ def test_stacked_clients_are_optimised_as_if_alone(settings):
     ]
     own = [reference(list(one.values()), training) for one in alone]
     moments = zero_moments(params, training)
+    norms = []
     for n_steps in (2, 1, 3):  # A new optimiser in every round, on the same moments.
-        optimizer = Optimizer(params, moments, training)
+        optimizer = Optimizer(params, moments, training, apart=apart)
         for _ in range(n_steps):
             optimizer.step(losses(params, target))
             for i, (one, optimiser) in enumerate(zip(alone, own, strict=True)):
                 optimiser.zero_grad()
                 losses(one, target[i : i + 1]).sum().backward()
+                if training.clip_gradients:
+                    for together in (["a"], ["b"]) if apart else (["a", "b"],):
+                        found = [one[name] for name in together]
+                        norms.append(float(clip_grad_norm_(found, training.clip_gradients)))
                 optimiser.step()
         for i, one in enumerate(alone):
             for name, p in one.items():
@@ -63,6 +80,26 @@ def test_stacked_clients_are_optimised_as_if_alone(settings):
                 for moment in moments.keys() - {STEPS}:
                     expected = own[i].state[p][moment]
                     torch.testing.assert_close(moments[moment][name][i : i + 1], expected)
+    if training.clip_gradients:
+        assert min(norms) < training.clip_gradients < max(norms)
+
+
+def test_a_gradient_without_an_end_is_its_clients_alone():
+    grads = {"w": torch.tensor([[3.0, 4.0], [torch.inf, 0.0], [torch.nan, 0.0], [0.0, 0.0]])}
+    clipped = clip_by_client(grads, 1.0)["w"]
+    torch.testing.assert_close(clipped[[0, 3]], torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
+    assert clipped[1:3].isnan().any(1).all()
+
+
+def test_state_is_kept_between_rounds_or_not():
+    params = {"w": torch.ones(3, 2)}
+    for optimizer in ("adam", "sgd"):
+        keep, anew = (
+            Training(optimizer=optimizer, momentum=0.9, optimizer_state=state)
+            for state in ("keep", "round")
+        )
+        assert kept_moments(params, keep).keys() == set(moment_names(keep))
+        assert kept_moments(params, anew) == {}
 
 
 def test_a_parameter_that_joins_later_is_optimised_as_if_alone():
@@ -108,6 +145,7 @@ def test_moments_before_the_first_step(settings, names):
         ({"participation": 0.0}, r"participation is 0.0; it must be in \(0, 1\]"),
         ({"participation": 1.5}, "participation is 1.5"),
         ({"optimizer": "rmsprop"}, "choose adam or sgd"),
+        ({"optimizer_state": "epoch"}, "choose keep or round"),
     ],
 )
 def test_values_out_of_range_are_refused(settings, message):
@@ -115,7 +153,7 @@ def test_values_out_of_range_are_refused(settings, message):
         Training(**settings)
 
 
-@pytest.mark.parametrize("name", ["momentum", "weight_decay", "patience"])
+@pytest.mark.parametrize("name", ["momentum", "weight_decay", "clip_gradients", "patience"])
 def test_negative_values_are_refused(name):
     with pytest.raises(InputError, match=name):
         Training(**{name: -1})

@@ -4,7 +4,7 @@ McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learni
 from Decentralized Data, AISTATS 2017, arXiv 1602.05629, Algorithm 1.
 
 Parameters and buffers (running statistics of batch normalisation) are averaged alike, weighted by
-the clients' numbers of samples. Each client's optimiser state stays with it.
+the clients' numbers of samples.
 """
 
 from __future__ import annotations

@@ -13,11 +13,12 @@ direction `η d_i = η Σ_k a_ik g_ik / ‖a_i‖₁` and the norm ‖a_i‖₁ 
 - SGD with the proximal term μ/2 ‖w - w^t‖²: a_ik = (1 - ημ)^(τ-1-k).
 - Adam is not linear in the gradients; ‖a_i‖₁ is taken as the number of local steps.
 
-The released code empties the momentum buffer after every round, and the formula above assumes that.
-Here a client's buffer outlives the round, as with every method, so the weights of the gradients
-that it still holds count as well. The paper leaves τ_eff free; this choice makes clients that do
-equal work give FedAvg (the code takes the mean number of steps where there is a proximal term).
-Weights p_i are shares of the samples of those who took part. Buffers are averaged as in FedAvg.
+The released code empties the momentum buffer after every round, and the formula above assumes that:
+`--optimizer-state round`. By default a client's buffer outlives the round, as with every method, so
+the weights of the gradients that it still holds count as well. The paper leaves τ_eff free; this
+choice makes clients that do equal work give FedAvg (the code takes the mean number of steps where
+there is a proximal term). Weights p_i are shares of the samples of those who took part. Buffers are
+averaged as in FedAvg.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class FedNova(FedProx):
         lr = training.lr_in(cohort.round)
         rho, pull = (training.momentum, lr * self.options.mu) if linear else (0.0, 0.0)
         velocity = cohort.memory["momentum"]
+        if training.optimizer_state == "round":
+            velocity.zero_()
         moved = torch.zeros_like(velocity)
         for _ in cohort.records["loss"]:
             velocity.mul_(rho).add_(1 - pull * moved)

@@ -19,6 +19,7 @@ class TwoModels(FedAvg):
 
     name = ""
     views = ("personal", "global")
+    clipped_apart = (PERSONAL,)
 
     @property
     def trainable(self) -> list[str]:

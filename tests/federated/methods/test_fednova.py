@@ -90,11 +90,12 @@ class Slope:
         return prediction.sum(-1).mean(1)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.7])
+@pytest.mark.parametrize(("momentum", "state"), [(0.0, "keep"), (0.7, "keep"), (0.7, "round")])
 @pytest.mark.parametrize("mu", [0.0, 2.0])
-def test_on_a_slope_all_clients_send_the_gradient(federate, monkeypatch, momentum, mu):
+def test_on_a_slope_all_clients_send_the_gradient(federate, monkeypatch, momentum, state, mu):
     """However many steps, and whatever gradients of earlier rounds a momentum buffer holds."""
     settings = {"build": linear_model, "participation": 0.5, "momentum": momentum, **SGD}
+    settings["optimizer_state"] = state
     federation = federate(nova(mu), (4, 8, 13, 20), rounds=4, **settings)
     federation.train.tensors["x"].fill_(1)
     federation.validation, federation.method.task = None, Slope()

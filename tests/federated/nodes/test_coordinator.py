@@ -10,6 +10,7 @@ from data_prep.errors import InputError
 from stforecast.federated.coordinator import Coordinator
 from stforecast.federated.letters import Letter
 from stforecast.federated.method import methods
+from stforecast.federated.methods.ditto import Ditto
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.robust import Robust
 from stforecast.federated.roster import Patience
@@ -73,6 +74,8 @@ def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
     ("method", "settings"),
     [
         (FedAvg, {"participation": 0.4, "rounds": 4}),
+        (FedAvg, {"optimizer_state": "round", "rounds": 3}),
+        (Ditto, {"clip_gradients": 0.1}),
         (Fuels, {"participation": 0.6, "rounds": 4}),
         (FedAvg, {"schedule": "cosine", "optimizer": "sgd", "momentum": 0.9}),
         (FedAvg, {"shuffle": True, "drop_last": False}),
