@@ -25,6 +25,11 @@ whole. Delta coding of uploads has no meaning here, since ranks change.
 
 - Every loss trains its own model, as its gradients are written in the paper; the other's outputs
   and the divisor count as constants, W learns with the mentee. The code lets all of it flow.
+- Gradients are clipped to a norm of 10, those of a client's mentor, mentee and W each by
+  themselves (the run's `clip_gradients`): 1 / (L_t + L_s) grows without bound as a client fits its
+  images, and under SGD that throws the mentee far off. The paper names no clip. The authors' code
+  has none either, but steps by Adam with a rate of 3e-6; PFLlib, which steps by SGD as we do, clips
+  in this way.
 - The paper's mentee is smaller; here both have the run's model. Attention maps are left out, and
   W starts as the identity; it stays with its client.
 - Clients are weighted by samples, as in FedAvg; the code averages evenly.
@@ -37,9 +42,9 @@ the task loss the mentor's. The personal view is the mentor, the global one the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,7 +54,12 @@ from data_prep.errors import InputError
 from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants, Task
-from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
+from stforecast.federated.methods.two_models import (
+    PERSONAL,
+    TwoModels,
+    personal_copies,
+    personal_model,
+)
 from stforecast.federated.options import check_options
 from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params, Population
@@ -59,6 +69,9 @@ from vision.methods.conditional import feature_width
 
 KNOWN, LEFT, RIGHT, UPDATE = "known/", "left/", "right/", "update/"
 """Prefixes of a matrix's name: what clients have of it, factors of its update, its update whole."""
+
+HIDDEN = "hidden"
+"""Name of W among a client's parameters."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,9 @@ class FedKD(TwoModels):
     summary = "local mentors and an averaged mentee distil each other; updates travel as low rank"
     paper = "Wu et al., Nature Communications 2022"
     keeps_apart = True
+    clipped_apart = (PERSONAL, HIDDEN)
     Options = FedKDOptions
+    defaults: ClassVar[Mapping[str, Any]] = {"clip_gradients": 10.0}
     options: FedKDOptions
 
     def __init__(
@@ -114,7 +129,7 @@ class FedKD(TwoModels):
         initial = super().init(clients, sizes, seed)
         clients.params |= personal_copies(clients.params)
         clients.memory |= personal_copies(clients.buffers)
-        clients.params["hidden"] = torch.eye(d, device=device).repeat(n, 1, 1)
+        clients.params[HIDDEN] = torch.eye(d, device=device).repeat(n, 1, 1)
         server = {name: initial[name] for name in self.vectors}
         rows = n if self.training.participation < 1 else 1
         for name, (a, b) in self.matrices.items():
@@ -178,7 +193,7 @@ class FedKD(TwoModels):
         p_t, p_s = self.population.decode(mentor, h_t), self.population.decode(cohort.state, h_s)
         loss_t, loss_s = self.task.loss(p_t, batch), self.task.loss(p_s, batch)
         cohort.record("task_loss", loss_t)
-        mapped = h_s @ cohort.params["hidden"]
+        mapped = h_s @ cohort.params[HIDDEN]
         taught = divergence(p_s.detach(), p_t) + mean_square(h_t - mapped.detach())
         learned = divergence(p_t.detach(), p_s) + mean_square(h_t.detach() - mapped)
         trust = 1 / (loss_t + loss_s).detach().clamp(min=torch.finfo(loss_t.dtype).tiny)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
 
 from data_prep.errors import InputError
 from stforecast.federated.method import Participants, find_method
@@ -11,6 +12,7 @@ from stforecast.federated.methods.solo import Solo
 from stforecast.federated.methods.two_models import personal_model
 from stforecast.federated.predictions import predictions
 from stforecast.federated.uplink import Uplink
+from vision.config import resolve
 from vision.methods.fedkd import FedKD, FedKDOptions, factors, packed, rank_for, truncated, unpacked
 
 SIZES = (8, 13, 5)
@@ -44,8 +46,9 @@ def distil(log_target, log_p):
     return (log_target.exp() * (log_target - log_p)).sum(1).mean()
 
 
-def train(mentor, mentee, w, optimizer, epochs):
-    """Each loss is differentiated for its own model alone."""
+def train(mentor, mentee, w, optimizer, epochs, clip):
+    """Each loss is differentiated for its own model alone; returns the gradients' norms."""
+    norms = []
     for batch in mentee.batches(epochs):
         h_t, h_s = mentor.encode(batch["x"]), mentee.encode(batch["x"])
         l_t, l_s = mentor.decode(h_t), mentee.decode(h_s)
@@ -60,29 +63,50 @@ def train(mentor, mentee, w, optimizer, epochs):
         pairs = zip([*mentor.params.values(), *learned], [*grads_t, *grads_s], strict=True)
         for p, g in pairs:
             p.grad = g
+        if clip:
+            for model in (mentor.params.values(), mentee.params.values(), [w]):
+                norms.append(float(clip_grad_norm_(model, clip)))
         optimizer.step()
+    return norms
 
 
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone):
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(
+    ("clip", "settings"),
+    [
+        (0.0, {"optimizer": "adam"}),
+        (0.5, {"optimizer": "adam"}),
+        (0.5, {"optimizer": "sgd", "momentum": 0.9}),
+    ],
+)
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, clip, settings):
+    """Clipping is torch's, of each model of each client on its own."""
     start, end = 0.5, 0.9
-    federation = federate(fedkd(t_start=start, t_end=end), SIZES, lr=0.05)
+    federation = federate(
+        fedkd(t_start=start, t_end=end), SIZES, lr=0.05, clip_gradients=clip, **settings
+    )
     mentees, mentors = alone(federation), alone(federation)
     maps = [torch.eye(5, requires_grad=True) for _ in SIZES]
     optimizers = [
-        torch.optim.Adam([*t.params.values(), *s.params.values(), w], lr=0.05)
-        for t, s, w in zip(mentors, mentees, maps, strict=True)
+        torch.optim.Adam(params, lr=0.05)
+        if settings["optimizer"] == "adam"
+        else torch.optim.SGD(params, lr=0.05, momentum=0.9)
+        for params in (
+            [*t.params.values(), *s.params.values(), w]
+            for t, s, w in zip(mentors, mentees, maps, strict=True)
+        )
     ]
     share = [n / sum(SIZES) for n in SIZES]
     known = {n: t.numpy() for n, t in mentees[0].values().items()}
     ranks = {name: min(shape) for name, shape in MATRICES.items()}
-    cut = 0
+    cut, norms = 0, []
     for r in range(3):
         federation.run_round()
         updates = {name: [] for name in MATRICES}
         wanted = {name: [] for name in MATRICES}
         for mentor, mentee, w, optimizer in zip(mentors, mentees, maps, optimizers, strict=True):
             mentee.receive({n: torch.from_numpy(t) for n, t in known.items()})
-            train(mentor, mentee, w, optimizer, epochs=2)
+            norms += train(mentor, mentee, w, optimizer, 2, clip)
             for name in MATRICES:
                 update = mentee.params[name].detach().numpy() - known[name]
                 wanted[name].append(needed(update, energy(r + 1, start, end)))
@@ -95,7 +119,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone):
             mean = sum(a * u for a, u in zip(share, updates[name], strict=True))
             rank = needed(mean, energy(r, start, end))
             down = low_rank(mean, rank) if pays(mean, rank) else mean
-            known[name] = (known[name] + down).astype(np.float32)
+            known[name] = known[name] + down
             ranks[name] = max(wanted[name])
         for name in VECTORS:
             mean = sum(a * m.params[name].detach() for a, m in zip(share, mentees, strict=True))
@@ -105,13 +129,14 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone):
         for name in MATRICES:
             left, right = server[f"left/{name}"], server[f"right/{name}"]
             mentee = (server[f"known/{name}"] + left @ right)[0]
-            torch.testing.assert_close(mentee, torch.from_numpy(known[name]), rtol=1e-4, atol=2e-5)
+            torch.testing.assert_close(mentee, torch.from_numpy(known[name]))
         for i, (mentor, w) in enumerate(zip(mentors, maps, strict=True)):
             params = federation.state.clients.params
             own = {n: t[i] for n, t in personal_model(params).items()}
-            torch.testing.assert_close(own, mentor.values(), rtol=1e-4, atol=2e-5)
-            torch.testing.assert_close(params["hidden"][i], w.detach(), rtol=1e-4, atol=2e-5)
+            torch.testing.assert_close(own, mentor.values())
+            torch.testing.assert_close(params["hidden"][i], w.detach())
     assert cut
+    assert not clip or min(norms) < clip < max(norms)
 
 
 def test_one_client_that_keeps_all_teaches_itself_nothing(federate):
@@ -258,3 +283,9 @@ def test_impossible_options_are_refused(options, message):
 
 def test_it_is_registered():
     assert find_method("fedkd") is FedKD
+
+
+def test_gradients_are_clipped_as_in_public_code():
+    assert resolve("fedkd").training.clip_gradients == 10
+    assert resolve("fedkd", clip_gradients=0).training.clip_gradients == 0
+    assert resolve("ditto").training.clip_gradients == 0
