@@ -5,7 +5,7 @@ Prediction, INFOCOM 2021, arXiv 2110.05183.
 
 In the first round every client sends a small augmented sample of its data; on it the server trains
 the quasi-global model w_Q, and by it groups the clients. From then on clients train the global
-model; the server joins their models within each cluster, then the clusters' models, by one rule
+model; the server joins their models within each cluster, then what the clusters gave, by one rule
 (these two levels are the dual attention). For each layer of a model w and the models w_i it joins:
 
     w ← w - ε (Σ_i α_i (w - w_i) + ρ β (w - w_Q))
@@ -21,13 +21,21 @@ period), its average days so to speak, of which φ decides how many are drawn; t
 all of them, its profile; and its location where the data know one (else the profiles alone are
 clustered). φ thus spares bytes, not privacy. In later rounds, the model's parameters and buffers.
 
+What `update_clusters` and `optimizer_state` decide follows the released code by default:
+
+- Every round joins a cluster's clients from w_Q anew (w = w_Q, so ρ has no effect there). The
+  abstract's "aggregating intra- and inter-cluster models" can also mean that a cluster keeps the
+  model that it joined and starts from it in the next round: `--update-clusters`.
+- A client starts each round with a new optimiser, without momentum:
+  `--optimizer-state round`, a default of FedDA alone. With `keep` its momentum, or Adam's moments,
+  go on although the model was replaced.
+
 Where this departs from the released code:
 
 - The code cuts windows from the series of mean targets. Here the window of a (week, slot) is the
   mean of its windows: periodic inputs stay days apart (there they are weeks apart), no week is lost
   as history, and any input of the windows is kept. Weeks are counted from the first window, not by
   the calendar; what is left over joins the last one.
-- Clusters' models are updated. There they stay at w_Q for good, where ρ has no effect on them.
 - Location and profile give each other's k-means its start in turn, until both agree. There location
   always starts from the origin, so nothing alternates.
 - The warm-up's second fall of the learning rate comes. There it is due at epoch 112.5, thus never.
@@ -40,9 +48,10 @@ replacement.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -81,6 +90,8 @@ class FedDAOptions:
         profile_periods: periods in a "week" of the profile; 7 makes weeks of days.
         profile_zscore: whether a client z-scores what it sends by mean and deviation of its mean
             targets. Calendar inputs would be scaled with the rest: set False with them.
+        update_clusters: whether a cluster keeps the model that its clients were joined into, and
+            joins the next round's from it; if not, always from the quasi-global model.
     """
 
     clusters: int = 4
@@ -93,6 +104,7 @@ class FedDAOptions:
     warmup_batch_size: int = 64
     profile_periods: int = 7
     profile_zscore: bool = True
+    update_clusters: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -121,6 +133,7 @@ class FedDA(FedAvg):
     views = ("global",)
     Options = FedDAOptions
     options: FedDAOptions
+    defaults: ClassVar[Mapping[str, Any]] = {"optimizer_state": "round"}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """The common initial model, and how many samples every client's profile is made of."""
@@ -182,7 +195,7 @@ class FedDA(FedAvg):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Join models within each cluster, then those of the clusters that took part."""
+        """Join models within each cluster, then what the clusters that took part gave."""
         if "samples" in server:
             return self.warm_up(server, of, uploads)
         quasi = self.kept(server, "quasi.")
@@ -197,7 +210,8 @@ class FedDA(FedAvg):
                 clusters[name][cluster] = t
         weights = torch.stack([of.sizes[ids].sum() for ids in members])
         joined = self.joined(self.kept(server, "global."), take(clusters, present), weights, quasi)
-        return {**server, **prefixed("cluster.", clusters), **prefixed("global.", joined)}
+        after = {**server, **prefixed("global.", joined)}
+        return after | prefixed("cluster.", clusters) if self.options.update_clusters else after
 
     def joined(self, model: Params, uploads: Params, sizes: Tensor, quasi: Params) -> Params:
         """A model moved towards `uploads` `(n, …)`, its buffers their mean by `sizes` `(n,)`."""
@@ -274,6 +288,26 @@ class FedDA(FedAvg):
         return {name: model[name].detach()[0] for name in initial}
 
 
+@dataclass(frozen=True)
+class FedDAClustersOptions(FedDAOptions):
+    """Settings of FedDA's clusters.
+
+    Attributes:
+        update_clusters: always True, as clients predict with these models.
+    """
+
+    update_clusters: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range, and models that would never change."""
+        super().__post_init__()
+        if not self.update_clusters:
+            raise InputError(
+                "update_clusters is False; fedda_clusters predicts with the clusters' models, so "
+                "leave it True or take fedda"
+            )
+
+
 class FedDAClusters(FedDA):
     """FedDA in which clients train, and predict with, the model of their own cluster.
 
@@ -283,6 +317,7 @@ class FedDAClusters(FedDA):
     name = "fedda_clusters"
     summary = "FedDA whose clusters keep models of their own (not in the paper)"
     views = ("personal",)
+    Options = FedDAClustersOptions
 
     def models_for(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Each client's cluster's model."""

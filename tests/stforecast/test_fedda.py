@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from data_prep.errors import InputError
+from stforecast.config import resolve
 from stforecast.federated.data import ClientData
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Participants
@@ -56,7 +57,7 @@ def normed_model():
 
 def federation(data, *, method=FedDA, build=tanh_model, cohort=None, training=None, **options):
     training = {"batch_size": 8, "optimizer": "sgd", "lr": 0.1, "rounds": 3, **(training or {})}
-    chosen = FedDAOptions(**{**QUICK, **options})
+    chosen = method.Options(**{**QUICK, **options})
     method = method(Population(build, seed=2), ForecastTask(P), Training(**training), chosen)
     return Federation(method, data, seed=11, cohort_size=cohort)
 
@@ -420,7 +421,8 @@ def test_rho_pulls_to_the_quasi_global_model_the_farthest_layer_most():
 
 def test_models_join_first_within_then_between_clusters():
     """Of three clusters two took part, the first with two clients; buffers are means by samples."""
-    run = federation(samples_of(3), build=normed_model, clusters=3, rho=0.4, epsilon=0.7)
+    options = {"clusters": 3, "rho": 0.4, "epsilon": 0.7}
+    run = federation(samples_of(3), build=normed_model, update_clusters=True, **options)
     run.run_round()
     buffer = "encoder.module.1.running_mean"
     names = list(run.method.population.parameters(1))
@@ -456,6 +458,11 @@ def test_models_join_first_within_then_between_clusters():
     for name in run.method.population.names:
         before = server[f"cluster.{name}"][1]
         assert torch.equal(after[f"cluster.{name}"][1], before), "cluster 1 had no one"
+    always_anew = federation(samples_of(3), build=normed_model, **options).method
+    kept = always_anew.aggregate(server, of, uploads)
+    for name in run.method.population.names:
+        assert torch.equal(kept[f"cluster.{name}"], server[f"cluster.{name}"])
+        assert torch.equal(kept[f"global.{name}"], after[f"global.{name}"])
 
 
 def test_the_order_in_which_a_checkpoint_was_read_changes_no_bit():
@@ -472,7 +479,8 @@ def test_the_order_in_which_a_checkpoint_was_read_changes_no_bit():
 
 
 def test_running_statistics_of_a_run_are_averaged():
-    run = federation(samples_of(missing=MISSING), build=normed_model, clusters=2, rho=0.9)
+    data, options = samples_of(missing=MISSING), {"clusters": 2, "rho": 0.9}
+    run = federation(data, build=normed_model, update_clusters=True, **options)
     before = {name: t.clone() for name, t in run.state.clients.buffers.items()}
     run.run_round()
     assert all(torch.equal(t, before[name]) for name, t in run.state.clients.buffers.items())
@@ -490,52 +498,94 @@ def test_running_statistics_of_a_run_are_averaged():
 # Whole rounds
 
 
-def trained(model, data, client, lr, batch_size):
-    """One epoch of SGD of an ordinary network, from `model`."""
-    params = {name: torch.tensor(t, requires_grad=True) for name, t in model.items()}
+@pytest.fixture
+def double():
+    """Double precision, for comparison with plain loops."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def trained(model, data, client, params, optimizer):
+    """Two epochs of an ordinary network, from `model`, with the optimiser of its `params`."""
+    with torch.no_grad():
+        for name, p in params.items():
+            p.copy_(torch.from_numpy(model[name]))
     rows = {name: t[client] for name, t in data.tensors.items()}
-    for i in range(0, len(rows["x"]) - batch_size + 1, batch_size):
-        x, y, mask = (rows[name][i : i + batch_size] for name in ("x", "y", "mask"))
-        hidden = torch.tanh(x.double() @ params["encoder.0.weight"] + params["encoder.0.bias"])
+    for i in [0, 8, 16] * 2:
+        x, y, mask = (rows[name][i : i + 8] for name in ("x", "y", "mask"))
+        hidden = torch.tanh(x @ params["encoder.0.weight"] + params["encoder.0.bias"])
         y_hat = hidden @ params["head.weight"] + params["head.bias"]
+        optimizer.zero_grad()
         (y_hat - y)[mask].square().mean().backward()
-        with torch.no_grad():
-            for p in params.values():
-                p -= lr * p.grad
-                p.grad = None
-    return {name: p.detach().numpy() for name, p in params.items()}
+        optimizer.step()
+    return {name: p.detach().numpy().copy() for name, p in params.items()}
 
 
-@pytest.mark.parametrize("method", [FedDA, FedDAClusters])
-def test_rounds_are_those_of_a_plain_loop(method):
-    """Three rounds after the warm-up; half of the clients take part in each."""
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(
+    ("method", "optimizer_state", "update_clusters"),
+    [
+        (FedDA, "round", False),
+        (FedDA, "keep", False),
+        (FedDA, "round", True),
+        (FedDAClusters, "round", True),
+        (FedDAClusters, "keep", True),
+    ],
+)
+def test_rounds_are_those_of_a_plain_loop(method, optimizer_state, update_clusters):
+    """Three rounds after the warm-up; half of the clients take part in each.
+
+    Every client has `torch.optim.SGD` with momentum: a new one in each round, or one for all.
+    """
     data = samples_of(6, missing=MISSING)
-    settings = {"participation": 0.5, "rounds": 4}
-    options = {"clusters": 3, "rho": 0.5, "epsilon": 0.8}
+    data = ClientData(
+        {n: t.double() if t.is_floating_point() else t for n, t in data.tensors.items()}, data.sizes
+    )
+    settings = {
+        "participation": 0.5, "rounds": 4, "epochs": 2, "momentum": 0.9,
+        "optimizer_state": optimizer_state,
+    }  # fmt: skip
+    options = {"clusters": 3, "rho": 0.5, "epsilon": 0.8, "update_clusters": update_clusters}
     run = federation(data, method=method, training=settings, **options)
+
+    def new_client():
+        params = {n: torch.zeros(*run.state.clients.params[n].shape[1:]) for n in LAYERS}
+        params = {n: t.requires_grad_() for n, t in params.items()}
+        return params, torch.optim.SGD(params.values(), lr=0.1, momentum=0.9)
+
+    own = {i: new_client() for i in range(6)}
     run.run_round()
     server = run.state.server
     label = server["label"].tolist()
     quasi = {name: server[f"quasi.{name}"].double().numpy() for name in LAYERS}
     clusters, everywhere = dict.fromkeys(set(label), quasi), quasi
     assert len(clusters) == 3
+    rounds = []
     for _ in range(3):
         ids = run.participants().ids.tolist()
+        rounds += ids
         members = {}
         for i in ids:
             start = clusters[label[i]] if method is FedDAClusters else everywhere
-            members.setdefault(label[i], []).append(trained(start, data, i, 0.1, 8))
-        for k, models in members.items():
-            clusters[k] = plain_attention(clusters[k], models, quasi, 0.5, 0.8)
-        met = [clusters[k] for k in members]
+            client = new_client() if optimizer_state == "round" else own[i]
+            members.setdefault(label[i], []).append(trained(start, data, i, *client))
+        gave = {
+            k: plain_attention(clusters[k], models, quasi, 0.5, 0.8)
+            for k, models in members.items()
+        }
+        met = list(gave.values())
+        if update_clusters:
+            clusters |= gave
         everywhere = plain_attention(everywhere, met, quasi, 0.5, 0.8)
         run.run_round()
         for name in LAYERS:
             t = run.state.server[f"global.{name}"]
-            np.testing.assert_allclose(t, everywhere[name], rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(t, everywhere[name], rtol=1e-9, atol=1e-12)
             for k, model in clusters.items():
                 t = run.state.server[f"cluster.{name}"][k]
-                np.testing.assert_allclose(t, model[name], rtol=1e-3, atol=1e-5)
+                np.testing.assert_allclose(t, model[name], rtol=1e-9, atol=1e-12)
+    assert len(rounds) > len(set(rounds)), "somebody takes part twice"
 
 
 @pytest.mark.parametrize("method", [FedDA, FedDAClusters])
@@ -551,7 +601,7 @@ def test_clients_get_the_global_model_or_that_of_their_cluster(method):
         for row, client in zip(t, (1, 2), strict=True):
             expected = clusters[label[client]] if method is FedDAClusters else one
             assert torch.equal(row, expected)
-        assert not torch.equal(clusters[0], clusters[1])
+        assert torch.equal(clusters[0], clusters[1]) == (method is FedDA)
 
 
 # Settings and models
@@ -575,6 +625,16 @@ def test_clients_get_the_global_model_or_that_of_their_cluster(method):
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         FedDAOptions(**options)
+
+
+def test_the_defaults_are_the_released_codes():
+    config = resolve("fedda")
+    assert config.training.optimizer_state == "round"
+    assert not config.method_options.update_clusters
+    assert resolve("fedda_clusters").method_options.update_clusters
+    with pytest.raises(InputError, match="update_clusters is False; fedda_clusters predicts with"):
+        resolve("fedda_clusters", update_clusters=False)
+    assert resolve("fedavg").training.optimizer_state == "keep"
 
 
 def test_less_than_a_period_is_refused():
