@@ -16,7 +16,7 @@ from stforecast.federated.options import check_options
 from stforecast.federated.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import chosen
-from vision.partition.pools import Pool, deal_classes, make_pools
+from vision.partition.pools import Pool, deal_classes, deal_mix, make_pools
 
 THIN, DEAL, TEST = 3, 4, 5
 """First numbers of the keys of generators, which have three; rounds use keys of two."""
@@ -66,20 +66,28 @@ class Partitioner(ABC):
 
     A kind of partition is a subclass in a file of its own that has a `name` and says in `deal` how
     the clients of one domain share that domain's training images (label skew). How domains are
-    given to clients (domain shift) is independent of that.
+    given to clients (domain shift) and what clients are tested on are independent of that.
+
+    Test images are always of the set's test part, so nobody trained on them. PFLlib instead joins
+    both parts, divides all images and holds out a random quarter of each client's own: there, too,
+    a client's test images have its training mix, as with `own-mix`, but only about so.
 
     Attributes:
         clients: number of clients.
         domains: `mixed` (every client draws from all domains), `random` (each client draws one
             domain, all being equally likely) or how many clients have each domain, as
             `mnist:6,usps:4,svhn:3,syn-generated:7`; clients are then numbered in this order.
-        share: share of the training images of each class and domain that is used at all, in
-            (0, 1].
+        share: share of the training images of each class and domain that is used at all, rounded
+            but never none, in (0, 1].
+        test: how many test images of each class a client has: `by-class`, `test_shots` of each;
+            `own-mix`, in the shares that the classes have among its own training images.
         test_classes: whether a client is tested on the classes of its training images (`own`) or
-            on all classes of its domain (`all`).
-        test_shots: test images a client and class; None is all there are.
-        shared_test: whether clients may be tested on the same images. If not, the test images of a
-            class and domain are divided among its clients.
+            on all classes of its domain (`all`, with `by-class` only).
+        test_shots: test images of each class; with `own-mix` their mean over a client's classes. By
+            default all there are, in even parts where they are not shared; with `own-mix` as many
+            as keep the shares, which are then exact but for less than one image a class.
+        shared_test: whether clients may be tested on the same images. If not, each test image is
+            one client's at most.
     """
 
     name: ClassVar[str] = ""
@@ -87,6 +95,7 @@ class Partitioner(ABC):
     clients: int = 20
     domains: str = "mixed"
     share: float = 1.0
+    test: Literal["by-class", "own-mix"] = "by-class"
     test_classes: Literal["own", "all"] = "own"
     test_shots: int | None = None
     shared_test: bool = True
@@ -95,6 +104,11 @@ class Partitioner(ABC):
         check_options(self, positive=("clients", "share"), share=("share",))
         if self.test_shots is not None:
             check_options(self, positive=("test_shots",))
+        if self.test == "own-mix" and self.test_classes == "all":
+            raise InputError(
+                "test is own-mix and test_classes all; own-mix has the client's own classes, so "
+                "leave test_classes at own"
+            )
 
     @abstractmethod
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
@@ -149,17 +163,23 @@ class Partitioner(ABC):
 
     def _test(self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
         """Test images of each of the pool's clients."""
+        if not self.shared_test:
+            return self._test_apart(pool, dealt, rng)
+        return [
+            self._test_apart(pool.for_clients([client]), [ids], rng)[0]
+            for client, ids in zip(pool.clients, dealt, strict=True)
+        ]
+
+    def _test_apart(
+        self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator
+    ) -> list[Tensor]:
+        """Test images of each of the pool's clients, none of two of them."""
+        if self.test == "own-mix":
+            return deal_mix(pool, dealt, self.test_shots, rng)
         labels = pool.images.labels
         everything = labels[pool.test].unique().tolist()
         classes = [
             everything if self.test_classes == "all" else labels[ids].unique().tolist()
             for ids in dealt
         ]
-        shots = [self.test_shots] * len(classes)
-        if not self.shared_test:
-            return deal_classes(pool, "test", classes, shots, rng)
-        alone = [pool.for_clients([client]) for client in pool.clients]
-        return [
-            deal_classes(one, "test", [own], [self.test_shots], rng)[0]
-            for one, own in zip(alone, classes, strict=True)
-        ]
+        return deal_classes(pool, "test", classes, [self.test_shots] * len(classes), rng)

@@ -43,6 +43,10 @@ class Pool:
         """The same pool for other clients."""
         return replace(self, clients=clients)
 
+    def counts(self, ids: Tensor) -> Tensor:
+        """Images of each class of the set among `ids`, `(classes,)`."""
+        return self.images.labels[ids].bincount(minlength=len(self.images.class_names))
+
     @property
     def classes(self) -> list[int]:
         """Classes that occur among the training images, increasing."""
@@ -138,26 +142,81 @@ def deal_classes(
         InputError: if a class has fewer images than its clients ask for, or than it has clients.
     """
     ids = pool.train if part == "train" else pool.test
-    labels = pool.images.labels[ids]
-    dealt: list[list[Tensor]] = [[ids[:0]] for _ in pool.clients]
+    there = pool.counts(ids).tolist()
+    counts = torch.zeros(len(classes), len(there), dtype=torch.long)
     for label in sorted({c for own in classes for c in own}):
         holders = [i for i, own in enumerate(classes) if label in own]
-        members = ids[labels == label]
         wanted = [1 if (n := shots[i]) is None else n for i in holders]
-        if sum(wanted) > len(members):
-            raise _too_few(pool, part, label, len(members), wanted)
-        shuffled = members[torch.randperm(len(members), generator=rng)]
+        if sum(wanted) > there[label]:
+            raise _too_few(pool, part, label, there[label], wanted)
         if shots[holders[0]] is None:
-            pieces = shuffled.tensor_split(len(holders))
-        else:
-            pieces = shuffled[: sum(wanted)].split(wanted)
-        for holder, piece in zip(holders, pieces, strict=True):
-            dealt[holder].append(piece)
+            each, more = divmod(there[label], len(holders))
+            wanted = [each + (i < more) for i in range(len(holders))]
+        counts[holders, label] = torch.tensor(wanted)
+    return _deal(pool, ids, counts, rng)
+
+
+def deal_mix(
+    pool: Pool, train: Sequence[Tensor], shots: int | None, rng: torch.Generator
+) -> list[Tensor]:
+    """Give each client test images in the class shares of its training images, none to two of them.
+
+    What a client has of a class differs from its exact share by less than one image.
+
+    Args:
+        pool: images and clients.
+        train: ids of each client's training images.
+        shots: test images for each class that a client knows, on average over these; None takes
+            as many as the rarest class allows, with one ratio of test to training images for all.
+        rng: random numbers.
+
+    Returns:
+        Ids of each client.
+
+    Raises:
+        InputError: if a class has too few test images, or a client would have none.
+    """
+    have = torch.stack([pool.counts(ids) for ids in train])
+    there, sent = pool.counts(pool.test), have.sum(0)
+    known = sent.nonzero()[:, 0]
+    for label in known[there[known] == 0].tolist():
+        raise InputError(
+            f"class {pool.images.class_names[label]} of {pool.domain} has training images and no "
+            "test images, so own-mix is impossible; leave the class out or test by-class"
+        )
+    if shots is None:
+        ratio = (there[known].double() / sent[known]).min().expand(len(train))
+    else:
+        ratio = shots * (have > 0).sum(1).double() / have.sum(1)
+    # Rounded sums over clients never exceed what there is.
+    edges = (have * ratio[:, None]).cumsum(0).round().long()
+    counts = edges.diff(dim=0, prepend=torch.zeros_like(edges[:1]))
+    for label in (counts.sum(0) > there).nonzero()[:, 0].tolist():
+        raise _too_few(pool, "test", label, int(there[label]), counts[:, label].tolist())
+    for i in (counts.sum(1) == 0).nonzero()[:, 0].tolist():
+        raise InputError(
+            f"{pool.domain} has {len(pool.test)} test images, and the training mix of client "
+            f"{pool.clients[i]} gives it none of them; share test images or ask for fewer clients"
+        )
+    return _deal(pool, pool.test, counts, rng)
+
+
+def _deal(pool: Pool, ids: Tensor, counts: Tensor, rng: torch.Generator) -> list[Tensor]:
+    """Images at random among `ids`, `counts` `(clients, classes)` of them, none to two clients."""
+    labels = pool.images.labels[ids]
+    dealt: list[list[Tensor]] = [[ids[:0]] for _ in counts]
+    for label in counts.sum(0).nonzero()[:, 0].tolist():
+        members = ids[labels == label]
+        shuffled = members[torch.randperm(len(members), generator=rng)]
+        wanted = counts[:, label].tolist()
+        for own, piece in zip(dealt, shuffled[: sum(wanted)].split(wanted), strict=True):
+            own.append(piece)
     return [torch.cat(pieces) for pieces in dealt]
 
 
 def _too_few(pool: Pool, part: str, label: int, n: int, wanted: Sequence[int]) -> InputError:
     """Why a class cannot be dealt out, in numbers."""
+    wanted = [n for n in wanted if n]
     low, high = min(wanted), max(wanted)
     each = f"{low} each" if low == high else f"{low} to {high} each, {sum(wanted)} in all"
     who = f"{len(wanted)} clients ask for {each}" if len(wanted) > 1 else f"a client asks for {low}"

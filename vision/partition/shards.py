@@ -24,7 +24,7 @@ class Shards(Partitioner):
 
     Attributes:
         shards: shards a client. A shard may reach from one class into the next, so a client can
-            know more classes than this.
+            know more classes than this; and fewer, where two of its shards are of one class.
     """
 
     name: ClassVar[str] = "shards"

@@ -1,5 +1,6 @@
 """Partitions of a counted set: who gets what, and what is impossible."""
 
+import re
 from dataclasses import fields
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from data_prep.errors import InputError
 from vision.datasets import join, load
 from vision.partition import PARTITIONS, Partitioner, find_partition
+from vision.partition.pools import make_pools
 
 KINDS = [
     PARTITIONS["iid"](clients=4),
@@ -188,6 +190,33 @@ def test_dirichlet_alpha_says_how_alike_clients_are(grid):
         assert variance(alpha) == pytest.approx(0.16 / (5 * alpha + 1), rel=0.15)
 
 
+def test_dirichlets_help_says_what_is_drawn(grid):
+    """Its numbers, read from the help, against ten draws of each concentration."""
+    text = " ".join(PARTITIONS["dirichlet"].__doc__.split())
+    stated = re.search(
+        r"Of 10 classes of 6,000 images, a client of 20 has on average some images of (\S+) "
+        r"classes at 0.1, of (\S+) at 0.5, of (\S+) at 1; but 5 % or more of its images are of "
+        r"only (\S+), (\S+) and (\S+) classes, and two clients hold (\S+), (\S+) and (\S+) % of a "
+        r"class.",
+        text,
+    )
+    images = grid(train=6000, test=1, classes=10, domains=("ink",))
+    (pool,) = make_pools(images, "mixed", 20, seed=0)
+    found = []
+    for alpha in (0.1, 0.5, 1.0):
+        kind, draws = PARTITIONS["dirichlet"](concentration=alpha), []
+        for seed in range(10):
+            dealt = kind.deal(pool, torch.Generator().manual_seed(seed))
+            counts = torch.stack([pool.counts(ids) for ids in dealt]).double()
+            some = (counts > 0).sum(1).double().mean()
+            many = (counts >= 0.05 * counts.sum(1, keepdim=True)).sum(1).double().mean()
+            two = counts.sort(0).values[-2:].sum(0).mean() / 60
+            draws.append([float(some), float(many), float(two)])
+        found.append(np.mean(draws, axis=0))
+    numbers = np.array([float(n) for n in stated.groups()]).reshape(3, 3)
+    assert (np.abs(numbers - np.transpose(found)) < [[0.35], [0.35], [3.5]]).all()
+
+
 def test_dirichlet_keeps_its_minimum_or_says_why_not(grid):
     images = grid(train=20)
     found = PARTITIONS["dirichlet"](clients=4, concentration=0.3, min_samples=15).split(images)
@@ -229,6 +258,78 @@ def test_test_images_are_shared_or_divided(grid):
         IID(clients=2, domains="ink:2", shared_test=False, test_shots=3).split(images)
 
 
+def counts_of(images, parts):
+    n = len(images.class_names)
+    return torch.stack([images.labels[ids].bincount(minlength=n) for ids in parts]).double()
+
+
+OWN_MIX = [
+    PARTITIONS["dirichlet"](clients=4, concentration=0.5, min_samples=5, test="own-mix"),
+    PARTITIONS["n-way"](clients=4, ways=2, spread=0, test="own-mix"),
+    PARTITIONS["shards"](clients=4, shards=3, test="own-mix"),
+]
+
+
+@pytest.mark.parametrize("kind", OWN_MIX, ids=lambda k: k.name)
+@pytest.mark.parametrize("domains", ["mixed", "ink:1,oil:3"])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shots", [None, 3])
+def test_own_mix_has_the_shares_of_the_training_images(grid, kind, domains, shared, shots):
+    images = grid(train=120, test=40)
+    kind = each(kind, domains=domains, shared_test=shared, test_shots=shots)
+    found = kind.split(images, seed=3)
+    train, test = counts_of(images, found.train), counts_of(images, found.test)
+    for ids in found.test:
+        assert images.is_test[ids].all()
+        assert len(ids.unique()) == len(ids)
+    if not shared:
+        assert len(torch.cat(found.test).unique()) == sum(map(len, found.test))
+    if domains != "mixed":
+        for own, tested in zip(found.train, found.test, strict=True):
+            assert len(images.domains[torch.cat([own, tested])].unique()) == 1
+    if shots:
+        ratio = shots * (train > 0).sum(1) / train.sum(1)
+    else:
+        there = 80 if domains == "mixed" else 40
+        groups = [[i] for i in range(4)]
+        if not shared:
+            groups = [[0, 1, 2, 3]] if domains == "mixed" else [[0], [1, 2, 3]]
+        ratio = torch.zeros(4, dtype=torch.float64)
+        for group in groups:
+            ratio[group] = there / train[group].sum(0).max()
+            # The class that is the scarcest is used up.
+            assert test[group].sum(0).max() == there
+    exact = train * ratio[:, None]
+    assert ((test - exact).abs() < (0.501 if shared else 1)).all()
+    again, other = kind.split(images, seed=3), kind.split(images, seed=4)
+    assert all(map(torch.equal, found.test, again.test))
+    assert not all(map(torch.equal, found.test, other.test))
+
+
+def test_own_mix_by_hand(grid):
+    """One client, 4 a's, 2 b's and 1 c; of six test images of a class it has 6, 3 and 2."""
+    images = grid(train=4, test=6, domains=("ink",))
+    images = images.take(torch.tensor([*range(10), 10, 11, *range(14, 20), 20, *range(24, 30)]))
+    (tested,) = IID(clients=1, test="own-mix").split(images).test
+    assert images.labels[tested].bincount().tolist() == [6, 3, 2]  # 1.5 is rounded to even.
+    (tested,) = IID(clients=1, test="own-mix", test_shots=2).split(images).test
+    assert images.labels[tested].bincount().tolist() == [3, 2, 1]  # Of 3.43, 1.71 and 0.86.
+
+
+def test_own_mix_says_where_test_images_are_too_few(grid):
+    images = grid(train=10, test=4, domains=("ink",))
+    with pytest.raises(InputError, match=r"class a .* 4 test images and a client asks for 5"):
+        IID(clients=1, test="own-mix", test_shots=5).split(images)
+    with pytest.raises(InputError, match=r"class a .* 2 clients ask for .* fewer test_shots"):
+        IID(clients=2, test="own-mix", test_shots=3, shared_test=False).split(images)
+    without = images.take((~images.is_test | (images.labels > 0)).nonzero()[:, 0])
+    with pytest.raises(InputError, match="class a of all domains has training images and no test"):
+        IID(clients=2, test="own-mix").split(without)
+    crowd = PARTITIONS["iid"](clients=30, test="own-mix", shared_test=False)
+    with pytest.raises(InputError, match=r"12 test images, and the training mix of client \d"):
+        crowd.split(images)
+
+
 def test_clients_may_be_tested_on_all_classes(grid):
     images = grid()
     found = WAYS(clients=4, ways=1, spread=0, test_classes="all", domains="oil:4").split(images)
@@ -244,6 +345,8 @@ def test_clients_may_be_tested_on_all_classes(grid):
         ("iid", {"share": 1.5}, "share is 1.5"),
         ("iid", {"test_shots": 0}, "test_shots is 0"),
         ("iid", {"test_classes": "some"}, "choose own or all"),
+        ("iid", {"test": "mix"}, "choose by-class or own-mix"),
+        ("iid", {"test": "own-mix", "test_classes": "all"}, "leave test_classes at own"),
         ("n-way", {"ways": 0}, "ways is 0"),
         ("n-way", {"spread": -1}, "spread is -1"),
         ("n-way", {"shots": 3, "shot_spread": 3}, "must be less"),
