@@ -25,11 +25,11 @@ from experiments.targets import check_ending
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Options of a run by section, for the method and model that raw arguments name."""
     from stforecast.baselines import BASELINES
-    from stforecast.config import RunOptions, defaults, sections
+    from stforecast.config import defaults, sections
 
     method = peek(args, "--method", "fuels")
     made_for = defaults(method)
-    model = peek(args, "--model", made_for.get("model", RunOptions.model))
+    model = peek(args, "--model", made_for["model"])
     unused = f" (not used by {method})" if method in BASELINES else ""
     titles = {
         "data": "Data", "window": "Windows", "training": f"Training{unused}",

@@ -177,12 +177,14 @@ def options_type(method: str) -> type:
 
 
 def defaults(method: str) -> dict[str, Any]:
-    """Settings that a method is made for, by flat name, where they are not everyone's.
+    """Settings that a method is made for, where they are not everyone's; the model always.
+
+    The help of the command line and `resolve` both start from them.
 
     Raises:
         InputError: listing the methods if there is no such one.
     """
-    return dict(getattr(_find(method), "defaults", {}))
+    return {"model": RunOptions.model, **getattr(_find(method), "defaults", {})}
 
 
 def _find(method: str) -> Any:
@@ -257,5 +259,5 @@ def resolve(method: str, **settings: Any) -> Config:
         InputError: for an unknown name (with those like it) or a value that does not fit.
     """
     settings = {**defaults(method), **settings}
-    types = sections(method, str(settings.get("model", RunOptions.model)))
+    types = sections(method, str(settings["model"]))
     return Config(method, **distribute(method, types, settings))

@@ -8,7 +8,7 @@ from typing import Any
 
 import vision.methods  # noqa: F401  importing makes the image methods known
 from data_prep.errors import choose
-from stforecast.federated.method import find_method, methods
+from stforecast.federated.method import methods
 from stforecast.federated.options import MOST_WORKERS, check_options
 from stforecast.federated.robust import Robust
 from stforecast.federated.settings import distribute, flatten
@@ -149,9 +149,7 @@ def sections(method: str, model: str, partition: str) -> dict[str, type]:
     Raises:
         InputError: listing the valid names if there is no such method, model or partition.
     """
-    known = image_methods()
-    if method not in known:
-        raise choose("method", method, known)
+    owner = _find(method)
     if model not in MODELS:
         raise choose("model", model, MODELS)
     return {
@@ -161,14 +159,28 @@ def sections(method: str, model: str, partition: str) -> dict[str, type]:
         "uplink": Uplink,
         "robust": Robust,
         "run": RunOptions,
-        "method_options": known[method].Options,
+        "method_options": owner.Options,
         "model_options": MODELS[model].Options,
     }
 
 
 def defaults(method: str) -> dict[str, Any]:
-    """Settings by flat name that images, or this method, are made for."""
-    return {**TRAINING, **find_method(method).defaults}
+    """Settings that images, or this method, are made for; model and partition always among them.
+
+    The help of the command line and `resolve` both start from them.
+
+    Raises:
+        InputError: listing the methods if there is no such one.
+    """
+    chosen = {"model": RunOptions.model, "partition": RunOptions.partition}
+    return {**chosen, **TRAINING, **_find(method).defaults}
+
+
+def _find(method: str) -> Any:
+    known = image_methods()
+    if method not in known:
+        raise choose("method", method, known)
+    return known[method]
 
 
 def resolve(method: str, **settings: Any) -> Config:
@@ -177,10 +189,6 @@ def resolve(method: str, **settings: Any) -> Config:
     Raises:
         InputError: for an unknown name (with those like it) or a value that does not fit.
     """
-    known = image_methods()
-    if method not in known:
-        raise choose("method", method, known)
     settings = {**defaults(method), **settings}
-    model = str(settings.get("model", RunOptions.model))
-    partition = str(settings.get("partition", RunOptions.partition))
-    return Config(method, **distribute(method, sections(method, model, partition), settings))
+    types = sections(method, str(settings["model"]), str(settings["partition"]))
+    return Config(method, **distribute(method, types, settings))

@@ -14,17 +14,17 @@ from experiments.targets import check_ending
 
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
-    from vision.config import RunOptions, defaults, sections
+    from vision.config import defaults, sections
 
     method = peek(args, "--method", "pfpl")
-    model = peek(args, "--model", RunOptions.model)
-    partition = peek(args, "--partition", RunOptions.partition)
+    made_for = defaults(method)
+    model = peek(args, "--model", made_for["model"])
+    partition = peek(args, "--partition", made_for["partition"])
     titles = {
         "data": "Images", "partition": f"Partition {partition}", "training": "Training",
         "uplink": "Uploads", "robust": "Defence", "run": "Computation",
         "method_options": f"Options of {method}", "model_options": f"Options of {model}",
     }  # fmt: skip
-    made_for = defaults(method)
     found = sections(method, model, partition).items()
     return {titles[s]: from_dataclass(t, made_for) for s, t in found}
 
