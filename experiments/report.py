@@ -58,6 +58,8 @@ def summary(run: Run) -> str:
     elif len(rounds):
         sent, received = (floats(rounds, way) for way in ("up", "down"))
         lines.append(f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}")
+    if note := _window_note(run):
+        lines.append(note)
     if guarantee := run.about.get("privacy"):
         lines.append(
             f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
@@ -69,6 +71,13 @@ def summary(run: Run) -> str:
     lines += refit_notes([(variant, "") for variant in as_variants([run])])
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
+
+
+def _window_note(run: Run) -> str:
+    """What a day and the like came to in the data's steps, where settings give times."""
+    asked, used = run.about["settings"], run.about.get("window", {})
+    steps = [f"{name} {value}" for name, value in used.items() if asked.get(name) != value]
+    return f"in steps of {run.about['step_minutes']:g} minutes: {', '.join(steps)}" if steps else ""
 
 
 def _model_name(selection: str, rounds: Mapping[str, int]) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pandas as pd
+
 import stforecast.methods  # noqa: F401  importing makes the forecasting methods known
 from data_prep.errors import InputError, choose
 from stforecast.baselines import BASELINES
@@ -139,6 +141,14 @@ class Config:
             raise InputError(
                 f"quantiles is {self.loss.quantiles!r}; intervals need a pair, like 0.05,0.5,0.95"
             )
+
+    def at(self, step: pd.Timedelta) -> Config:
+        """These settings for a series whose steps have this length.
+
+        Raises:
+            InputError: naming a time that is not a whole number of steps.
+        """
+        return dataclasses.replace(self, window=self.window.at(step))
 
     @property
     def coverages(self) -> tuple[float, ...]:

@@ -49,7 +49,7 @@ class Forecaster:
         **settings: any setting of `stforecast.config`, e.g. `rounds=50`, `split="days:20,5,5"`.
 
     Attributes:
-        config: all settings, resolved.
+        config: all settings; once it is fitted, with windows in steps of the data.
         rounds_: one row a round: losses, bytes, seconds (empty for reference forecasters).
         refits_: one row a refit of the test part: windows, bytes, seconds (empty without).
         cells: `(cells,)` ids; like the following, there once it is fitted or loaded.
@@ -72,7 +72,8 @@ class Forecaster:
     """
 
     def __init__(self, method: str = "fuels", **settings: Any) -> None:
-        self.config: Config = resolve(method, **settings)
+        self._asked = resolve(method, **settings)
+        self.config: Config = self._asked
         self.rounds_ = pd.DataFrame()
         self.refits_ = pd.DataFrame()
         self._fitted: dict[str, Any] = {}
@@ -98,14 +99,15 @@ class Forecaster:
         Raises:
             InputError: if the data cannot be used with these settings.
         """
-        config = self.config
-        if names := unread(config.method, config.flat()):
+        asked = self._asked
+        if names := unread(asked.method, asked.flat()):
             log.warning(
                 "%s is a reference forecaster, fitted without rounds: it does not read %s",
-                config.method, ", ".join(names),
+                asked.method, ", ".join(names),
             )  # fmt: skip
-        series = as_series(data, config.data.service)
+        series = as_series(data, asked.data.service)
         calendar = series.calendar
+        config = self.config = asked.at(calendar.step)
         if warning := period_warning(calendar.step, config.window.period):
             log.warning(warning)
         n_steps = len(series.values)
@@ -425,6 +427,7 @@ class Forecaster:
         self._radius = arrays.pop("interval/radius") if self.config.has_intervals else None
         self.service, self.units = str(about["service"]), str(about["units"])
         self.step, self.cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
+        self.config = self._asked.at(self.step)
         fitted: Fitted
         if self.config.federated:
             fitted = FittedMethod.from_arrays(

@@ -15,6 +15,7 @@ Until it is finished it holds `settings.json` and `checkpoints/`, which `resume`
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -236,7 +237,8 @@ def _run(
 def _about(forecaster: Forecaster, begun: dict[str, Any]) -> dict[str, Any]:
     """What `run.json` says of a run."""
     return {
-        "settings": forecaster.config.flat(),
+        "settings": resolve(**begun["settings"]).flat(),
+        "window": dataclasses.asdict(forecaster.config.window),
         "label": begun["label"],
         "data": begun["data"],
         "data_path": str(data_of(begun).absolute()),

@@ -148,8 +148,8 @@ def make_split(
         The split; windows slide by one step.
 
     Raises:
-        InputError: if the text is no split, or a part would have no window: with the number of
-            steps there are and are needed.
+        InputError: if the text is no split, a part would have no window, or a lag lies before the
+            series in all training windows: with the number of steps there are and are needed.
     """
     if len(local_times) != n_steps or n_steps == 0:
         raise InputError(f"split {text!r}: {len(local_times)} local times for {n_steps} steps")
@@ -163,6 +163,7 @@ def make_split(
         )
     *parts, fit_steps = cut(n_steps)
     train, validation, test = (np.arange(part.start, part.stop) for part in parts)
+    _check_lags(rule, spec, train[-1], step)
     return Split(train, validation, test, fit_steps)
 
 
@@ -194,6 +195,17 @@ def _empty_part(rule: SplitRule, cut: _Cut) -> str | None:
     if rule.has_validation and not cut.validation:
         return "validation"
     return None if cut.test else "test"
+
+
+def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta) -> None:
+    """Refuse lags that no training window, up to the one of start `last`, can read."""
+    known = [str(lag) for lag in spec.further_lags if lag <= last]
+    if (furthest := max(spec.further_lags, default=0)) > last:
+        raise InputError(
+            f"split {rule.text!r}: the last training window begins at step {last}: none can read "
+            f"{furthest} steps ({furthest * step / DAY:.3g} days) back; give a longer series, or "
+            f"only the lags that there are: --extra-lags {','.join(known) or repr('')}"
+        )
 
 
 def _remedy(rule: SplitRule, cut: Callable[[int], _Cut], n_steps: int) -> str:

@@ -12,6 +12,7 @@ such as last week's, and the calendar.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -33,9 +34,13 @@ from stforecast.calendar_inputs import (
 from stforecast.impute import IMPUTE, impute
 
 MONDAY = pd.Timestamp("1970-01-05")
-WEEK = pd.Timedelta(days=7)
+DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
 
-LAGS = r"(\d{1,7}(-\d{1,7})?(, *\d{1,7}(-\d{1,7})?)*)?"
+UNITS = {"min": pd.Timedelta(minutes=1), "h": pd.Timedelta(hours=1), "d": DAY}
+"""In which a lag may be given, besides steps."""
+
+LAG = rf"\d{{1,7}}(-\d{{1,7}}|{'|'.join(UNITS)})?"
+LAGS = rf"({LAG}(, *{LAG})*)?"
 """Text of `extra_lags`."""
 
 MOST_STEPS = 10**6
@@ -57,12 +62,12 @@ class WindowSpec:
     Attributes:
         closeness: number of steps just before the first target (c), 0 or more.
         periods: number of steps one, two, … periods before the first target (q), 0 or more.
-        period: length of a period in steps (p), 1 or more.
+        period: length of a period in steps (p); 0 is a day, whatever the step.
         horizon: number of target steps, 1 or more; periodic lags refer to the first of them.
         newest_first: newest to oldest inside each part, the order of the FedDA code.
-        extra_lags: further steps back from the first target to read, as in "167,168,169" or
-            "145-168"; what lies before the series counts as missing, so they cost no training
-            windows.
+        extra_lags: how far back from the first target to read besides: steps, as in "167,168,169"
+            or "145-168", or times, as in "30min,23h,7d". What lies before the series counts as
+            missing, so they cost no training windows.
         calendar: what a window knows of its first target's local time: none, day (sine and cosine
             of one and two cycles a day), week (the same, whether it is a weekend, a Sunday) or
             weekdays (as day, and one input for each weekday).
@@ -96,17 +101,38 @@ class WindowSpec:
         if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
             raise InputError(
                 f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
-                f"167,168,169 or ranges like 145-168, {MOST_STEPS} lags at most"
+                f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
             )
-        lowest = {"closeness": 0, "periods": 0, "period": 1, "horizon": 1}
+        lowest = {"closeness": 0, "periods": 0, "period": 0, "horizon": 1}
         for name, low in lowest.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
                 raise InputError(f"{name} is {value!r}; give a whole number of at least {low}")
             if value > MOST_STEPS:
                 raise InputError(f"{name} is {value}; give at most {MOST_STEPS} steps")
-        if not self.lags:
+        if not self.closeness and not self.periods:
             raise InputError("closeness and periods are both 0: a window needs at least one input")
+
+    def at(self, step: pd.Timedelta) -> WindowSpec:
+        """These windows in steps of a series: a period of 0 and times among `extra_lags` resolved.
+
+        The properties below that count steps need a spec without times.
+
+        >>> spec = WindowSpec(period=0, extra_lags="3,23h,7d").at(pd.Timedelta("30min"))
+        >>> spec.period, spec.extra_lags
+        (48, '3,46,336')
+
+        Args:
+            step: length of a step.
+
+        Raises:
+            InputError: naming a time that is not a whole number of steps.
+        """
+        if self.period and not any(map(_unit_of, self._lag_texts())):
+            return self
+        lags = ",".join(_in_steps(text, step) for text in self._lag_texts())
+        period = self.period or steps_in(DAY, step)
+        return dataclasses.replace(self, period=period, extra_lags=lags)
 
     @property
     def lags(self) -> tuple[int, ...]:
@@ -120,20 +146,20 @@ class WindowSpec:
     @property
     def further_lags(self) -> tuple[int, ...]:
         """`extra_lags` as numbers."""
-        return tuple(lag for part in self._lag_ranges() for lag in part)
+        return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
 
-    def _lag_ranges(self) -> list[range]:
-        parts = [p.partition("-") for p in self.extra_lags.split(",")] if self.extra_lags else []
-        return [range(int(low), int(high or low) + 1) for low, _, high in parts]
+    def _lag_texts(self) -> list[str]:
+        return [text.strip() for text in self.extra_lags.split(",")] if self.extra_lags else []
 
     def _lags_can_be(self) -> bool:
-        ranges = self._lag_ranges()
+        ranges = [_lag_range(text.rstrip("".join(UNITS))) for text in self._lag_texts()]
         return all(len(r) and r.start for r in ranges) and sum(map(len, ranges)) <= MOST_STEPS
 
     @property
     def n_inputs(self) -> int:
         """Number of inputs of a window: `lags`, `further_lags`, calendar, holiday."""
-        return len(self.lags) + len(self.further_lags) + self.n_known
+        further = sum(1 if _unit_of(text) else len(_lag_range(text)) for text in self._lag_texts())
+        return self.closeness + self.periods + further + self.n_known
 
     @property
     def n_known(self) -> int:
@@ -149,6 +175,39 @@ class WindowSpec:
     def reach(self) -> int:
         """Steps back that the furthest input lies."""
         return max(self.max_lag, *self.further_lags, 0)
+
+
+def _lag_range(text: str) -> range:
+    low, _, high = text.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+def _unit_of(lag: str) -> str:
+    """Unit of a lag that is a time; empty if it counts steps."""
+    return lag.lstrip("0123456789-")
+
+
+def _in_steps(lag: str, step: pd.Timedelta) -> str:
+    """A lag as a number of steps.
+
+    Raises:
+        InputError: if it is a time that is not a whole number of steps.
+    """
+    unit = _unit_of(lag)
+    if not unit:
+        return lag
+    n_steps, rest = divmod(int(lag.removesuffix(unit)) * _ns(UNITS[unit]), _ns(step))
+    if rest:
+        raise InputError(
+            f"extra_lags: {lag} is not a whole number of steps of "
+            f"{step / pd.Timedelta(minutes=1):g} minutes; give lags that are, or count steps "
+            "(--extra-lags 1,2)"
+        )
+    return str(n_steps)
+
+
+def _ns(span: pd.Timedelta) -> int:
+    return span.as_unit("ns").value  # Python's whole numbers have no end.
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,6 +377,17 @@ def day_slots(
     return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
 
 
+def steps_in(span: pd.Timedelta, step: pd.Timedelta) -> int:
+    """Number of steps in `span`.
+
+    Raises:
+        InputError: if it is not a whole number.
+    """
+    if span % step != pd.Timedelta(0):
+        raise InputError(f"a step of {step} does not divide {span}; resample to one that does")
+    return int(span // step)
+
+
 @dataclass(frozen=True)
 class Calendar:
     """The wall clock of an evenly spaced series, past its end too.
@@ -357,8 +427,4 @@ class Calendar:
         Raises:
             InputError: if it is not a whole number.
         """
-        if span % self.step != pd.Timedelta(0):
-            raise InputError(
-                f"a step of {self.step} does not divide {span}; resample to one that does"
-            )
-        return int(span // self.step)
+        return steps_in(span, self.step)

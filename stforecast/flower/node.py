@@ -56,9 +56,9 @@ class Node:
 
     def __init__(self, run: RunSettings, node_config: Mapping[str, Any], run_id: int) -> None:
         place = _place(node_config, run_id)
-        config, self.folder = run.config, place.out
-        series = as_series(place.data, config.data.service)
+        series = as_series(place.data, run.config.data.service)
         calendar, n_steps = series.calendar, len(series.values)
+        config, self.folder = run.config.at(calendar.step), place.out
         times = calendar.local_times(np.arange(n_steps))
         split = make_split(config.data.split, n_steps, calendar.step, config.window, times)
         scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)

@@ -78,5 +78,10 @@ def check_config(config: Config) -> None:
         )
     if config.rolling.refit != "never" or config.interval.intervals != "none":
         raise InputError("nodes neither refit nor calibrate intervals; leave both out")
+    if not config.window.period:
+        raise InputError(
+            "period is 0, a day: the server has no data that tell it the steps of a day; give "
+            "them, --period 24 for hours"
+        )
     if config.uplink.delta_coding:
         raise InputError("an upload may get lost between nodes: no delta_coding there")

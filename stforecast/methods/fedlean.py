@@ -30,7 +30,8 @@ class FedLean(FedAvg):
     defaults: ClassVar[Mapping[str, Any]] = {
         "model": "mlp",
         "closeness": 6,
-        "extra_lags": "23,25,167,168,169",
+        "period": 0,
+        "extra_lags": "23h,25h,167h,168h,169h",
         "calendar": "week",
         "loss": "huber",
         "lr": 2e-3,

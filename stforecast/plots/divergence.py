@@ -112,9 +112,9 @@ def _training_series(inside: Inside) -> np.ndarray:
             f"{run.folder}: its data, {path}, are gone; put them back, or start from the folder "
             "where it was run"
         )
-    config = resolve(**about["settings"])
     series = as_series(path, about["service"]).select(inside.cells)
     n_steps, calendar = len(series.values), series.calendar
+    config = resolve(**about["settings"]).at(calendar.step)
     local_times = calendar.local_times(np.arange(n_steps))
     split = make_split(config.data.split, n_steps, calendar.step, config.window, local_times)
     scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)

@@ -35,7 +35,7 @@ def test_lags_follow_the_paper(spec, lags, max_lag):
     [
         ({"closeness": -1}, "closeness is -1; give a whole number of at least 0"),
         ({"periods": 1.5}, "periods is 1.5"),
-        ({"period": 0}, "period is 0; give a whole number of at least 1"),
+        ({"period": -1}, "period is -1; give a whole number of at least 0"),
         ({"horizon": 0}, "horizon is 0"),
         ({"horizon": True}, "horizon is True"),
         ({"closeness": 0, "periods": 0}, "at least one input"),
@@ -224,3 +224,43 @@ def test_further_lags_are_positive_whole_numbers(lags):
 def test_an_unknown_calendar_is_refused():
     with pytest.raises(InputError, match="unknown calendar 'moon'; choose one of: day, none, week"):
         WindowSpec(calendar="moon")
+
+
+@pytest.mark.parametrize(
+    ("step", "period", "lags"),
+    [
+        ("1h", 24, (23, 25, 167, 168, 169)),
+        ("10min", 144, (138, 150, 1002, 1008, 1014)),
+        ("5min", 288, (276, 300, 2004, 2016, 2028)),
+    ],
+)
+def test_a_day_and_a_week_are_times_whatever_the_step(step, period, lags):
+    spec = WindowSpec(period=0, extra_lags="23h, 25h,167h,7d,10140min")
+    resolved = spec.at(pd.Timedelta(step))
+    assert (resolved.period, resolved.further_lags) == (period, lags)
+    assert spec.n_inputs == resolved.n_inputs == 3 + 3 + 5
+    assert resolved.at(pd.Timedelta("7min")) == resolved
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"extra_lags": "2,23h"}, "23h is not a whole number of steps of 120 minutes"),
+        ({"extra_lags": "9999999d"}, "1000000|positive whole numbers"),
+        ({"period": 0}, None),
+    ],
+)
+def test_times_that_are_no_whole_number_of_steps_are_refused(settings, message):
+    spec = WindowSpec(**settings)
+    if message:
+        with pytest.raises(InputError, match=message):
+            spec.at(pd.Timedelta("2h"))
+    else:
+        with pytest.raises(InputError, match="does not divide 1 day"):
+            spec.at(pd.Timedelta("7min"))
+
+
+@pytest.mark.parametrize("lags", ["0h", "3s", "h", "1-2h", "1.5h", "1h-2"])
+def test_times_have_a_positive_whole_number_and_a_unit(lags):
+    with pytest.raises(InputError, match="times like 23h,7d"):
+        WindowSpec(extra_lags=lags)
