@@ -1,0 +1,427 @@
+"""What the documents say to type works: every command and Python block is run from the file itself.
+
+Commands of a document run in order, in one folder, shortened as `SHORTER` states. What is not run
+stands in `NOT_RUN` with its reason; what is neither run nor listed fails, as does a stale entry.
+"""
+
+import os
+import re
+import shlex
+import sys
+import textwrap
+import tomllib
+import types
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.cli import cli, main
+from experiments.config_file import is_image_file
+from experiments.grid import load_grid
+from experiments.images.grid import load_image_grid
+from stforecast.baselines import BASELINES
+from stforecast.config import defaults
+from stforecast.federated.method import methods
+from vision.config import defaults as image_defaults
+from vision.config import image_methods
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "experiments" / "configs"
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))
+)
+
+TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
+QUICK = "experiments/configs/quick.toml"
+
+SHORTER = {
+    "README.md": {
+        "--cells 100": "--cells 3",
+        "--rounds 50": "--rounds 1",
+        "--rounds 30": "--rounds 1",
+        "--rounds 20": "--rounds 1",
+        "--method fuels --out runs/long": "--method fuels --rounds 1 --out runs/long",
+        "--robust trimmed": "--robust trimmed --rounds 1",
+        "--method pfpl": "--method pfpl --clients 3",
+        "--data mnist+usps+syn-generated --images FOLDER": "--data digits8x8 --clients 3",
+        "--domains mnist:7,usps:5,syn-generated:8 --shots 40": "--shots 10",
+        "--backbone-weights VIT.safetensors --input-size 112": (
+            f"{TINY_TRANSFORMER} --rounds 1 --clients 2 --shots 2"
+        ),
+    },
+    "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
+}
+"""What is typed in place of what stands in a document, so that it takes seconds."""
+
+SLOWER = {
+    "--data mnist+usps+syn-generated --images FOLDER": (
+        "--data mnist+usps+syn-generated --images IMAGES"
+    ),
+    "--domains mnist:7,usps:5,syn-generated:8 --shots 40": (
+        "--domains mnist:7,usps:5,syn-generated:8 --shots 40"
+    ),
+    f"bench {QUICK}": (f"bench {QUICK} --data milan.nc --service internet --seed 1 --rounds 1"),
+}
+"""Instead of some of the README's, under `-m slow`; IMAGES is the folder of the real ones."""
+
+NOT_RUN = {
+    "README.md": {
+        "stforecast download metr-la": "needs a network; tests of data_prep/download use loopback",
+    },
+    "docs/federation.md": {
+        "ssh-keygen": "OpenSSH's; tests of experiments/flower_keys.py make keys",
+        "flower-superlink": "Flower's, a server that stays; make federation-demo starts one",
+        "flwr": "Flower's, talks to that server; make federation-demo does it",
+        "flower-supernode": "Flower's, a node that stays; make federation-demo starts three",
+        "stforecast predict '/var/lib": "of a finished node; tests of stforecast/flower do",
+    },
+}
+"""How commands begin that no test types, and why."""
+
+NO_COMMANDS = {
+    "README.md": ["data_prep/     raw records to a cube"],
+    "docs/federation.md": ["[superlink]"],
+}
+"""How indented blocks begin that are no commands."""
+
+
+class Block(NamedTuple):
+    """A fenced or indented block: its language (empty if indented) and its text."""
+
+    language: str
+    text: str
+
+
+@cache
+def blocks(document):
+    """Every block of a document, in order."""
+    text = (ROOT / document).read_text()
+    fenced, indented = r"^```(\w*)\n([\s\S]*?)^```$", r"(?<=\n\n)((?: {4}.*\n|\n(?= {4}))+)"
+    found = re.finditer(f"{fenced}|{indented}", text, re.M)
+    return [Block(m[1] or "", m[2] or textwrap.dedent(m[3])) for m in found]
+
+
+def commands(document):
+    """Every line to type, continued lines joined and comments left out."""
+    none = tuple(NO_COMMANDS.get(document, ()))
+    shells = [b.text for b in blocks(document) if b.language in ("", "sh", "bash", "console")]
+    lines = "".join(s for s in shells if not s.startswith(none)).replace("\\\n", " ").splitlines()
+    return [shlex.join(words) for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def shortened(document, slow=False):
+    """The lines of a document as they are run.
+
+    Raises:
+        AssertionError: if a substitution does not change anything.
+    """
+    lines = commands(document)
+    shorter = SHORTER.get(document, {}) | (SLOWER if slow else {})
+    for old, new in shorter.items():
+        assert any(old in line for line in lines), f"{document} has no {old!r} any more"
+        lines = [line.replace(old, new) for line in lines]
+    return lines
+
+
+def reason_not_to_run(document, line):
+    """Why a command is not run, or None."""
+    reasons = NOT_RUN.get(document, {})
+    return next((why for begin, why in reasons.items() if line.startswith(begin)), None)
+
+
+def type_in(line):
+    """Do a command of `stforecast` in this process; it must end well."""
+    words = shlex.split(line)
+    assert words[0] == "stforecast", f"neither run nor listed in NOT_RUN: {line}"
+    with pytest.raises(SystemExit) as done:
+        main(words[1:])
+    assert not done.value.code, line
+
+
+def check_make(line):
+    """Targets exist."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert shlex.split(line)[1] in targets, line
+
+
+def check_pip(line):
+    """Extras that are named exist."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extras in re.findall(r"\[([\w,]+)\]", line):
+        assert set(extras.split(",")) <= project["optional-dependencies"].keys(), line
+
+
+def check_bench(line):
+    """The benchmark exists, and its file and preset can be read."""
+    words = shlex.split(line)
+    path = CONFIGS / Path(words[2]).name
+    assert words[2] in (path.name, str(path.relative_to(ROOT))), line
+    preset = words[words.index("--preset") + 1] if "--preset" in words else None
+    if is_image_file(path):
+        assert load_image_grid(path, preset).entries
+    else:
+        assert preset is None
+        assert load_grid(path).entries
+
+
+CHECKED = {"make ": check_make, "pip install ": check_pip, "stforecast bench ": check_bench}
+"""How commands begin that take minutes or change the machine, and what is checked of them."""
+
+
+def do(document, line, slow=False):
+    """Check a command, or type it."""
+    check = next((c for begin, c in CHECKED.items() if line.startswith(begin)), None)
+    if check:
+        check(line)
+    if not check or (slow and QUICK in line):
+        type_in(line)
+
+
+def write_metr_la(folder):
+    """Nine days of three detectors, as DCRNN's authors publish them."""
+    times = pd.date_range("2012-03-01", periods=9 * 288, freq="5min")
+    hour = times.hour.to_numpy()[:, None] + np.arange(3)
+    folder.mkdir()
+    with h5py.File(folder / "metr_la.h5", "w") as file:
+        group = file.create_group("df")
+        group.attrs.update({"pandas_type": np.bytes_("frame"), "nblocks": np.int64(1)})
+        group["axis0"] = np.array(["773869", "767541", "717447"], dtype="S6")
+        group["axis1"] = times.to_numpy().astype("datetime64[ns]").astype(np.int64)
+        group["axis1"].attrs["kind"] = np.bytes_("datetime64")
+        group["block0_values"] = 50 + 10 * np.sin(hour / 24 * 2 * np.pi)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder to type in, beside the benchmarks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    write_metr_la(tmp_path / "metr-la")
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_list_of_this_test_is_about_what_stands_there(document):
+    lines = commands(document)
+    for begin in NOT_RUN.get(document, {}):
+        assert any(line.startswith(begin) for line in lines), (
+            f"{document} has no {begin!r} any more"
+        )
+    for begin in NO_COMMANDS.get(document, ()):
+        assert any(b.text.startswith(begin) for b in blocks(document)), begin
+    assert {b.language for b in blocks(document)} <= {"", "sh", "bash", "console", "python"}
+
+
+def test_the_readme_can_be_typed_from_top_to_bottom(place, capsys):
+    read_aloud("README.md")
+    assert "period 288, extra_lags 276,300,2004,2016,2028" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d != "README.md"])
+def test_other_documents_can_be_typed_from_top_to_bottom(place, document):
+    for line in shortened(document):
+        if not reason_not_to_run(document, line):
+            do(document, line)
+
+
+@pytest.mark.slow
+def test_the_readme_can_be_typed_with_its_own_images_and_benchmark(place, data_dir, monkeypatch):
+    (place / "IMAGES").symlink_to(data_dir / "images")
+    read_aloud("README.md", slow=True)
+
+
+def read_aloud(document, slow=False):
+    """Type the commands; the Python blocks come once their data are there."""
+    pythons = [b.text for b in blocks(document) if b.language == "python"]
+    for line in shortened(document, slow):
+        if pythons and line.startswith("stforecast bench"):
+            for text in pythons:
+                exec(text.replace("rounds=50", "rounds=1"), {})
+            pythons = []
+        if not reason_not_to_run(document, line):
+            do(document, line, slow)
+    assert not pythons
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_is_quoted_within_the_text_exists(document):
+    prose = re.sub(r"^```.*?^```$", "", (ROOT / document).read_text(), flags=re.M | re.S)
+    quoted = [" ".join(q.split()) for q in re.findall(r"`([^`]+)`", prose)]
+    for text in quoted:
+        words = text.split()
+        if text.startswith(("make ", "pip install ")):
+            CHECKED[f"{text.partition(' install')[0].split()[0]} ".replace("pip ", "pip install ")](
+                text
+            )
+        elif words[:2] == ["python", "-m"]:
+            assert (ROOT / (words[2].replace(".", "/") + ".py")).exists(), text
+        elif words[0] == "stforecast" and len(words) > 1:
+            check_command(words[1:])
+        elif words[0].startswith("experiments/configs/") and words[0].endswith(".toml"):
+            assert (ROOT / words[0]).exists(), text
+
+
+def check_command(words):
+    """The command exists, with every alternative that is named, as in `list methods|data`."""
+    command = cli
+    while words and isinstance(command, click.Group):
+        ctx = click.Context(command)
+        command = None if words[0] == "NAME" else command.get_command(ctx, words[0])
+        if words[0] == "NAME":
+            return
+        assert command, f"no command {words[0]}"
+        words = words[1:]
+    if command.name == "list" and words:
+        for what in words[0].split("|"):
+            command.main([what], standalone_mode=False)
+
+
+# A new method and a new data set, as CONTRIBUTING shows them.
+
+IMPORTS = {
+    "method": """
+from dataclasses import dataclass
+from torch import Tensor
+from stforecast.federated.algebra import squared_distance
+from stforecast.federated.data import Batch
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.payload import Payload
+from stforecast.federated.state import Cohort
+""",
+    "data set": """
+from pathlib import Path
+import pandas as pd
+from data_prep.cube import make_cube, write_cube
+from data_prep.download import File
+""",
+}
+"""Imports that the blocks of CONTRIBUTING leave out."""
+
+
+def contributed():
+    method, data_set = (b.text for b in blocks("CONTRIBUTING.md") if b.language == "python")
+    return method, data_set
+
+
+def test_the_method_of_contributing_is_found_and_is_fedprox(monkeypatch):
+    from stforecast import Forecaster
+
+    module = types.ModuleType("stforecast.federated.methods.mine")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    text = contributed()[0]
+    assert text.count('name = "fedprox"') == 1
+    exec(IMPORTS["method"] + text.replace('name = "fedprox"', 'name = "mine"'), module.__dict__)
+    try:
+        assert "mine" in methods("stforecast")
+        hours = pd.date_range("2013-11-01", periods=240, freq="h")
+        table = pd.DataFrame({"a": np.sin(hours.hour / 4), "b": np.cos(hours.hour / 4)}, hours)
+        ours, theirs = (
+            Forecaster(name, mu=0.5, rounds=2, split="days:7,1,2", model="mlp").fit(table)
+            for name in ("fedprox", "mine")
+        )
+        losses = ["train_loss", "validation_loss"]
+        pd.testing.assert_frame_equal(ours.rounds_[losses], theirs.rounds_[losses])
+    finally:
+        module.FedProx.name = ""  # Other tests must not find it.
+
+
+def test_the_data_set_of_contributing_becomes_a_command(tmp_path, monkeypatch, capsys):
+    import data_prep
+
+    docstring, rest = re.match(r'(""".*?"""\n)(.*)', contributed()[1], re.S).groups()
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "utopia.py").write_text(
+        docstring + "from __future__ import annotations\n" + IMPORTS["data set"] + rest
+    )
+    monkeypatch.setattr(data_prep, "__path__", [*data_prep.__path__, str(folder)])
+    monkeypatch.chdir(tmp_path)
+    hours = pd.date_range("2024-01-01", periods=48, freq="h", name="time")
+    pd.DataFrame({"x": range(48), "y": range(48)}, hours).to_csv("counts.csv")
+    try:
+        type_in("stforecast prepare utopia --raw counts.csv --year 2024 --out utopia.nc")
+        assert "48 steps of 60 minutes × 2 cells" in capsys.readouterr().out
+    finally:
+        sys.modules.pop("data_prep.utopia", None)
+        vars(data_prep).pop("utopia", None)
+
+
+# Every method of the generated tables, by the README's commands.
+
+FORECASTS = {**methods("stforecast"), **BASELINES}
+IMAGES = image_methods()
+
+
+def sample(known, made_for):
+    """One method of each kind of defaults."""
+    kinds = {}
+    for name in known:
+        kinds.setdefault(repr(sorted(made_for(name).items())), name)
+    return list(kinds.values())
+
+
+def start(command, method, more):
+    """Type a command of the README for another method."""
+    (line, *_) = [c for c in commands("README.md") if c.startswith(command) and "--method" in c]
+    line = re.sub(r"--method \S+", f"--method {method}", line)
+    line = re.sub(r"--rounds \d+", "--rounds 1", line)
+    type_in(f"{re.sub(r'--out .*', '--out run', line)} {more}")
+
+
+@pytest.fixture(scope="session")
+def milan(tmp_path_factory):
+    """The folder of the cube of the README, of fewer cells."""
+    folder = tmp_path_factory.mktemp("readme")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for line in shortened("README.md")[:6]:
+            if line.startswith(("stforecast simulate", "stforecast prepare")):
+                type_in(line)
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def start_forecast(method, milan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("milan.nc").symlink_to(milan / "milan.nc")
+    start("stforecast run --data milan.nc", method, "")
+    assert Path("run/run.json").exists()
+
+
+def start_images(method, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frozen = image_defaults(method)["model"] == "vit"
+    smaller = TINY_TRANSFORMER if frozen else "--size 8"
+    start("stforecast vision run --method", method, f"--clients 2 --shots 8 {smaller}")
+    assert Path("run/run.json").exists()
+
+
+@pytest.mark.parametrize("method", sample(FORECASTS, defaults))
+def test_methods_of_forecasts_start_as_the_readme_says(method, milan, tmp_path, monkeypatch):
+    start_forecast(method, milan, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", FORECASTS)
+def test_every_method_of_forecasts_starts(method, milan, tmp_path, monkeypatch):
+    start_forecast(method, milan, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("method", sample(IMAGES, image_defaults))
+def test_methods_of_images_start_as_the_readme_says(method, tmp_path, monkeypatch):
+    start_images(method, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", IMAGES)
+def test_every_method_of_images_starts(method, tmp_path, monkeypatch):
+    start_images(method, tmp_path, monkeypatch)
