@@ -77,10 +77,11 @@ class Training:
             raise InputError(f"participation is {self.participation}; it must be in (0, 1]")
 
     def lr_in(self, round: int) -> float:
-        """Learning rate of a round, counted from 0."""
+        """Learning rate of a round, counted from 0; after the last round still that of the last."""
         if self.schedule == "constant":
             return self.lr
-        return self.lr * (1 + math.cos(math.pi * round / self.rounds)) / 2
+        done = min(round, self.rounds - 1) / self.rounds
+        return self.lr * (1 + math.cos(math.pi * done)) / 2
 
 
 class Optimizer:

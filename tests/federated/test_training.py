@@ -171,3 +171,12 @@ def test_the_optimizer_steps_by_the_rounds_rate():
     params = {"a": torch.ones(1, 1).requires_grad_()}
     Optimizer(params, zero_moments(params, training), training, round=2).step(params["a"].sum(1))
     assert params["a"].item() == pytest.approx(1 - 0.05)
+
+
+def test_after_the_last_round_the_learning_rate_is_that_of_the_last():
+    """Clients may still be fitted then, and a rate of 0 would be refused."""
+    training = Training(rounds=4, lr=0.2, schedule="cosine")
+    half = 0.5**0.5
+    rates = [0.2, 0.1 * (1 + half), 0.1, 0.1 * (1 - half), 0.1 * (1 - half)]
+    assert [training.lr_in(round) for round in range(5)] == pytest.approx(rates)
+    assert Training(lr=0.2).lr_in(10_000) == 0.2
