@@ -1,4 +1,4 @@
-"""Arithmetic on stacked parameters: means over clients, distances of each client."""
+"""Arithmetic on stacked parameters: means over clients, distances and slopes of each client."""
 
 from __future__ import annotations
 
@@ -53,5 +53,30 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
         (p - anchor[name]).square().reshape(len(p), -1).sum(1)
         for name, p in params.items()
         if name in anchor
+    ]
+    return torch.stack(parts).sum(0)
+
+
+def slope(
+    direction: Mapping[str, Tensor], params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
+) -> Tensor:
+    """`⟨d, w - w^t⟩` of each client: a term whose gradient for w is d.
+
+    Args:
+        direction: d, each `(clients, …)`.
+        params: w, with at least the names of d.
+        anchor: w^t, likewise.
+
+    Returns:
+        `(clients,)`.
+
+    Example:
+        >>> d, w = {"a": torch.tensor([[2.0, 1.0]])}, {"a": torch.tensor([[5.0, 3.0]])}
+        >>> slope(d, w, {"a": torch.tensor([[1.0, 1.0]])})
+        tensor([10.])
+    """
+    parts = [
+        (d * (params[name] - anchor[name])).reshape(len(d), -1).sum(1)
+        for name, d in direction.items()
     ]
     return torch.stack(parts).sum(0)

@@ -17,16 +17,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.methods.fedper import FedPer
 
 
-class FedLean(FedAvg):
-    """FedAvg of the encoder; the head is trained along with it and stays."""
+class FedLean(FedPer):
+    """FedPer with a small model and the settings that suit it."""
 
     name = "fedlean"
     summary = "averages a small encoder; own heads, last week and the calendar, robust loss (ours)"
     paper = "this package"
-    views = ("personal",)
     defaults: ClassVar[Mapping[str, Any]] = {
         "model": "mlp",
         "closeness": 6,
@@ -39,7 +38,3 @@ class FedLean(FedAvg):
         "shuffle": True,
         "rounds": 60,
     }
-
-    def shares(self, name: str) -> bool:
-        """The encoder is shared."""
-        return name.startswith("encoder.")

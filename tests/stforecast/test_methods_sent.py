@@ -28,9 +28,15 @@ def hourly():
     ("name", "up", "down"),
     [
         ("fedavg", MODEL, MODEL),
+        ("fedadam", MODEL, MODEL),
+        ("fedavg_ft", MODEL, MODEL),
         ("fedbn", MODEL, MODEL),
+        ("feddyn", MODEL, MODEL),
         ("fednova", MODEL + 1, MODEL),
+        ("fedper", MODEL - 129, MODEL - 129),
         ("fedprox", MODEL, MODEL),
+        ("lg_fedavg", 129, 129),
+        ("scaffold", 2 * MODEL, 2 * MODEL),
         # Table 1 prints 100,737 here too, which would be the head as well.
         ("fedrep", MODEL - 129, MODEL - 129),
         # Prototypes and the samples behind each go up; which of them there are is told in bytes.

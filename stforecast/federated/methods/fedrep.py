@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from stforecast.federated.method import Task
-from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.methods.fedper import HEAD, REPRESENTATION, FedPer
 from stforecast.federated.options import check_options
 from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
-
-REPRESENTATION, HEAD = "encoder.", "head."
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,12 @@ class FedRepOptions:
         check_options(self, positive=given, not_negative=("personal_epochs",))
 
 
-class FedRep(FedAvg):
-    """FedAvg of the encoder; heads never leave their clients."""
+class FedRep(FedPer):
+    """FedPer that trains head and encoder in turns."""
 
     name = "fedrep"
     summary = "averages the encoder; each client has its own head, trained first"
     paper = "Collins et al., ICML 2021"
-    views = ("personal",)
     Options = FedRepOptions
     options: FedRepOptions
 
@@ -68,10 +65,6 @@ class FedRep(FedAvg):
         super().__init__(population, task, training, options)
         # Without epochs to fit, the core need not copy all clients before each evaluation.
         self.personalises = self.options.personal_epochs > 0
-
-    def shares(self, name: str) -> bool:
-        """The representation is shared."""
-        return name.startswith(REPRESENTATION)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Algorithm 1, client update: the head, then the representation."""

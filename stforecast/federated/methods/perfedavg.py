@@ -37,7 +37,7 @@ from torch import Tensor
 from stforecast.federated.algebra import plain_mean
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
-from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.methods.two_models import Fitted
 from stforecast.federated.options import check_options
 from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
@@ -68,14 +68,12 @@ class PerFedAvgOptions:
         check_options(self, positive=("delta",), not_negative=("alpha", "steps"))
 
 
-class PerFedAvg(FedAvg):
+class PerFedAvg(Fitted):
     """Per-FedAvg. The personal model is the client's own after `personalise`."""
 
     name = "perfedavg"
     summary = "learns a global model to personalise by a gradient step"
     paper = "Fallah et al., NeurIPS 2020"
-    views = ("personal", "global")
-    personalises = True
     Options = PerFedAvgOptions
     options: PerFedAvgOptions
 
@@ -139,10 +137,6 @@ class PerFedAvg(FedAvg):
             gradient = self.gradient(cohort, cohort.params, batch)
             for name, p in cohort.params.items():
                 p.detach().sub_(self.options.alpha * gradient[name])
-
-    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the client's own model, fitted by `personalise`, or by the global one."""
-        return super().predict(state, payload if view == "global" else {}, x, view)
 
 
 def gradient_of(losses: Tensor, params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""What methods share whose clients keep a personal model beside their version of the global one."""
+"""What methods share that have a personal model for each client and a global one for all."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ class TwoModels(FedAvg):
         if view == "personal":
             return super().predict(personal_model(state), {}, x, view)
         return super().predict(state, payload, x, view)
+
+
+class Fitted(FedAvg):
+    """FedAvg whose clients fit the global model to their own data before they predict."""
+
+    name = ""
+    views = ("personal", "global")
+    personalises = True
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """By the client's own model, fitted by `personalise`, or by the global one."""
+        return super().predict(state, payload if view == "global" else {}, x, view)
 
 
 def personal_copies(tensors: Mapping[str, Tensor]) -> Params:

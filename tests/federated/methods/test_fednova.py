@@ -3,14 +3,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from data_prep.errors import InputError
-from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fednova import FedNova, FedNovaOptions
-from stforecast.federated.population import SplitModel
 from stforecast.federated.state import Cohort
 
 SIZES = (4, 13, 20)
@@ -19,10 +16,6 @@ SGD = {"optimizer": "sgd", "lr": 0.05}
 
 def nova(mu):
     return partial(FedNova, options=FedNovaOptions(mu=mu))
-
-
-def linear_model():
-    return SplitModel(nn.Identity(), ClientLinear(3, 2))
 
 
 @pytest.fixture
@@ -50,31 +43,14 @@ def test_the_norms_are_those_of_the_paper(norm_after, tau):
     assert norm_after(tau, mu=mu, optimizer="adam", momentum=rho) == tau
 
 
-@pytest.fixture
-def quadratics(federate):
-    """Makes clients with `F_i = ½ ‖b - c_i‖²` a coordinate, of 1 and 4 steps a round."""
-    centres = torch.tensor([[1.0, -2.0], [3.0, 5.0]])
-
-    def make(method):
-        federation = federate(method, (4, 16), build=linear_model, epochs=1, rounds=150, **SGD)
-        data = federation.train.tensors
-        data["x"].zero_()
-        data["mask"].fill_(True)
-        data["y"].copy_(centres[:, None].expand_as(data["y"]))
-        federation.validation = None
-        federation.run()
-        return federation.state.server["head.bias"], centres
-
-    return make
-
-
 def test_fedavg_misses_the_optimum_and_fednova_does_not(quadratics):
     """A round of τ steps takes client i from b to c_i + (1-η)^τ (b - c_i), so limits are means."""
     p, tau = torch.tensor([0.2, 0.8]), torch.tensor([1.0, 4.0])
     pull = 1 - (1 - SGD["lr"]) ** tau
     error = {}
     for method, weights in ((FedAvg, p * pull), (FedNova, p * pull / tau)):
-        limit, centres = quadratics(method)
+        federation, centres = quadratics(method, lr=SGD["lr"], rounds=150)
+        limit = federation.state.server["head.bias"]
         torch.testing.assert_close(limit, weights @ centres / weights.sum(), rtol=1e-4, atol=1e-4)
         error[method] = (limit - p @ centres).norm()
     assert error[FedAvg] > 0.8
@@ -92,9 +68,11 @@ class Slope:
 
 @pytest.mark.parametrize(("momentum", "state"), [(0.0, "keep"), (0.7, "keep"), (0.7, "round")])
 @pytest.mark.parametrize("mu", [0.0, 2.0])
-def test_on_a_slope_all_clients_send_the_gradient(federate, monkeypatch, momentum, state, mu):
+def test_on_a_slope_all_clients_send_the_gradient(
+    federate, linear, monkeypatch, momentum, state, mu
+):
     """However many steps, and whatever gradients of earlier rounds a momentum buffer holds."""
-    settings = {"build": linear_model, "participation": 0.5, "momentum": momentum, **SGD}
+    settings = {"build": linear, "participation": 0.5, "momentum": momentum, **SGD}
     settings["optimizer_state"] = state
     federation = federate(nova(mu), (4, 8, 13, 20), rounds=4, **settings)
     federation.train.tensors["x"].fill_(1)

@@ -1,0 +1,73 @@
+"""Fine-tuned FedAvg: each client fits the global model to its own data before it predicts.
+
+The rounds are FedAvg's (McMahan et al., AISTATS 2017, arXiv 1602.05629). What follows them is the
+plain personalisation that stronger methods have to beat: Wang, Mathews, Kiddon, Eichner, Beaufays,
+Ramage: Federated Evaluation of On-device Personalization, 2019, arXiv 1910.10252; FedAvg + FT in
+FedRep (Collins et al., ICML 2021, arXiv 2102.07078, section 6).
+
+A client takes the global model as it is now, trains it on its own training samples for some epochs,
+and predicts with the result. Nothing of that is sent, and the next round starts from the global
+model. Each fine-tuning has the run's optimiser with moments of its own, and one learning rate,
+whatever the schedule of the rounds.
+
+The validation loss of a round is that of the fine-tuned models, so the round that is kept is the
+best for what is reported. Every client is therefore fine-tuned after every round that has a
+validation part, once: with one epoch that is about as much work as the round itself. The models of
+the best round are kept and not trained again.
+
+Running statistics follow the fine-tuning, in a copy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from stforecast.federated.methods.fedper import HEAD
+from stforecast.federated.methods.two_models import Fitted
+from stforecast.federated.options import check_options
+from stforecast.federated.payload import Payload
+from stforecast.federated.state import Cohort
+from stforecast.federated.training import Optimizer, zero_moments
+
+
+@dataclass(frozen=True)
+class FedAvgFTOptions:
+    """Settings of fine-tuned FedAvg.
+
+    Attributes:
+        personal_epochs: epochs of fine-tuning, 1 or more; 1 is our choice.
+        personal_lr: its learning rate, positive; by default lr.
+        personal_part: what is fine-tuned: the whole model (all), or its head alone (head).
+    """
+
+    personal_epochs: int = 1
+    personal_lr: float | None = None
+    personal_part: Literal["all", "head"] = "all"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        given = () if self.personal_lr is None else ("personal_lr",)
+        check_options(self, positive=("personal_epochs", *given))
+
+
+class FedAvgFT(Fitted):
+    """FedAvg. The personal model is the client's own after `personalise`."""
+
+    name = "fedavg_ft"
+    summary = "FedAvg; each client fine-tunes the global model before it predicts"
+    paper = "Wang et al., arXiv 2019"
+    Options = FedAvgFTOptions
+    options: FedAvgFTOptions
+
+    def personalise(self, cohort: Cohort, payload: Payload) -> None:
+        """Train the global model for `personal_epochs` on the clients' own batches."""
+        self.receive(cohort, payload)
+        lr = self.options.personal_lr or self.training.lr
+        training = dataclasses.replace(self.training, lr=lr, schedule="constant")
+        optimizer = Optimizer(cohort.params, zero_moments(cohort.params, training), training)
+        part = HEAD if self.options.personal_part == "head" else ""
+        with cohort.training_only(part):
+            for batch in cohort.batches(self.options.personal_epochs):
+                optimizer.step(self.local_loss(cohort, batch, payload))

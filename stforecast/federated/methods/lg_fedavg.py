@@ -1,0 +1,34 @@
+"""LG-FedAvg: each client has its own representation, and all share the head.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally:
+Federated Learning with Local and Global Representations, 2020, arXiv 2001.01523, Algorithm 1.
+
+A client trains its encoder together with the head that it received, and sends the head alone, which
+the server averages by the clients' numbers of samples. This is FedPer with the parts exchanged, and
+far cheaper to send.
+
+- The paper may add losses of the representation alone (self-supervised, adversarial). They are left
+  out: the task's loss trains both parts.
+- The released code first trains all parameters by FedAvg and then goes on as above. Here, as in
+  Algorithm 1, the head alone is averaged from the first round on. All encoders start equal.
+- The paper forecasts for new clients by an ensemble of all encoders. New clients are not covered.
+- Running statistics of the encoder stay with the client.
+"""
+
+from __future__ import annotations
+
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.methods.fedper import HEAD
+
+
+class LGFedAvg(FedAvg):
+    """FedAvg of the head; encoders never leave their clients."""
+
+    name = "lg_fedavg"
+    summary = "averages the head; each client has its own encoder"
+    paper = "Liang et al., arXiv 2020"
+    views = ("personal",)
+
+    def shares(self, name: str) -> bool:
+        """The head is shared."""
+        return name.startswith(HEAD)
