@@ -16,17 +16,19 @@ from stforecast.federated.state import State
 def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
     """What predicting needs of a state, by name.
 
-    The optimiser's moments are left out, and so are clients' copies of what is global.
+    The optimiser's moments are left out, and where all predictions are by a global model, so are
+    clients' copies of it and what they remember.
     """
     clients = state.clients
     everyone = Participants(torch.arange(len(clients)), clients.sizes, state.round)
     received = method.broadcast(state.server, everyone)
-    replaced = received if method.views == ("global",) else {}
+    everyones = method.views == ("global",)
+    replaced = received if everyones else {}
+    left_out = ("clients/moments.", *(["clients/memory/"] if everyones else []))
     return {
         name: t.detach().cpu().contiguous().numpy()
         for name, t in state.flat().items()
-        if not name.startswith("clients/moments.")
-        and name.removeprefix("clients/params/") not in replaced
+        if not name.startswith(left_out) and name.removeprefix("clients/params/") not in replaced
     }
 
 

@@ -49,6 +49,17 @@ def test_a_loaded_forecaster_saves_the_same_bytes(fitted, tmp_path):
         assert (folder / name).read_bytes() == (again / name).read_bytes()
 
 
+@pytest.mark.parametrize("method", ["scaffold", "fedavg_ft"])
+def test_what_predicting_does_not_need_is_not_saved(method, table, tiny, tmp_path):
+    """Of a global model no client's copy or memory; of fine-tuned ones no optimiser."""
+    forecaster = Forecaster(method, **tiny).fit(table)
+    saved = load_file(forecaster.save(tmp_path) / "state.safetensors")
+    of_clients = {name.split("/")[1] for name in saved if name.startswith("clients/")}
+    assert of_clients == ({"sizes"} if method == "scaffold" else {"params", "sizes"})
+    loaded = Forecaster.load(tmp_path, device="cpu")
+    pd.testing.assert_frame_equal(loaded.predict(table), forecaster.predict(table))
+
+
 def test_two_fits_with_one_seed_are_equal_and_another_seed_differs(fitted, table, tiny):
     first = fitted("solo").predict(table)
     pd.testing.assert_frame_equal(first, Forecaster("solo", **tiny).fit(table).predict(table))
