@@ -60,7 +60,7 @@ class Reference:
 def test_rounds_are_those_of_algorithm_1(in_double, federate, alone, option, schedule):
     """Clients of unequal size, of which some take part, and none twice in a row."""
     settings = {"optimizer": "sgd", "lr": 0.05, "schedule": schedule, "rounds": 4}
-    method = scaffold(option=option, server_lr=0.8)
+    method = scaffold(control_option=option, server_lr=0.8)
     federation = federate(method, SIZES, participation=0.6, full_start=False, **settings)
     lrs = [federation.method.training.lr_in(round) for round in range(4)]
     reference = Reference(alone(federation), lrs, option, server_lr=0.8)
@@ -89,7 +89,7 @@ def test_rounds_are_those_of_algorithm_1(in_double, federate, alone, option, sch
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_the_servers_control_is_the_mean_of_the_clients(in_double, federate, option, settings):
     """Whatever the optimiser, whoever takes part, and whoever diverges."""
-    federation = federate(scaffold(option=option), (8,) * 5, participation=0.4, **settings)
+    federation = federate(scaffold(control_option=option), (8,) * 5, participation=0.4, **settings)
     local_update = federation.method.local_update
 
     def diverging(cohort, payload):
@@ -140,7 +140,7 @@ def test_what_no_loss_reaches_does_not_move(in_double, federate, option):
     def build():
         return SplitModel(Idle(3, 2), ClientLinear(3, 2))
 
-    federation = federate(scaffold(option=option), SIZES, build=build, optimizer="sgd")
+    federation = federate(scaffold(control_option=option), SIZES, build=build, optimizer="sgd")
     before = federation.state.server["encoder.weight"].clone()
     federation.run()
     torch.testing.assert_close(federation.state.server["encoder.weight"], before, **in_double)
@@ -149,7 +149,7 @@ def test_what_no_loss_reaches_does_not_move(in_double, federate, option):
 
 def test_running_statistics_are_averaged_and_a_look_at_the_gradient_leaves_them(federate, module):
     for option in ("I", "II"):
-        federation = federate(scaffold(option=option), (8, 12), build=module, rounds=1)
+        federation = federate(scaffold(control_option=option), (8, 12), build=module, rounds=1)
         federation.run()
         server, own = federation.state.server, federation.state.clients.buffers
         name = "encoder.module.2.running_mean"
@@ -169,7 +169,7 @@ def test_twice_as_much_is_sent_as_in_fedavg(federate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"option": "III"}, "option is 'III'; choose I or II"),
+        ({"control_option": "III"}, "control_option is 'III'; choose I or II"),
         ({"server_lr": 0.0}, "server_lr is 0.0; it must be positive"),
     ],
 )
