@@ -115,3 +115,13 @@ def test_two_may_build_at_once(cache, monkeypatch):
     assert paths == {built}
     assert list(cache.iterdir()) == [built]
     assert compiler._is_sound(built)
+
+
+def test_flags_of_the_user_give_a_library_of_its_own(cache, builds, monkeypatch):
+    assert loaded()
+    monkeypatch.setenv("CFLAGS", "-march=x86-64-v2 -DUNUSED")
+    assert loaded()
+    assert loaded()
+    assert builds == [cache, cache]
+    monkeypatch.setenv("CFLAGS", "-no-such-flag")
+    assert loaded() is None

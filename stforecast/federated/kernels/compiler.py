@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
@@ -29,8 +30,8 @@ VARIANTS = {
 }
 """Macros of each. Tensors of the last are float32: only factors of products are rounded."""
 
-PROCESSORS = {torch.bfloat16: "avx512_bf16"}
-"""What variants need of the processor, as `/proc/cpuinfo` calls it."""
+OPTIONAL = (torch.bfloat16,)
+"""Variants that are left out where the processor has no instructions for them."""
 
 C_TYPES = {int: ctypes.c_ssize_t, float: ctypes.c_double}
 """Of numbers; tensors are pointers, and so is None."""
@@ -39,6 +40,7 @@ ERRORS = {1: MemoryError, 2: IndexError}
 """What a function returns, other than 0."""
 
 COMPILE = ("-c", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+"""Flags of the compiler; those of the variable `CFLAGS` come after them."""
 
 LANES = 16
 """Widths must be a multiple of this: of the widest vector of any processor."""
@@ -72,9 +74,11 @@ def precision(dtype: torch.dtype) -> torch.dtype:
 
 @cache
 def supported() -> frozenset[torch.dtype]:
-    """The variants that this processor can run."""
-    flags = _cpu().split()
-    return frozenset(v for v in VARIANTS if v not in PROCESSORS or PROCESSORS[v] in flags)
+    """The variants that were compiled: those that this processor can run."""
+    built = library()
+    return frozenset(
+        v for v, macros in VARIANTS.items() if hasattr(built, f"gru_forward_{macros['NAME']}")
+    )
 
 
 def call(name: str, dtype: torch.dtype, *arguments: int | float | Tensor | None) -> None:
@@ -114,33 +118,42 @@ def library() -> ctypes.CDLL | None:
         )  # fmt: skip
         return None
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
-    about = [text, compiler, str(COMPILE), str(VARIANTS), platform.machine(), _cpu()]
+    command = (compiler, *COMPILE, *shlex.split(os.environ.get("CFLAGS", "")))
+    about = [text, str(command), str(VARIANTS), platform.machine(), _cpu()]
     key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
     try:
         if (cache := _cache()) is None:
             with tempfile.TemporaryDirectory(prefix="stforecast-") as folder:
-                return ctypes.CDLL(str(_build(compiler, text, key, Path(folder))))
+                return ctypes.CDLL(str(_build(command, text, key, Path(folder))))
         built = next((p for p in cache.glob(f"kernels-{key}-*.so") if _is_sound(p)), None)
-        return ctypes.CDLL(str(built or _build(compiler, text, key, cache)))
+        return ctypes.CDLL(str(built or _build(command, text, key, cache)))
     except (OSError, subprocess.CalledProcessError) as e:
         log.warning("no compiled kernels (%s); going on without", e)
         return None
 
 
-def _build(compiler: str, text: str, key: str, cache: Path) -> Path:
+def _build(command: tuple[str, ...], text: str, key: str, cache: Path) -> Path:
     """The library, which appears whole: others may build it at the same time."""
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         objects = []
-        for macros in (VARIANTS[variant] for variant in supported()):
+        for variant, macros in VARIANTS.items():
+            target = f"{folder}/{macros['NAME']}.o"
             defined = [f"-D{macro}={value}" for macro, value in macros.items()]
-            objects.append(f"{folder}/{macros['NAME']}.o")
-            command = [compiler, *COMPILE, *defined, "-xc", "-", "-o", objects[-1]]
-            subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+            try:
+                _run([*command, *defined, "-xc", "-", "-o", target], input=text)
+            except subprocess.CalledProcessError:
+                if variant not in OPTIONAL:
+                    raise
+            else:
+                objects.append(target)
         made = Path(folder) / "kernels.so"
-        command = [compiler, *objects, "-shared", "-lm", "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True)
+        _run([command[0], *objects, "-shared", "-lm", "-o", str(made)])
         made.chmod(0o700)
         return made.replace(cache / f"kernels-{key}-{_sum(made)}.so")
+
+
+def _run(command: list[str], input: str | None = None) -> None:
+    subprocess.run(command, input=input, text=True, check=True, capture_output=True)
 
 
 def _sum(path: Path) -> str:
