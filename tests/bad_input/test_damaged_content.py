@@ -398,7 +398,7 @@ FORECASTER = {
     "is of a later version": (json_of(lambda a: a.update(format=99)), "format 99, this version r"),
     "lacks its cells": (json_of(lambda a: a.pop("cells")), "no 'cells' in the saved model"),
     "has other cells": (json_of(lambda a: a.update(cells=[1, 2])), "run-fuels/model"),
-    "has a cell twice": (json_of(lambda a: a.update(cells=[11, 11, 22])), "11. occurs more than"),
+    "has a cell twice": (json_of(lambda a: a.update(cells=[11, 11, 22])), "cell 11 occurs more"),
     "has nested cells": (json_of(lambda a: a.update(cells=[[1], [2], [3]])), "run-fuels/model"),
     "has a word as cells": (json_of(lambda a: a.update(cells="abc")), "run-fuels/model"),
     "has no step": (json_of(lambda a: a.update(step="soon")), "run-fuels/model"),
