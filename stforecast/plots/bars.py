@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from stforecast.federated.plain_figure import PlainFigure
 from stforecast.plots.curves import Curve, as_curves
-from stforecast.plots.drawing import ONE_COLUMN, SMALL, PlainFigure, add_legend, panels
+from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, panels
 from stforecast.plots.scores import axis_name, mean_and_spread, plus_minus, pooled, short
 from stforecast.results import Run
 

@@ -108,10 +108,7 @@ def _training_series(inside: Inside) -> np.ndarray:
     run, about = inside.run, inside.run.about
     path = data_of(about)
     if not path.exists():
-        raise InputError(
-            f"{run.folder}: its data, {path}, are gone; put them back, or start from the folder "
-            "where it was run"
-        )
+        raise InputError(f"{run.folder}: its data, {path}, are gone; put them back")
     series = as_series(path, about["service"]).select(inside.cells)
     n_steps, calendar = len(series.values), series.calendar
     config = resolve(**about["settings"]).at(calendar.step)

@@ -15,14 +15,13 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
 from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.ticker import EngFormatter, LogFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError
+from stforecast.federated.plain_figure import PlainFigure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""
@@ -42,29 +41,6 @@ FORMATS = (".pdf", ".png", ".svg")
 PNG_DPI = 200
 
 _saving = threading.Lock()
-
-
-class PlainFigure(Figure):
-    """A figure whose texts mean what they say: a `$` of a label or a name begins no formula."""
-
-    def draw(self, renderer: RendererBase) -> None:
-        """Draw it, with plain texts."""
-        self.write_plainly()
-        super().draw(renderer)
-
-    def write_plainly(self) -> None:
-        """Take all texts for what they are, but powers of ten along logarithmic axes."""
-        axes = [axis for ax in self.axes for axis in (ax.xaxis, ax.yaxis)]
-        powers = {
-            label
-            for axis in axes
-            if isinstance(axis.get_major_formatter(), LogFormatter)
-            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
-            for label in (tick.label1, tick.label2)
-        }
-        for text in self.findobj(Text):
-            if text not in powers:
-                text.set_parse_math(False)
 
 
 def check_width(width: float) -> None:

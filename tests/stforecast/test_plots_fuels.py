@@ -36,7 +36,8 @@ def run(trained, tmp_path):
     """A copy of the run that a test may change, on a copy of the data."""
     folder = shutil.copytree(trained, tmp_path / "copy")
     path = folder / "run" / "run.json"
-    about = json.loads(path.read_text()) | {"data": str(folder / "town.nc")}
+    data = str(folder / "town.nc")
+    about = json.loads(path.read_text()) | {"data": data, "data_path": data}
     path.write_text(json.dumps(about))
     return open_run(folder / "run")
 

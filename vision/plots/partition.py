@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from stforecast.plots.drawing import PlainFigure
+from stforecast.federated.plain_figure import PlainFigure
 from vision.plots.style import COLORS, SMALL, TEXT, TWO_COLUMNS
 from vision.results import ImageRun
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from data_prep.errors import InputError
-from stforecast.plots.drawing import PlainFigure
+from stforecast.federated.plain_figure import PlainFigure
 from vision.plots.runs import by_model, check_mask
 from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, legend_below, line_look, panels
 from vision.results import ImageRun

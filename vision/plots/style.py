@@ -6,7 +6,7 @@ import math
 
 from matplotlib.axes import Axes
 
-from stforecast.plots.drawing import PlainFigure
+from stforecast.federated.plain_figure import PlainFigure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""
