@@ -38,4 +38,8 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
         type_in(
             "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, "--scale", "global"
         )  # fmt: skip
+    with pytest.raises(InputError, match=r"the server has no data .* --period 24 for hours"):
+        type_in(
+            "--method", "fedlean", "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path
+        )  # fmt: skip
     assert not (tmp_path / "app").exists()
