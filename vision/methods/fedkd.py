@@ -27,9 +27,8 @@ whole. Delta coding of uploads has no meaning here, since ranks change.
   and the divisor count as constants, W learns with the mentee. The code lets all of it flow.
 - Gradients are clipped to a norm of 10, those of a client's mentor, mentee and W each by
   themselves (the run's `clip_gradients`): 1 / (L_t + L_s) grows without bound as a client fits its
-  images, and under SGD that throws the mentee far off. The paper names no clip. The authors' code
-  has none either, but steps by Adam with a rate of 3e-6; PFLlib, which steps by SGD as we do, clips
-  in this way.
+  images, and a step of SGD with it. The paper names no clip. The authors' code has none either, but
+  steps by Adam with a rate of 3e-6; PFLlib, which steps by SGD as we do, clips in this way.
 - The paper's mentee is smaller; here both have the run's model. Attention maps are left out, and
   W starts as the identity; it stays with its client.
 - Clients are weighted by samples, as in FedAvg; the code averages evenly.

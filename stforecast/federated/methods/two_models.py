@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ class TwoModels(FedAvg):
 
     name = ""
     views = ("personal", "global")
-    clipped_apart = (PERSONAL,)
+    clipped_apart: ClassVar[tuple[str, ...]] = (PERSONAL,)
 
     @property
     def trainable(self) -> list[str]:
