@@ -27,11 +27,13 @@ import xarray as xr
 from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, choose, no_file, reading
 from data_prep.hdf5 import open_hdf5
-from data_prep.limits import check_size
+from data_prep.limits import ALLOWANCE, check_expansion, check_size, most_from
 from data_prep.netcdf import dump, netcdf_target
 from data_prep.tabular.times import zone_name
 
 CLOCKS = ("utc", "local")
+INDEXED = 64
+"""Bytes of memory that an entry of an axis takes, with the index that finds it."""
 
 
 def make_cube(
@@ -212,12 +214,58 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
         raise no_file(path, "cube", "write one with `stforecast prepare`")
     remedy = "write a cube with `stforecast prepare`"
     with open_hdf5(path, "as netCDF4", remedy) as file:
-        for name, item in file.items():
-            if isinstance(item, h5py.Dataset) and item.ndim == 1:  # read as soon as it is opened
-                check_size(item.size * item.dtype.itemsize, f"{path}: {name}")
+        check_axes(file, path)
     with reading(path, "as netCDF4", remedy):
         ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False, phony_dims="access")
         return check_cube(ds, str(path))
+
+
+def check_axes(file: h5py.File, path: Path) -> None:
+    """Refuse axes that take far more memory than the file's size should.
+
+    They are read, and indexed, as soon as a file is opened by xarray; other arrays when they are
+    used.
+
+    Args:
+        file: netCDF4.
+        path: where it is.
+
+    Raises:
+        InputError: naming the axis.
+    """
+    datasets = (item for item in file.values() if isinstance(item, h5py.Dataset))
+    size = 0
+    for item in (item for item in datasets if item.ndim == 1):
+        size += item.size * max(INDEXED, item.dtype.itemsize)
+        check_expansion(size, path, f"{path}: {item.name.lstrip('/')}")
+        if item.dtype.kind == "O":
+            _check_texts(item, path)
+
+
+def _check_texts(item: h5py.Dataset, path: Path) -> None:
+    """Refuse texts that are long together; many may be one and the same in the file."""
+    size, room = 0, most_from(path)
+    n_at_once = max(1, ALLOWANCE // path.stat().st_size)  # each may be as long as the file
+    for start in range(0, item.size, n_at_once):
+        size += sum(len(text) for text in item[start : start + n_at_once])
+        if size > room:
+            check_expansion(size, path, f"{path}: {item.name}")
+
+
+def check_values(values: xr.DataArray, origin: str) -> None:
+    """Check that an array of an open file may be read whole.
+
+    Args:
+        values: the array.
+        origin: what to call the file in an error.
+
+    Raises:
+        InputError: if it would take too much memory for the file or the machine.
+    """
+    n_bytes, what = 16 * values.size, f"{origin}: {values.name}"
+    if "source" in values.encoding:
+        check_expansion(n_bytes // 2, Path(values.encoding["source"]), what)
+    check_size(n_bytes, what)
 
 
 def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:

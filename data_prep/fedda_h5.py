@@ -29,8 +29,8 @@ from data_prep.atomic import atomic_path
 from data_prep.checksum import checksum
 from data_prep.cube import check_cube, make_cube, observed, step_of, write_cube
 from data_prep.errors import InputError, no_file
-from data_prep.hdf5 import open_hdf5, read_array
-from data_prep.limits import check_size
+from data_prep.hdf5 import NUMBER, open_hdf5, read_array
+from data_prep.limits import check_expansion, check_size
 from data_prep.netcdf import hdf5_target
 from data_prep.tabular.times import check_time_zone, regular_steps
 
@@ -40,6 +40,8 @@ SERVICES = {"sms": ("sms_in", "sms_out"), "call": ("call_in", "call_out"), "net"
 # From which size on a time since 1970 is taken for that unit; less are step numbers.
 UNITS = {"nanoseconds": 1e17, "microseconds": 1e14, "milliseconds": 9e9, "seconds": 5e8}
 SLAB = 144
+ENTRY = 64  # bytes of memory that a number of a row or column takes while it is checked
+ZEROS = 2048  # bytes that each byte of a file becomes if nearly all of it is zeros
 # What a file says of itself if `write` made it from a cube, and what is known of it otherwise.
 ORIGIN = {
     "title": "Telecom Italia activity in FedDA's layout",
@@ -150,7 +152,7 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
 
 def _read_numbers(file: h5py.File, key: str, name: str) -> np.ndarray:
     """A data set of one number per row, which some tools save as a column `(rows, 1)`."""
-    values = read_array(file[key], name).ravel()
+    values = read_array(file[key], name, ENTRY).ravel()
     if values.dtype.kind not in "iuf" or not values.size or not np.isfinite(values).all():
         raise InputError(
             f"{name}: {key} is {values.dtype} of shape {values.shape}, expected finite numbers; "
@@ -218,7 +220,7 @@ def _read_activity(data: h5py.Dataset, n_steps: int, cells: np.ndarray, name: st
             f"{name}: {data.name} has shape {data.shape}, expected ({n_steps}, {len(cells)}) for "
             f"idx and cell, or {cells.max()} columns to hold each cell at its id - 1; save it again"
         )
-    values = read_array(data, name)[:, cells - 1] if by_id else read_array(data, name)
+    values = _read_columns(data, cells - 1, name) if by_id else read_array(data, name)
     wrong = np.argwhere(np.isinf(values) | (values < 0))
     if wrong.size:
         step, cell = wrong[0]
@@ -226,6 +228,18 @@ def _read_activity(data: h5py.Dataset, n_steps: int, cells: np.ndarray, name: st
             f"{name}: {data.name} holds {values[step, cell]} at step {step}, cell {cells[cell]}, "
             "expected activity from 0 up, not scaled; save the original values"
         )
+    return values
+
+
+def _read_columns(data: h5py.Dataset, columns: np.ndarray, name: str) -> np.ndarray:
+    """Some columns of many, `(time, column)`; what lies far from them is not read."""
+    path, what = Path(data.file.filename), f"{name}: {data.name}"
+    check_expansion(NUMBER * data.size, path, what, ZEROS)
+    check_expansion(NUMBER * data.shape[0] * len(columns), path, what)
+    values = np.empty((data.shape[0], len(columns)), data.dtype)
+    for slab in np.unique(columns // SLAB):
+        there = columns // SLAB == slab
+        values[:, there] = data[:, slab * SLAB : (slab + 1) * SLAB][:, columns[there] - slab * SLAB]
     return values
 
 

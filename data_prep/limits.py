@@ -1,32 +1,112 @@
 """How much a file may bring into memory: what it declares is checked before it is read.
 
-A small file can declare, or unpack to, more than any machine has. Whoever reads an array or unpacks
-a text says here how large it is going to be.
+Two bounds hold. What is read must fit into the memory that is free, in the container as in the
+machine (`check_size`). And a file may not take far more than a sound file of its size could
+(`check_expansion`): a few kilobytes can declare, or unpack to, many gigabytes.
 """
 
 from __future__ import annotations
 
-import bz2
 import gzip
+import io
+import math
 import os
-from io import BufferedIOBase
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
 
 from data_prep.errors import InputError
 
 CHUNK = 2**20
+UNKNOWN = 2**34
+"""Bytes of memory to count on where the system does not say."""
+
+ALLOWANCE = 2**27
+"""Bytes that a file of any size may take."""
+
+EXPANSION = 64
+"""Bytes beyond the allowance that each byte of a file may become.
+
+Measured traffic packs 2:1 to 10:1, cubes of mostly zeros 50:1; a bomb packs 1,000:1 and more.
+"""
+
+VARIABLE = "STFORECAST_EXPANSION"
+"""Environment variable that sets another `EXPANSION`, for a sound file that goes beyond it."""
 
 
-def memory() -> int:
-    """Bytes of this machine's memory; 16 GiB where the system does not say."""
+def memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may still take; 16 GiB where the system does not say.
+
+    The least of what is free in the machine and what the control groups (versions 1 and 2) of the
+    process and all above it leave. Cached files count as free: the system gives them up.
+
+    Args:
+        root: of the file system; another one in tests.
+    """
+    free = [_free_in_machine(root), *_left_by_groups(root)]
+    return max(0, min((n for n in free if n is not None), default=UNKNOWN))
+
+
+def _free_in_machine(root: Path) -> int | None:
+    lines = _lines(root / "proc/meminfo")
+    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    if found:
+        return int(found.split()[1]) * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
-        return 2**34
+        return None
+
+
+def _left_by_groups(root: Path) -> Iterator[int | None]:
+    """What each control group of memory leaves, from the process's own up to the mounted one."""
+    own: dict[str, str] = {}  # controllers to the path of the process's group; version 2 names none
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        own |= dict.fromkeys(controllers.split(","), path)
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        _, _, _, top, mount, *_ = before.split(" ")
+        kind, _, options = after.split(" ")[:3]
+        if kind == "cgroup2" and "" in own:
+            names, path = ("memory.max", "memory.current", "inactive_file"), own[""]
+        elif kind == "cgroup" and "memory" in options.split(",") and "memory" in own:
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            path = own["memory"]
+        else:
+            continue
+        for group in _upwards(root / mount.lstrip("/"), top, path):
+            yield _left(group, *names)
+
+
+def _upwards(mount: Path, top: str, path: str) -> Iterator[Path]:
+    """Folders of a group and those above it; a container often sees only the mounted one."""
+    inner = PurePosixPath(path)
+    below = inner.relative_to(top) if inner.is_relative_to(top) else PurePosixPath()
+    for part in (below, *below.parents):
+        if ".." not in part.parts:
+            yield mount / part
+
+
+def _left(group: Path, limit: str, usage: str, cached: str) -> int | None:
+    """The limit less what is used for other than cached files; None without a limit."""
+    try:
+        most, used = (int((group / name).read_text()) for name in (limit, usage))
+    except (OSError, ValueError):  # The root has no such file; "max" is no limit.
+        return None
+    lines = (line.split() for line in _lines(group / "memory.stat"))
+    return most - used + next((int(line[1]) for line in lines if line[:1] == [cached]), 0)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def check_size(n_bytes: int, what: object) -> None:
-    """Refuse what would take more than half of this machine's memory.
+    """Refuse what would take more than half of the memory that is free.
 
     Args:
         n_bytes: the size that it is going to have.
@@ -39,35 +119,87 @@ def check_size(n_bytes: int, what: object) -> None:
     if n_bytes > limit:
         raise InputError(
             f"{what} would take {n_bytes / 1e9:.4g} GB of memory, expected at most "
-            f"{limit / 1e9:.3g} GB, half of this machine's; check that the file is sound, or give "
-            "a part of the data"
+            f"{limit / 1e9:.3g} GB, half of what is free here; check that the file is "
+            "sound, or give a part of the data"
         )
 
 
-def gunzip(path: Path) -> bytes:
-    """The content of a gzip file, if it is not too large.
+def check_expansion(n_bytes: int, path: Path, what: object = None, ratio: int = EXPANSION) -> None:
+    """Refuse what would take far more memory than a sound file of its size could, or too much.
+
+    Args:
+        n_bytes: the size in memory that the file declares, or has unpacked to so far.
+        path: the file.
+        what: what to call it in the error; the file by default.
+        ratio: bytes that each byte of the file may become, besides the `ALLOWANCE`.
 
     Raises:
-        InputError: if it unpacks to more than `check_size` allows a text, which grows when parsed.
+        InputError: if it is too large.
     """
+    what = path if what is None else what
+    if n_bytes > most_from(path, ratio):
+        packed = path.stat().st_size
+        raise InputError(
+            f"{what} would take {n_bytes / 1e9:.4g} GB of memory, far more than the "
+            f"{packed / 1e6:.3g} MB of {path.name} should; check that the file is sound, and if it "
+            f"is, set {VARIABLE} to {math.ceil(n_bytes / max(packed, 1))} or more"
+        )
+    check_size(n_bytes, what)
+
+
+def most_from(path: Path, ratio: int = EXPANSION) -> int:
+    """Bytes of memory that the content of a sound file of this size takes at most.
+
+    Raises:
+        InputError: if the `VARIABLE` is no whole number.
+    """
+    said = os.environ.get(VARIABLE, str(ratio))
+    if not said.isascii() or not said.isdigit():
+        raise InputError(f"{VARIABLE} is {said!r}; give a whole number such as 1000, or unset it")
+    return ALLOWANCE + int(said) * path.stat().st_size
+
+
+def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> bytes:
+    """A file's bytes, if there are no more than of any sound one.
+
+    Args:
+        path: the file.
+        most: bytes that it may have.
+        opener: opens it, such as `gzip.open`.
+
+    Raises:
+        InputError: if there are more.
+        OSError: if it cannot be read.
+    """
+    with opener(path, "rb") as file:
+        data: bytes = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"{path}: holds more than {most:,} bytes, expected fewer; get it again")
+    return data
+
+
+def gunzip(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
+    """The content of a gzip file, if `bounded` accepts it."""
     with gzip.open(path) as packed:
-        return _bounded(packed, path)
+        return bounded(cast(IO[bytes], packed), path, cost)
 
 
-def bunzip2(path: Path) -> bytes:
-    """The content of a bzip2 file, if it is not too large.
+def bounded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:
+    """All that is left to read of a file, if it is not too large.
+
+    Args:
+        packed: the open file, which unpacks as it is read.
+        path: where it is.
+        cost: bytes that a part of the content takes in memory when it is used.
 
     Raises:
-        InputError: as `gunzip` does.
+        InputError: if it is larger than `check_expansion` allows.
     """
-    with bz2.open(path) as packed:
-        return _bounded(packed, path)
-
-
-def _bounded(packed: BufferedIOBase, path: Path) -> bytes:
-    parts, size = [], 0
+    content, size = io.BytesIO(), 0
+    most = min(most_from(path), memory() // 2)
     while part := packed.read(CHUNK):
-        size += len(part)
-        check_size(4 * size, f"{path}: unpacked and parsed, it")
-        parts.append(part)
-    return b"".join(parts)
+        size += cost(part)
+        if size > most:
+            check_expansion(size, path, f"{path}: unpacked, it")
+        content.write(part)
+    return content.getvalue()

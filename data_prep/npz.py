@@ -1,53 +1,100 @@
-"""Plain arrays from `.npz` files of others: nothing is unpickled, nothing larger than declared."""
+"""Plain arrays from `.npz` files of others: nothing is unpickled, nothing larger than it should.
+
+The headers of all arrays are read, and may be checked against each other, before any values are.
+"""
 
 from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy
 
 from data_prep.errors import InputError, reading
-from data_prep.limits import check_size
+from data_prep.limits import check_expansion
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 """Versions of the `.npy` format that plain arrays have."""
 
 
-def read_npz(path: Path, names: Sequence[str]) -> list[np.ndarray]:
+METHODS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+"""How NumPy packs arrays; other methods of zip may take minutes to unpack a small file."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of an array before its values.
+
+    Attributes:
+        dtype: of its values.
+        shape: of the array.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all values."""
+        return self.size * self.dtype.itemsize
+
+
+def read_npz(
+    path: Path,
+    names: Sequence[str],
+    check: Callable[[dict[str, Header]], object] = lambda headers: None,
+) -> list[np.ndarray]:
     """Read some arrays of a file that `numpy.savez` wrote.
 
     Args:
         path: the file.
         names: of the arrays.
+        check: called with the header of each array, by name, before any values are read; raises
+            `InputError` if they do not fit together.
 
     Raises:
-        InputError: if one is not there, damaged, pickled or too large for the memory.
+        InputError: if one is not there, damaged, pickled or too large for the file or the memory.
     """
     how = f"as plain arrays {' and '.join(map(repr, names))}"
     with reading(path, how, "save them with numpy.savez"), zipfile.ZipFile(path) as z:
-        members = [f"{name}.npy" for name in names]
-        check_size(sum(z.getinfo(member).file_size for member in members), path)
-        return [_read_member(z, member, path) for member in members]
+        headers = {name: _read_header(z, f"{name}.npy", path) for name in names}
+        check_expansion(sum(header.n_bytes for header in headers.values()), path)
+        check(headers)
+        return [_read_member(z, f"{name}.npy") for name in names]
 
 
-def _read_member(z: zipfile.ZipFile, member: str, path: Path) -> np.ndarray:
-    declared = z.getinfo(member).file_size
-    check_size(declared, f"{path}: {member}")
-    with z.open(member) as file:
+def _read_header(z: zipfile.ZipFile, member: str, path: Path) -> Header:
+    info = z.getinfo(member)
+    if info.compress_type not in METHODS:
+        raise InputError(
+            f"{path}: {member} is packed in a way that NumPy does not use; save it with numpy.savez"
+        )
+    with z.open(info) as file:
         shape, _, dtype = HEADERS[npy.read_magic(file)](file)
-        if dtype.hasobject:
-            raise InputError(
-                f"{path}: {member} holds objects, which are pickled, and a pickle can run any code "
-                "when it is loaded; save plain numbers or text with numpy.savez"
-            )
-        if math.prod(shape) * dtype.itemsize != declared - file.tell():
-            raise InputError(
-                f"{path}: {member} is {dtype} of shape {shape} in {declared} bytes, which does not "
-                "fit; save it again with numpy.savez"
-            )
-        file.seek(0)
+        left = info.file_size - file.tell()
+    if dtype.hasobject:
+        raise InputError(
+            f"{path}: {member} holds objects, which are pickled, and a pickle can run any code "
+            "when it is loaded; save plain numbers or text with numpy.savez"
+        )
+    header = Header(dtype, shape)
+    if header.n_bytes != left:
+        raise InputError(
+            f"{path}: {member} is {dtype} of shape {shape} in {info.file_size} bytes, which does "
+            "not fit; save it again with numpy.savez"
+        )
+    return header
+
+
+def _read_member(z: zipfile.ZipFile, member: str) -> np.ndarray:
+    with z.open(member) as file:
         return npy.read_array(file, allow_pickle=False)

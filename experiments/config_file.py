@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
+from data_prep.limits import read_bounded
 from experiments.names import shown, slug
 
 MAX_SEED = 2**32
@@ -36,6 +37,10 @@ class Entry:
     method: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
+
+
+MAX_BYTES = 2**16
+"""Bytes of a benchmark's file, which a person writes; the parser is slow."""
 
 
 def find_config(path: Path) -> Path:
@@ -67,7 +72,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         InputError: naming the file and what is wrong with it.
     """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(read_bounded(path, MAX_BYTES).decode())
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     except (ValueError, RecursionError) as e:

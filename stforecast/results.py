@@ -26,10 +26,9 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from data_prep.cube import atomic_path
+from data_prep.cube import atomic_path, check_axes, check_values
 from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
-from data_prep.limits import check_size
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.config import resolve
 from stforecast.federated.keeper import Keeper
@@ -114,14 +113,15 @@ class Run:
     def open_forecasts(self) -> xr.Dataset:
         """`forecasts`, lazily: values are read when they are used."""
         path = self.folder / "forecasts.nc"
-        with open_hdf5(path, "as netCDF4", AGAIN):
+        with open_hdf5(path, "as netCDF4", AGAIN) as file:
+            check_axes(file, path)
             ds = xr.open_dataset(path, engine="h5netcdf")
         for name in ("y_hat", "y"):
             if name not in ds or ds[name].dims != ("cell", "time", "horizon"):
                 raise InputError(
                     f"{path}: no {name!r} with dimensions (cell, time, horizon); {AGAIN}"
                 )
-            check_size(ds[name].size * 8, f"{path}: {name}")
+            check_values(ds[name], str(path))
         return ds
 
     def score(self, metric: str = "mse", selection: str = "best", split: str = "test") -> float:

@@ -12,9 +12,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from data_prep.cube import check_cube, observed, open_cube
+from data_prep.cube import check_cube, check_values, observed, open_cube
 from data_prep.errors import InputError, choose, reading
-from data_prep.limits import check_size
 from data_prep.table import from_frame
 from stforecast.windows import Calendar
 
@@ -119,7 +118,7 @@ def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
     Raises:
         InputError: if they cannot be read, are too many for the memory, or one is infinite.
     """
-    check_size(16 * values.size, f"{name}: {values.name}")
+    check_values(values, name)
     with reading(name, f"at {values.name}", "prepare it again"):
         array = values.to_numpy().astype(np.float64, copy=False)
     if np.isinf(array).any():
@@ -145,6 +144,7 @@ def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:
     """
     if "adjacency" not in cube or set(cube["adjacency"].dims) != {"cell", "cell_to"}:
         return None
+    check_values(cube["adjacency"], name)
     weights, cells = cube["adjacency"].transpose("cell", "cell_to"), cube.indexes["cell"]
     position = pd.Index(cube["cell_to"].to_numpy()).get_indexer(cells)
     if (position < 0).any():

@@ -10,7 +10,10 @@ import h5py
 import pandas as pd
 
 from data_prep.errors import InputError
-from data_prep.hdf5 import open_hdf5, read_array
+from data_prep.hdf5 import NUMBER, check_array, open_hdf5, read_array
+
+LABEL = 128
+"""Bytes of memory that a sensor's label takes."""
 
 
 def read_frame(path: Path, year: int) -> pd.DataFrame:
@@ -31,22 +34,27 @@ def read_frame(path: Path, year: int) -> pd.DataFrame:
     with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
         group = _find_frame(file, path.name)
         # The values' own labels, which pandas may order otherwise than the frame's axis0.
-        axis = _read_labels(group["axis0"], path.name)
-        cells = _read_labels(group.get("block0_items", group["axis0"]), path.name)
-        if odd := set(axis) ^ set(cells):
+        columns, values = group["axis0"], group["block0_values"]
+        items = group.get("block0_items", columns)
+        for labels in (columns, items):
+            _check_labels(labels, path.name)
+            check_array(labels, path.name, LABEL)
+        for data in (group["axis1"], values):
+            check_array(data, path.name, NUMBER)
+        shape = group["axis1"].size, items.size
+        if values.shape != shape or values.dtype.kind not in "fiu" or not values.size:
+            raise InputError(
+                f"{path.name}: block0_values is {values.dtype} of shape {values.shape}, expected "
+                f"numbers of shape {shape} (axis1, axis0), at least one; download it again"
+            )
+        cells = _read_labels(items, path.name)
+        if odd := set(_read_labels(columns, path.name)) ^ set(cells):
             raise InputError(
                 f"{path.name}: axis0 and block0_items name other sensors ({min(odd)} stands in one "
                 "of them only), expected the same; download it again"
             )
         times = _read_times(group["axis1"], year, path.name)
-        values = read_array(group["block0_values"], path.name)
-    shape = len(times), len(cells)
-    if values.shape != shape or values.dtype.kind not in "fiu" or not values.size:
-        raise InputError(
-            f"{path.name}: block0_values is {values.dtype} of shape {values.shape}, expected "
-            f"numbers of shape {shape} (axis1, axis0), at least one; download it again"
-        )
-    return pd.DataFrame(values, index=times, columns=cells)
+        return pd.DataFrame(values[()], index=times, columns=cells)
 
 
 def _find_frame(file: h5py.File, name: str) -> h5py.Group:
@@ -68,12 +76,15 @@ def _find_frame(file: h5py.File, name: str) -> h5py.Group:
     return group
 
 
-def _read_labels(axis: h5py.Dataset, name: str) -> list[str]:
+def _check_labels(axis: h5py.Dataset, name: str) -> None:
     if axis.dtype.kind not in "Siu":
         raise InputError(
             f"{name}: {axis.name} holds {axis.dtype}, which may be pickled, and a pickle can run "
             "any code when it is loaded; save the frame again with text or integer labels"
         )
+
+
+def _read_labels(axis: h5py.Dataset, name: str) -> list[str]:
     labels = [_text(label) for label in read_array(axis, name).ravel()]
     if odd := [label for label in labels if not label.isprintable()]:
         raise InputError(f"{name}: {axis.name} names a sensor {odd[0]!r}; download it again")

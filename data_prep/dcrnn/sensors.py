@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError
-from data_prep.npz import read_npz
+from data_prep.npz import Header, read_npz
 from data_prep.tabular.columns import numbers, require_columns
 from data_prep.tabular.file import Origin, read_table
 
@@ -100,13 +100,21 @@ def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
 
 
 def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:
-    ids, matrix = read_npz(path, ("sensor_id", "adjacency"))
-    n = ids.size
-    numeric = matrix.dtype.kind in "iuf" and ids.dtype.kind in "iuSU"
-    if not numeric or matrix.shape != (n, n) or not (np.isfinite(matrix) & (matrix >= 0)).all():
+    def check(found: dict[str, Header]) -> None:
+        ids, matrix = found["sensor_id"], found["adjacency"]
+        n = ids.size
+        if matrix.dtype.kind in "iuf" and ids.dtype.kind in "iuSU" and matrix.shape == (n, n):
+            return
         raise InputError(
             f"{path}: adjacency of shape {matrix.shape} for {n} sensors ({matrix.dtype} for "
-            f"{ids.dtype}), expected finite numbers from 0 up of shape {(n, n)}; save it again"
+            f"{ids.dtype}), expected numbers of shape {(n, n)}; save it again"
+        )
+
+    ids, matrix = read_npz(path, ("sensor_id", "adjacency"), check)
+    if not (np.isfinite(matrix) & (matrix >= 0)).all():
+        raise InputError(
+            f"{path}: adjacency holds values that are negative or not finite, expected finite "
+            "numbers from 0 up; save it again"
         )
     at = _locate(cells, ids.ravel().astype(str).tolist(), path.name)
     return matrix[np.ix_(at, at)]

@@ -15,6 +15,7 @@ from data_prep.download.folder import disk, inside
 from data_prep.download.listing import matches
 from data_prep.download.sources import Archive
 from data_prep.errors import InputError
+from data_prep.limits import most_from
 
 MAX_UNPACKED = 32 * 2**30  # bytes an archive may unpack to
 CHUNK = 2**20
@@ -85,10 +86,11 @@ def _members(z: zipfile.ZipFile, archive: Archive) -> list[zipfile.ZipInfo]:
     for member in members:
         if stat.S_ISLNK(member.external_attr >> 16) or member.flag_bits & 1:
             raise InputError(f"{z.filename}: {member.filename!r} is a link or encrypted; refused")
-    if (total := sum(m.file_size for m in members)) > MAX_UNPACKED:
+    total = sum(m.file_size for m in members)
+    if total > min(MAX_UNPACKED, most_from(Path(str(z.filename)))):
         raise InputError(
-            f"{z.filename}: would unpack to {total} bytes, at most {MAX_UNPACKED} are allowed; "
-            "unpack it by hand if that is right"
+            f"{z.filename}: would unpack to {total} bytes, more than {MAX_UNPACKED} or far more "
+            "than its size should; unpack it by hand if that is right"
         )
     return members
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,17 @@ import pandas as pd
 import polars as pl
 
 from data_prep.errors import InputError, no_file, reading
-from data_prep.limits import check_size, gunzip
+from data_prep.limits import CHUNK, check_expansion, check_size, gunzip
 from data_prep.tabular.advice import looks_like_values
+from data_prep.tabular.parquet import unpacked_size
 from data_prep.words import as_text
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
 MAX_NAMED = 12
-MAX_HEADER = 2**24  # characters of a line of column names
+MAX_HEADER = 2**22  # characters of a line of column names
+MAX_COLUMNS = 20_000  # twice the cells of Milan; each costs a parser kilobytes
+ROW, FIELD = 32, 16  # bytes of memory that each takes at least while a table is read
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
 
@@ -97,6 +101,7 @@ def read_table(
         table, origin = _read_parquet(path) if parquet else _read_text(path, texts)
     if id_column in table.columns:
         table = table.with_columns(whole_numbers(table[id_column]))
+    _check_texts(table, path)
     df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
     return df, origin
 
@@ -112,9 +117,35 @@ def _without_panic() -> Iterator[None]:
 
 def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
     table = pl.scan_parquet(path, glob=False)
+    schema = table.collect_schema()
+    _check_columns(len(schema), path.name)
+    for name, dtype in schema.items():
+        if dtype.is_nested():
+            raise InputError(
+                f"{path.name}: column {name!r} holds {dtype}, expected numbers, text or times; "
+                "unnest it or leave it out"
+            )
     n_rows = int(table.select(pl.len()).collect().item())
-    check_size(8 * n_rows * len(table.collect_schema()), f"{path.name}: {n_rows} rows")
+    n_bytes = n_rows * (ROW + FIELD * len(schema))
+    check_expansion(n_bytes, path, f"{path.name}: {n_rows} rows")
+    check_expansion(unpacked_size(path), path, f"{path.name}: unpacked, it")
     return table.collect(), Origin(path.name, "row", 1, f"pd.read_parquet({path.name!r})")
+
+
+def _check_columns(n: int, name: str) -> None:
+    if n > MAX_COLUMNS:
+        raise InputError(
+            f"{name}: {n} columns, expected at most {MAX_COLUMNS}; write a long table, with a row "
+            "for each time and cell"
+        )
+
+
+def _check_texts(table: pl.DataFrame, path: Path) -> None:
+    """Refuse texts that are long together; many may be one and the same in the file."""
+    for column in table.iter_columns():
+        if column.dtype == pl.String:
+            n_bytes = int(column.str.len_bytes().sum())
+            check_expansion(n_bytes, path, f"{path.name}: the text of column {column.name!r}")
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:
@@ -127,6 +158,10 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
 def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, Origin]:
     with _open(path) as file:
         header = file.readline(MAX_HEADER)
+    if len(header) == MAX_HEADER:
+        raise InputError(
+            f"{path.name}, line 1: longer than {MAX_HEADER:,} characters, expected column names"
+        )
     if "\N{REPLACEMENT CHARACTER}" in header:
         raise InputError(
             f"{path.name}, line 1: {header.strip()!r:.100} is not UTF-8; save the table as UTF-8, "
@@ -134,6 +169,7 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, O
             ".to_csv('utf8.csv', index=False)"
         )
     separator = max(",;\t", key=header.count)
+    _check_columns(header.count(separator) + 1, path.name)
     names = next(csv.reader([header], delimiter=separator), [])
     sep = "" if separator == "," else f", sep={separator!r}"
     origin = Origin(path.name, "line", 2, f"pd.read_csv({path.name!r}{sep})")
@@ -148,9 +184,12 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, O
     if repeated or not names:
         found = f"column {repeated[0]!r} more than once" if repeated else "nothing"
         raise InputError(f"{path.name}, line 1: {found}, expected column names; write one for each")
+    text = _text_of(path, separator.encode())
+    if _is_short(path if text is None else text, separator.encode(), len(names)):
+        _check_field_counts(path, separator, len(names))
     try:
         table = pl.read_csv(
-            gunzip(path) if path.suffix == ".gz" else path,
+            path if text is None else text,
             glob=False,
             separator=separator,
             infer_schema_length=None,
@@ -164,6 +203,31 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, O
     if table[table.columns[-1]].null_count():
         _check_field_counts(path, separator, len(names))
     return table, origin
+
+
+def _text_of(path: Path, separator: bytes) -> bytes | None:
+    """What a packed table unpacks to, None for a plain one, if its rows are not too many."""
+    if path.suffix != ".gz":
+        check_size(4 * path.stat().st_size, path.name)
+        return None
+
+    def cost(text: bytes) -> int:
+        n_lines = text.count(b"\n")
+        return len(text) + FIELD * (text.count(separator) + n_lines) + ROW * n_lines
+
+    return gunzip(path, cost)
+
+
+def _is_short(source: Path | bytes, separator: bytes, n_columns: int) -> bool:
+    """Whether some line must lack fields: a line of a byte would become a row of empty fields."""
+    n_separators = n_lines = 0
+    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
+        while part := file.read(CHUNK):
+            if b'"' in part:  # a quoted field may hold either
+                return False
+            n_separators += part.count(separator)
+            n_lines += part.count(b"\n")
+    return n_separators < (n_columns - 1) * n_lines
 
 
 def _check_field_counts(path: Path, separator: str, expected: int) -> None:
@@ -184,6 +248,11 @@ def _open(path: Path) -> TextIO:
 
 
 def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
+    if column.dtype == pl.String:  # equal texts are one object, as times and ids repeat a lot
+        texts = column.unique()
+        places = pl.arange(len(texts), eager=True)
+        at = column.replace_strict(texts, places, return_dtype=pl.Int64)
+        return texts.to_numpy()[at.to_numpy().astype(np.intp)]
     values = column.to_numpy()
     if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
         return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)

@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from data_prep.errors import InputError
+from data_prep.limits import check_expansion, most_from
 from data_prep.telecom_italia.raw_day import (
     AGAIN,
     FIELDS,
@@ -38,7 +39,10 @@ SERVICES = ("sms_in", "sms_out", "call_in", "call_out", "internet")
 
 BLOCK_BYTES = 4 << 20
 MAX_BYTES = 4 << 30
-"""Bytes of a day; a packed file may unpack to any size."""
+"""Bytes of a day, however small it was packed."""
+
+RATIO = 12
+"""Bytes that each byte of a packed day may become; published ones become about 6."""
 
 _KEYS = ("cell", "interval", "country")
 _SCHEMA = {"cell": pl.Int32, "interval": pl.Int64, "country": pl.Int32} | dict.fromkeys(
@@ -112,7 +116,7 @@ def text_checksum(path: Path) -> str:
 
 def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
     """The file in blocks of whole lines; one that is too long is cut, and no good line then."""
-    n_bytes = 0
+    n_bytes, most = 0, most_from(path, RATIO)
     while block := f.read(BLOCK_BYTES) + f.readline(MAX_LINE):
         n_bytes += len(block)
         if n_bytes > MAX_BYTES:
@@ -120,6 +124,8 @@ def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
                 f"{path}: holds more than {MAX_BYTES / 1e9:.3g} GB of rows, published days have "
                 f"about 0.3; {AGAIN}"
             )
+        if n_bytes > most:
+            check_expansion(n_bytes, path, f"{path}: unpacked, it", RATIO)
         yield block
 
 

@@ -10,6 +10,7 @@ Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence O
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 from dataclasses import dataclass, replace
@@ -20,10 +21,12 @@ import numpy as np
 
 from data_prep.checksum import checksum
 from data_prep.errors import InputError, no_file, reading
-from data_prep.limits import gunzip
+from data_prep.limits import read_bounded
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"
+MAX_BYTES = 2**24
+"""Bytes of a grid; Milan's has 3 million."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,9 @@ def _features(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise no_file(path, "grid in GeoJSON", REMEDY)
     with reading(path, "as GeoJSON", REMEDY):
-        data = path.read_bytes()
-        content = json.loads(gunzip(path) if data.startswith(b"\x1f\x8b") else data)
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        content = json.loads(read_bounded(path, MAX_BYTES, gzip.open if packed else open))
     found = list(content) if isinstance(content, dict) else type(content).__name__
     for key in FEATURE_KEYS:
         if key in found and isinstance(content[key], list) and content[key]:

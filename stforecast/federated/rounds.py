@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from data_prep import limits
 from data_prep.errors import InputError
 from stforecast.federated import sizing
 from stforecast.federated.data import ClientData, take
@@ -158,8 +159,8 @@ class Federation:
         needed = self.predicted_memory()
         level = logging.INFO if needed.total > WORTH_TELLING else logging.DEBUG
         log.log(level, "%d clients in cohorts of %d: %s", len(self.train), self.cohort_size, needed)
-        allowed = memory or sizing.available_memory()
-        if allowed is None or needed.total <= allowed:
+        allowed = memory or limits.memory()
+        if needed.total <= allowed:
             return None
         if needed.resident > allowed:
             raise InputError(

@@ -42,6 +42,9 @@ FORMAT = 1
 AGAIN = "delete the folder and run it again"
 """What to do with a run whose results are damaged."""
 
+MAX_HEADER = 2**14
+"""Characters of the line of column names of a run's tables."""
+
 PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
 
 
@@ -268,6 +271,10 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
         InputError: if it is damaged, or a column is missing or of another kind.
     """
     with reading(path, "as a table", AGAIN):
+        with path.open() as file:  # thousands of columns would take the parser minutes
+            header = file.readline(MAX_HEADER)
+        if len(header) == MAX_HEADER:
+            raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
     for name in (*numbers, *text):
         if name not in table:

@@ -125,16 +125,6 @@ class Memory:
         return f"{self.total / 1e9:.2f} GB ({parts})"
 
 
-def available_memory() -> int | None:
-    """Bytes that processes can still have, or None where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
-    return int(found.split()[1]) * 1024 if found else None
-
-
 def parse_bytes(text: str) -> int:
     """A size as people write it.
 

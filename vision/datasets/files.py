@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import os
+import zlib
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
+from typing import IO, Literal, cast
 
 import numpy as np
 from scipy.io import loadmat, whosmat
 
 from data_prep.errors import InputError, check_regular, reading
-from data_prep.limits import bunzip2, check_size, gunzip
+from data_prep.limits import CHUNK, bounded, check_expansion, check_size, most_from, read_bounded
 
-PACKED = {".gz": gunzip, ".bz2": bunzip2}
+OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
+
+MAT_HEADER, MAT_PACKED = 128, 15
+"""Bytes of the header of a MATLAB 5 file, and the type of a packed element."""
+
+MAX_TEXT = 2**22
+"""Bytes of a list of names; that of 10,000 images has a tenth."""
 
 
 def find(
@@ -45,16 +56,25 @@ def find(
     raise InputError(f"{root}: found no {' or '.join(names)} (looked in {places}); {source}")
 
 
-def read_bytes(path: Path) -> bytes:
+def open_file(path: Path) -> IO[bytes]:
+    """A file opened to read bytes, decompressed if its name ends in `.gz` or `.bz2`."""
+    return cast(IO[bytes], OPENERS.get(path.suffix, open)(path, "rb"))
+
+
+def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
     """A file's bytes, decompressed if its name ends in `.gz` or `.bz2`.
 
+    Args:
+        path: the file.
+        cost: bytes that a part of them takes in memory when it is used.
+
     Raises:
-        InputError: if they would not fit in memory.
+        InputError: if they would be too many for the file or the memory.
     """
-    if path.suffix in PACKED:
-        return PACKED[path.suffix](path)
-    check_size(path.stat().st_size, path)
-    return path.read_bytes()
+    if path.suffix not in OPENERS:
+        check_size(path.stat().st_size, path)
+    with open_file(path) as file:
+        return bounded(file, path, cost)
 
 
 def read_names(path: Path, source: str) -> tuple[str, ...]:
@@ -64,7 +84,7 @@ def read_names(path: Path, source: str) -> tuple[str, ...]:
         InputError: if there is none, one is there twice or could be a path.
     """
     with reading(path, "as text", source):
-        names = tuple(read_bytes(path).decode().split())
+        names = tuple(read_bounded(path, MAX_TEXT).decode().split())
     odd = next((n for n in names if len(n) > 255 or Path(n).name != n), None)
     if not names or odd or len(set(names)) < len(names):
         found = f"{odd!r:.60} as one" if odd else "one of them twice" if names else "none"
@@ -83,8 +103,15 @@ def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
     """
     expected = "MATLAB arrays X, uint8 (32, 32, 3, n), and y, n labels from 0 to 10"
     with reading(path, f"as {expected}", source):
-        declared = sum(8 * prod(shape) for name, shape, _ in whosmat(path) if name in ("X", "y"))
-        check_size(declared, path)
+        declared = {name: (shape, kind) for name, shape, kind in whosmat(path)}
+        check_expansion(sum(8 * prod(declared[name][0]) for name in ("X", "y")), path)
+        (*side, n), kind = declared["X"]
+        if side != [32, 32, 3] or kind != "uint8" or prod(declared["y"][0]) != n:
+            raise InputError(
+                f"{path}: found X {kind} {(*side, n)} and y {declared['y'][0]}; expected "
+                f"{expected}; {source}"
+            )
+        _check_elements(path)
         mat = loadmat(path, variable_names=["X", "y"])
         x, y = mat["X"], mat["y"].reshape(-1)
     fits = len(y) and x.shape == (32, 32, 3, len(y)) and x.dtype == np.uint8
@@ -92,3 +119,26 @@ def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
         found = f"X {x.dtype} {x.shape} and {len(y)} labels {np.unique(y)!s:.60}"
         raise InputError(f"{path}: found {found}; expected {expected}; {source}")
     return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), y.astype(np.int64) % 10
+
+
+def _check_elements(path: Path) -> None:
+    """Refuse packed elements of a MATLAB 5 file that hold more than they declare.
+
+    The reader unpacks an element as far as it goes, whatever shape its header says.
+    """
+    size, most = 0, most_from(path)
+    with path.open("rb") as file:
+        order: Literal["little", "big"] = "little" if file.read(MAT_HEADER)[-2:] == b"IM" else "big"
+        while len(tag := file.read(8)) == 8:
+            kind, length = (int.from_bytes(tag[i : i + 4], order) for i in (0, 4))
+            if kind != MAT_PACKED:
+                file.seek(length, os.SEEK_CUR)
+                continue
+            unpacker, left = zlib.decompressobj(), length
+            while left and (part := file.read(min(left, CHUNK))):
+                left -= len(part)
+                while part and not unpacker.eof:
+                    size += len(unpacker.decompress(part, CHUNK))
+                    part = unpacker.unconsumed_tail
+                    if size > most:
+                        check_expansion(size, path, f"{path}: unpacked, it")

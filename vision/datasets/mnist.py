@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import InputError, reading
+from data_prep.limits import check_expansion
 from vision.datasets.digits import Part, digit_set
-from vision.datasets.files import find, read_bytes
+from vision.datasets.files import find, open_file
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
 
@@ -67,15 +68,17 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
         InputError: if it is damaged or of another kind.
     """
     expected = f"an IDX file of unsigned bytes with {dims} dimensions"
-    with reading(path, f"as {expected}", SOURCE):
-        data = read_bytes(path)
-    header = 4 + 4 * dims
-    if data[:4] != bytes([0, 0, 8, dims]) or len(data) < header:
-        raise InputError(f"{path}: begins with {data[:4]!r}; expected {expected}; {SOURCE}")
-    shape = [int(n) for n in np.frombuffer(data, ">u4", dims, 4)]
-    if len(data) != header + prod(shape):
+    with reading(path, f"as {expected}", SOURCE), open_file(path) as file:
+        header = file.read(4 + 4 * dims)
+        if header[:4] != bytes([0, 0, 8, dims]) or len(header) < 4 + 4 * dims:
+            raise InputError(f"{path}: begins with {header[:4]!r}; expected {expected}; {SOURCE}")
+        shape = tuple(int(n) for n in np.frombuffer(header, ">u4", dims, 4))
+        check_expansion(prod(shape), path)
+        data = file.read(prod(shape) + 1)
+    if len(data) != prod(shape):
+        found = "more" if len(data) > prod(shape) else f"{len(data):,}"
         raise InputError(
-            f"{path}: has {len(data):,} bytes; its header {tuple(shape)} asks for "
-            f"{header + prod(shape):,}; {SOURCE}"
+            f"{path}: has {found} bytes of data; its header {shape} asks for {prod(shape):,}; "
+            f"{SOURCE}"
         )
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+    return np.frombuffer(data, np.uint8).reshape(shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -10,6 +12,8 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError, check_regular, no_file, reading
+from data_prep.limits import check_expansion
+from data_prep.npz import Header
 from data_prep.npz import read_npz as npz_arrays
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
@@ -17,6 +21,8 @@ from vision.datasets.strata import hold_out
 
 NEEDED, OTHERS = ("images", "labels"), ("domains", "is_test", "class_names", "domain_names")
 KEYS = f"{', '.join(NEEDED)}[, {', '.join(OTHERS)}]"
+IMAGE = 64
+"""Bytes of memory that an image takes besides its pixels: label, domain and the draw of a split."""
 REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
 
 
@@ -83,7 +89,22 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path}: has no {' and no '.join(sorted(missing))}; expected {KEYS}")
     if unknown := set(keys) - {*NEEDED, *OTHERS}:
         raise InputError(f"{path}: has an array {min(unknown)!r:.60}; expected {KEYS}; {REMEDY}")
-    return dict(zip(keys, npz_arrays(path, keys), strict=True))
+    return dict(zip(keys, npz_arrays(path, keys, lambda found: _check(found, path)), strict=True))
+
+
+def _check(found: Mapping[str, Header], path: Path) -> None:
+    """Refuse arrays that do not fit together, before they are read."""
+    images, labels = found["images"], found["labels"]
+    n = math.prod(labels.shape)
+    for key in ("labels", "domains", "is_test"):
+        if key in found and found[key].shape != images.shape[:1]:
+            raise InputError(
+                f"{path}: {key} are {found[key].dtype} {found[key].shape}; expected "
+                f"{images.shape[:1]}, one for each image; {REMEDY}"
+            )
+    if images.dtype != np.uint8 or len(images.shape) not in (3, 4):
+        raise InputError(f"{path}: {_odd_images(images)}; {REMEDY}")
+    check_expansion(images.n_bytes + IMAGE * n, path)
 
 
 def _image_set(
@@ -137,12 +158,16 @@ def _names(arrays: dict[str, np.ndarray], key: str, values: Tensor) -> tuple[str
     return tuple(map(str, names))
 
 
+def _odd_images(images: np.ndarray | Header) -> str:
+    return (
+        f"images are {images.dtype} {images.shape}; expected uint8 (n, height, width) or "
+        "(n, height, width, channels)"
+    )
+
+
 def _channels_first(images: np.ndarray) -> Tensor:
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise InputError(
-            f"images are {images.dtype} {images.shape}; expected uint8 "
-            "(n, height, width) or (n, height, width, channels)"
-        )
+        raise InputError(_odd_images(images))
     if images.ndim == 3:
         images = images[..., None]
     if images.shape[-1] in (1, 3):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,15 @@ from PIL import Image
 from torch import Tensor
 
 from data_prep.errors import InputError, check_regular, reading
-from data_prep.limits import check_size
+from data_prep.limits import check_expansion, check_size
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
 THREADS = 4
+PIXEL = 8
+"""Bytes of memory that a pixel takes while it is decoded."""
+
+LARGE, LARGE_SIZE = threading.Lock(), 2**22
+"""Images of more pixels are decoded one at a time, lest they take the memory of four."""
 
 
 def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
@@ -50,12 +57,13 @@ def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
 
     def put(i: int) -> None:
-        pixels = _decode_one(paths[i], size, source)
-        if pixels.shape != first.shape:
+        try:
+            pixels = _decode_one(paths[i], size, source, (width, height))
+        except _OtherSize as e:
             raise InputError(
-                f"{paths[i]}: {pixels.shape[0]} × {pixels.shape[1]}, but {paths[0]} is "
-                f"{height} × {width}; give the size that all images shall have, e.g. 64"
-            )
+                f"{paths[i]}: {e}, but {paths[0]} is {height} × {width}; give the size that all "
+                "images shall have, e.g. 64"
+            ) from e
         images[i] = torch.from_numpy(pixels).permute(2, 0, 1)
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -64,10 +72,22 @@ def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     return images
 
 
-def _decode_one(path: Path, size: int | None, source: str) -> np.ndarray:
+class _OtherSize(InputError):
+    """An image that is not of the size that the first one has."""
+
+
+def _decode_one(
+    path: Path, size: int | None, source: str, expected: tuple[int, int] | None = None
+) -> np.ndarray:
+    """`(height, width, 3)`; only the first of several frames."""
     check_regular(path, "image", source)
     with reading(path, "as an image", source), Image.open(path) as file:
-        picture = file.convert("RGB")
-        if size is not None and picture.size != (size, size):
-            picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-        return np.array(picture)
+        width, height = file.size
+        if size is None and expected not in (None, file.size):
+            raise _OtherSize(f"{height} × {width}")
+        check_expansion(PIXEL * width * height, path, f"{path}: {height} × {width} pixels")
+        with LARGE if width * height > LARGE_SIZE else nullcontext():
+            picture = file if file.mode == "RGB" else file.convert("RGB")
+            if size is not None and picture.size != (size, size):
+                picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+            return np.array(picture)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.errors import InputError, reading
-from vision.datasets.files import find, read_bytes, read_names
+from data_prep.limits import read_bounded
+from vision.datasets.files import MAX_TEXT, find, read_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
 from vision.datasets.tree import Tree
@@ -56,7 +57,7 @@ def _annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, str]]:
     listing = find(folder, ("val_annotations.txt",), ("",), SOURCE)
     known, found = set(classes), []
     with reading(listing, "as text", SOURCE):
-        lines = read_bytes(listing).decode().splitlines()
+        lines = read_bounded(listing, MAX_TEXT).decode().splitlines()
     for number, line in enumerate(lines, 1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]

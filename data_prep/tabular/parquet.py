@@ -1,0 +1,102 @@
+"""What a Parquet file unpacks to, read from its headers before any of its pages is.
+
+Format: parquet.apache.org, whose structures are in Thrift's compact encoding. A table may be far
+larger than its pages, too: repeated values are kept once, so rows have to be counted besides.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+MAGIC = b"PAR1"
+TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+"""Types of Thrift's compact encoding; those between are whole numbers."""
+
+# Fields of the structures that matter here, by the numbers that the format gives them.
+ROW_GROUPS, COLUMNS, META = 4, 1, 3
+PACKED_SIZE, DATA_PAGES, DICTIONARY_PAGE = 7, 9, 11
+PAGE_UNPACKED, PAGE_PACKED = 2, 3
+
+
+def unpacked_size(path: Path) -> int:
+    """Bytes of all pages once they are unpacked, as their own headers say.
+
+    Raises:
+        ValueError: if it is no Parquet file.
+        IndexError: if it is cut.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        length = int.from_bytes(data[-8:-4], "little")
+        if data[-4:] != MAGIC or not 0 < length <= len(data) - 12:
+            raise ValueError("no footer of a Parquet file")
+        about = _Reader(data, len(data) - 8 - length).struct()
+        return sum(
+            _unpacked_chunk(data, chunk[META])
+            for group in about.get(ROW_GROUPS, [])
+            for chunk in group[COLUMNS]
+        )
+
+
+def _unpacked_chunk(data: mmap.mmap, meta: dict[int, Any]) -> int:
+    """Bytes of a column's pages within a group of rows."""
+    at = min(meta[DATA_PAGES], meta.get(DICTIONARY_PAGE) or meta[DATA_PAGES])
+    end, size = at + meta[PACKED_SIZE], 0
+    while 0 <= at < end:
+        reader = _Reader(data, at)
+        page = reader.struct()
+        size += page[PAGE_UNPACKED]
+        at = reader.at + max(0, page[PAGE_PACKED])
+    return size
+
+
+class _Reader:
+    """Reads Thrift's compact encoding, a structure as a dictionary of its fields by number."""
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        self.data, self.at = data, at
+
+    def struct(self) -> dict[int, Any]:
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self.byte():
+            number = number + (head >> 4) if head >> 4 else self.whole()
+            fields[number] = self.value(head & 15)
+        return fields
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def count(self) -> int:
+        number, shift = 0, 0
+        while True:
+            byte = self.byte()
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number
+            shift += 7
+
+    def whole(self) -> int:
+        number = self.count()
+        return (number >> 1) ^ -(number & 1)
+
+    def value(self, kind: int, *, inside: bool = False) -> Any:
+        if kind in (TRUE, FALSE):  # of a field the type is the value, in a list it is a byte
+            return self.byte() == TRUE if inside else kind == TRUE
+        if kind == BYTE:
+            return self.byte()
+        if kind in (DOUBLE, BINARY):
+            length = self.count() if kind == BINARY else 8
+            self.at += length
+            return None
+        if kind in (LIST, SET):
+            head = self.byte()
+            n = self.count() if head >> 4 == 15 else head >> 4
+            return [self.value(head & 15, inside=True) for _ in range(n)]
+        if kind == STRUCT:
+            return self.struct()
+        if kind == MAP:
+            raise ValueError("a map in the footer, which no version of the format has")
+        return self.whole()

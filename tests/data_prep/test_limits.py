@@ -1,0 +1,128 @@
+"""The memory that a process may take, on machines and in containers made of files."""
+
+import gzip
+
+import pytest
+
+from data_prep import limits
+from data_prep.errors import InputError
+from data_prep.limits import ALLOWANCE, EXPANSION, check_expansion, check_size, gunzip, memory
+
+GB = 2**30
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "31 30 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+    "32 30 0:30 {top} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Makes a machine's `/proc` and `/sys/fs/cgroup`, given as paths and contents."""
+
+    def make(files, free=20 * GB):
+        files = {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {free // 1024} kB\n"} | files
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return make
+
+
+def group(folder, most, used, cached=0):
+    """Files of a group of version 2."""
+    stat = f"anon 5\ninactive_file {cached}\n"
+    names = {"memory.max": most, "memory.current": used, "memory.stat": stat}
+    return {f"sys/fs/cgroup{folder}/{name}": f"{text}\n" for name, text in names.items()}
+
+
+def group_1(folder, most, used, cached=0):
+    """Files of a group of version 1."""
+    stat = f"inactive_file 7\ntotal_inactive_file {cached}\n"
+    names = {"limit_in_bytes": most, "usage_in_bytes": used, "stat": stat}
+    return {f"sys/fs/cgroup/memory{folder}/memory.{n}": f"{text}\n" for n, text in names.items()}
+
+
+def test_without_groups_what_is_free_counts(machine):
+    assert memory(machine({}, free=3 * GB)) == 3 * GB
+
+
+def test_a_system_that_says_nothing_has_some_memory(tmp_path):
+    assert memory(tmp_path) > 0
+
+
+def test_a_group_of_version_2_leaves_its_limit_less_its_use(machine):
+    there = {"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2}
+    assert memory(machine(there | group("/job", 4 * GB, GB, cached=GB // 2))) == 3.5 * GB
+
+
+def test_a_group_above_may_leave_less(machine):
+    there = {"proc/self/cgroup": "0::/slice/job/step\n", "proc/self/mountinfo": V2}
+    there |= group("/slice/job/step", "max", GB) | group("/slice/job", 8 * GB, GB)
+    assert memory(machine(there | group("/slice", 6 * GB, 4 * GB))) == 2 * GB
+
+
+def test_a_container_sees_only_its_own_group(machine):
+    """Its path is said as the host knows it, or as lying outside of the namespace."""
+    for path in ("/", "/../../outside", "/docker/abc"):
+        mounted = V2.replace(" / /sys", " /docker/abc /sys") if "docker" in path else V2
+        there = {"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": mounted}
+        assert memory(machine(there | group("", 2 * GB, GB))) == GB
+
+
+def test_a_group_of_version_1(machine):
+    there = {
+        "proc/self/cgroup": "4:memory:/box/job\n3:cpu,cpuacct:/\n0::/\n",
+        "proc/self/mountinfo": V1.format(top="/"),
+    }
+    there |= group_1("/box", 5 * GB, 3 * GB, cached=GB)
+    assert memory(machine(there | group_1("/box/job", 2**63 - 4096, GB))) == 3 * GB
+
+
+def test_a_container_of_version_1_sees_only_its_own_group(machine):
+    there = {
+        "proc/self/cgroup": "4:memory:/docker/abc\n",
+        "proc/self/mountinfo": V1.format(top="/docker/abc"),
+    }
+    assert memory(machine(there | group_1("", 2 * GB, GB // 2))) == 1.5 * GB
+
+
+def test_an_exhausted_group_leaves_nothing(machine):
+    there = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2}
+    assert memory(machine(there | group("", GB, 2 * GB))) == 0
+
+
+def test_half_of_what_is_free_may_be_taken(monkeypatch):
+    monkeypatch.setattr(limits, "memory", lambda: 2000)
+    check_size(1000, "it")
+    with pytest.raises(InputError, match=r"it would take .* half of what is free here"):
+        check_size(1001, "it")
+
+
+def test_a_sound_file_may_grow_and_a_bomb_may_not(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(bytes(1000))
+    monkeypatch.setattr(limits, "memory", lambda: 2**40)
+    largest = ALLOWANCE + 1000 * EXPANSION
+    check_expansion(largest, path)
+    with pytest.raises(InputError, match=r"a would take .* set STFORECAST_EXPANSION to 134"):
+        check_expansion(largest + 1, path)
+    monkeypatch.setenv("STFORECAST_EXPANSION", "1000")
+    check_expansion(largest + 1, path)
+    monkeypatch.setattr(limits, "memory", lambda: 2**20)
+    with pytest.raises(InputError, match="half of what is free"):
+        check_expansion(largest + 1, path)
+    monkeypatch.setenv("STFORECAST_EXPANSION", "much")
+    with pytest.raises(InputError, match="STFORECAST_EXPANSION is 'much'; give a whole number"):
+        check_expansion(1, path)
+
+
+def test_a_packed_file_is_unpacked_only_as_far_as_it_may(tmp_path, monkeypatch):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(bytes(3 * limits.CHUNK)))
+    assert gunzip(path) == bytes(3 * limits.CHUNK)
+    monkeypatch.setattr(limits, "ALLOWANCE", limits.CHUNK)
+    with pytest.raises(InputError, match=r"unpacked, it would take 0\.002097 GB"):
+        gunzip(path)
