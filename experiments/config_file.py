@@ -72,9 +72,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         InputError: naming the file and what is wrong with it.
     """
     try:
-        return tomllib.loads(read_bounded(path, MAX_BYTES).decode())
+        text = read_bounded(path, MAX_BYTES)
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    try:
+        return tomllib.loads(text.decode())
     except (ValueError, RecursionError) as e:
         raise InputError(f"{path}: is not TOML ({e})") from e
 
