@@ -7,7 +7,6 @@ door, so the packages that it imports do not count.
 import bz2
 import gzip
 import io
-import json
 import shutil
 import subprocess
 import sys
@@ -226,21 +225,11 @@ def archive_of(packing, megabytes):
     return make
 
 
-def json_with(text, times):
-    """A description whose last entry is a list of a text, many times."""
+def json_of(text, times):
+    """A description of nothing but a list of a text, many times."""
 
     def make(path):
-        begin = path.read_text().rstrip().removesuffix("}")
-        path.write_text(f'{begin}, "more": [{",".join([text] * times)}]}}')
-
-    return make
-
-
-def settings_with(**values):
-    def make(path):
-        about = json.loads(path.read_text())
-        about["settings"].update(values)
-        path.write_text(json.dumps(about))
+        path.write_text(f'{{"format": 1, "more": [{",".join([text] * times)}]}}')
 
     return make
 
@@ -316,9 +305,9 @@ BOMBS = {
     },
     "benchmark": {"keys": text_of((b"a=1\n", 1), (b"[[a.b]]\n", 2_000_000))},
     "images.toml": {"list": text_of((b"a=[", 1), (b"1,", 5_000_000), (b"]", 1))},
-    "forecaster.json": {"list": json_with("{}", 5_000_000)},
-    "run.json": {"list": json_with("{}", 5_000_000)},
-    "settings.json": {"list": json_with("{}", 5_000_000)},
+    "forecaster.json": {"list": json_of("{}", 5_000_000)},
+    "run.json": {"list": json_of("{}", 5_000_000)},
+    "settings.json": {"list": json_of("{}", 5_000_000)},
     "metrics.csv": {"columns": wide(1_000_000)},
     "rounds.csv": {"columns": wide(1_000_000)},
     "partition.csv": {"columns": wide(1_000_000)},
