@@ -39,7 +39,7 @@ DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
 UNITS = {"min": pd.Timedelta(minutes=1), "h": pd.Timedelta(hours=1), "d": DAY}
 """In which a lag may be given, besides steps."""
 
-LAG = rf"\d{{1,7}}(-\d{{1,7}}|{'|'.join(UNITS)})?"
+LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
 LAGS = rf"({LAG}(, *{LAG})*)?"
 """Text of `extra_lags`."""
 

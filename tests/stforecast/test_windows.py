@@ -260,7 +260,7 @@ def test_times_that_are_no_whole_number_of_steps_are_refused(settings, message):
             spec.at(pd.Timedelta("7min"))
 
 
-@pytest.mark.parametrize("lags", ["0h", "3s", "h", "1-2h", "1.5h", "1h-2"])
+@pytest.mark.parametrize("lags", ["0h", "3s", "h", "1-2h", "1.5h", "1h-2", "٣"])
 def test_times_have_a_positive_whole_number_and_a_unit(lags):
     with pytest.raises(InputError, match="times like 23h,7d"):
         WindowSpec(extra_lags=lags)
