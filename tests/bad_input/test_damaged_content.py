@@ -391,7 +391,7 @@ BENCHMARK = {
     ),
     "has a key twice": (text(("[settings]", "[settings]\nrounds = 1\nrounds = 2")), "is not TOML"),
     "has a split that is none": (text(("days:7,1,2", "days:7,x,2")), "split"),
-    "is nested without end": (whole("a = " + "[" * 100_000), "is not TOML"),
+    "is nested without end": (whole("a = " + "[" * 50_000), "is not TOML"),
     "has endless digits": (whole("a = " + "9" * 5000), "bench.toml"),
 }
 
