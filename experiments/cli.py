@@ -93,3 +93,7 @@ def _explain(e: Exception) -> tuple[int, str]:
         return 2, "not enough memory for these settings; take smaller sizes or fewer at once"
     problem = f"{type(e).__name__}: {e}"
     return 1, f"internal error ({problem}); please report it with the output of stforecast --debug"
+
+
+if __name__ == "__main__":
+    main()

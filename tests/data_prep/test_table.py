@@ -100,7 +100,7 @@ def test_wide_variable_and_columns_have_names(tmp_path):
         (LONG.replace(",", "\t"), "my.tsv"),
         (LONG.replace("\n", "\r\n"), "my.csv"),
         (b"\xef\xbb\xbf" + LONG.encode(), "my.csv"),
-        (gzip.compress(LONG.encode()), "my.csv.gz"),
+        (gzip.compress(LONG.encode(), mtime=0), "my.csv.gz"),
         ("".join(f'"{x}"\n'.replace(",", '","') for x in LONG.splitlines()), "my.csv"),
     ],
 )
