@@ -15,11 +15,13 @@ def check_ending(path: Path, *endings: str) -> None:
 
     >>> check_ending(Path("forecast.json"), ".csv")
     Traceback (most recent call last):
-    data_prep.errors.InputError: forecast.json: ends with .json, what is written is one of: .csv
+    data_prep.errors.InputError: forecast.json: the name ends in .json, expected .csv
     """
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected a file to write")
     if path.suffix.lower() not in endings:
-        found = f"ends with {path.suffix}" if path.suffix else "has no ending"
-        raise InputError(f"{path}: {found}, what is written is one of: {', '.join(endings)}")
+        found = f"the name ends in {path.suffix}" if path.suffix else "the name has no ending"
+        raise InputError(f"{path}: {found}, expected {' or '.join(endings)}")
 
 
 def check_free(path: Path, overwrite: bool) -> None:

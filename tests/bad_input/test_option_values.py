@@ -148,7 +148,7 @@ CASES = {
         "--width nan": "width is nan",
         "--width 1e9": "width is 1000000000.0",
         "--metric mea": "unknown metric 'mea'; choose one of",
-        "--out out.gif": "out.gif: extension '.gif'",
+        "--out out.gif": "out.gif: the name ends in .gif, expected .* or .svg",
     },
     "plot predictions run-fuels --out out.png": {
         "--hours -1": "hours is -1; draw at least 1",
@@ -214,7 +214,7 @@ CASES |= {
         "--mask mine": "unknown mask 'mine'|mask",
         "--view mine": "unknown model of pfpl 'mine'; choose one of",
         "--width nan": "width is nan",
-        "--out out.gif": "out.gif: extension '.gif'",
+        "--out out.gif": "out.gif: the name ends in .gif, expected .* or .svg",
     },
     "bench images.toml --out out": {
         "--set size=-1": "size is -1; it must be 0 or more",

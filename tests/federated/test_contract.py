@@ -107,7 +107,7 @@ def test_messages_have_a_client_axis_and_their_bytes_are_counted(
 
 
 def test_it_learns(federate, method, build):
-    federation = federate(method, SIZES, build=build, rounds=20, lr=0.05)
+    federation = federate(method, SIZES, build=build, rounds=12, lr=0.05)
     untrained = federation.evaluate(federation.validation)
     federation.run()
     assert federation.best.round > 1

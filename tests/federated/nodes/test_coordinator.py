@@ -233,7 +233,13 @@ def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split,
     assert all(torch.equal(t, batches.to(t)) for t in steps.values())
 
 
-@pytest.mark.parametrize("method", METHODS.values())
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(m, marks=[pytest.mark.slow] * (i % 4 > 0))
+        for i, m in enumerate(METHODS.values())
+    ],
+)
 def test_a_node_that_comes_late_is_let_in(method, federate, split, told):
     federation = federate(method, (12,) * 5, rounds=4)
     coordinator, link = split(federation, SHARES, patience=Patience(0.2, 1, 0.01, enough=4))
