@@ -19,10 +19,15 @@ def pytest_collection_modifyitems(items):
     """Sample the contract of methods: of a test's cases with one method, one is not slow.
 
     Which one follows from the names, so that every test meets every model with some methods, and
-    every method in some tests. `make test-slow` runs them all.
+    every method in some tests. Of other tests that are marked as `sampled(n)`, one case in n is not
+    slow. `make test-slow` runs them all.
     """
     cases = defaultdict(list)
     for item in items:
+        if (marker := item.get_closest_marker("sampled")) and zlib.crc32(
+            item.name.encode()
+        ) % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
         params = getattr(getattr(item, "callspec", None), "params", {})
         if "case" in params:
             cases[item.path, item.originalname, params["case"][0]].append(item)

@@ -99,6 +99,7 @@ def test_a_sound_file_is_accepted(open_door, stforecast, door):
     assert code == 0, err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="Linux only")
 @pytest.mark.parametrize(("door", "damage"), [case for case in CASES if case not in UNSEEN])
 def test_a_damaged_file_is_refused(open_door, refused, tmp_path, door, damage):

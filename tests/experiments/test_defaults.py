@@ -26,12 +26,14 @@ def _options(task, *words):
     return {name: value for name, value in given.items() if name not in fixed}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("task", "method"), METHODS)
 def test_the_defaults_of_the_command_line_are_those_of_python_and_toml(task, method):
     resolve = RESOLVE[task]
     assert resolve(**_options(task, "--method", method)) == resolve(method)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("task", "method"), METHODS)
 def test_a_model_that_is_typed_brings_its_own_options(task, method):
     resolve, model = RESOLVE[task], OTHER_MODEL[task]

@@ -21,7 +21,7 @@ from stforecast.results import run as run_forecast
 from vision.results import open_image_run
 from vision.results import run as run_images
 
-ROUNDS = 60
+ROUNDS = 30
 CALL = [sys.executable, "-c", "from experiments.cli import main; main()"]
 
 

@@ -217,6 +217,7 @@ def test_a_quantile_head_forecasts_its_levels_in_order(cube, tiny):
     assert forecaster.predict_interval(cube).lower.attrs["coverage"] == pytest.approx(0.8)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", methods("stforecast"))
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     settings = {**tiny, "loss": "quantile", "model": "mlp", "calendar": "none", "extra_lags": ""}

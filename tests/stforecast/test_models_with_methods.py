@@ -12,6 +12,7 @@ JOINT = {"graph_wavenet"}
 """Models that read all cells at once."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
 @pytest.mark.parametrize("method", methods("stforecast"))
 def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, model):

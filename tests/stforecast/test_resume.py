@@ -62,6 +62,7 @@ METHODS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_was_killed_equals_one_that_was_not(cube_path, settings, method, tmp_path):
     settings = {**settings, **METHODS[method]}
@@ -100,6 +101,7 @@ def killed_in_refits(monkeypatch):
 ROLLING = {"split": "days:6,1,3", "refit": "daily", "refit_rounds": 2}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "ditto"])
 def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
     cube_path, settings, method, tmp_path, killed_in_refits

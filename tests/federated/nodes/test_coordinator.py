@@ -43,6 +43,7 @@ def assert_equal_clients(hosts, state):
             close(own[name], t[rows])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_numbers_are_those_of_one_process(name, federate, split):
     federation = federate(METHODS[name], (12,) * 5, rounds=3)
@@ -233,13 +234,8 @@ def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split,
     assert all(torch.equal(t, batches.to(t)) for t in steps.values())
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(m, marks=[pytest.mark.slow] * (i % 4 > 0))
-        for i, m in enumerate(METHODS.values())
-    ],
-)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("method", METHODS.values())
 def test_a_node_that_comes_late_is_let_in(method, federate, split, told):
     federation = federate(method, (12,) * 5, rounds=4)
     coordinator, link = split(federation, SHARES, patience=Patience(0.2, 1, 0.01, enough=4))

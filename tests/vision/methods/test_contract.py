@@ -11,6 +11,8 @@ import torch
 import vision.methods  # noqa: F401  makes them known
 from stforecast.federated.method import methods
 
+pytestmark = pytest.mark.sampled(2)
+
 METHODS = methods("vision")
 QUICK = {
     "fedgen": {"hidden": 16, "server_steps": 5},
