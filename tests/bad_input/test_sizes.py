@@ -50,7 +50,8 @@ def packed_array(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
         z.writestr("sensor_id.npy", b"")
         z.writestr("adjacency.npy", array.getvalue())
-        z.writestr("sensor_id.npy", array.getvalue())
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            z.writestr("sensor_id.npy", array.getvalue())
 
 
 def repeated_rows(path):
