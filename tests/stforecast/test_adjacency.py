@@ -23,7 +23,7 @@ def cube():
         units="mile/hour",
     )
     ends = {"cell_to": ["a", "b", "c"]}
-    return cube.assign(adjacency=(("cell", "cell_to"), ROADS)).assign_coords(ends)
+    return cube.assign(adjacency=(("cell", "cell_to"), ROADS.copy())).assign_coords(ends)
 
 
 def test_it_stands_in_the_order_of_the_cells(cube):
