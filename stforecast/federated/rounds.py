@@ -431,12 +431,15 @@ class Federation:
         self.best = State.from_flat(copies, state.round, state.seed)
 
     def ready(self) -> State:
-        """The state as it predicts: where the method says so, fitted to each client's own data."""
+        """The state as it predicts: where the method says so, fitted to each client's own data.
+
+        A client without samples in this stage predicts with what it receives.
+        """
         if not self.method.personalises:
             return self.state
         state = copy.deepcopy(self.state)
         self.method.population.train()
-        everyone = self.train.sizes.nonzero().flatten()
+        everyone = torch.arange(len(self.train))
         for ids in cohorts(everyone, state.clients, self.cohort_size):
             cohort = self._cohort(state, ids)
             payload = self.method.broadcast(state.server, self._some(ids))

@@ -135,7 +135,10 @@ def inflated_chunk(path):
         del file["sms"]
         data = file.create_dataset("sms", (4, 3), "f8", chunks=(4, 3), compression="gzip")
         packed = zlib.compress(bytes(64 * MEGABYTE), 1)
-        data.id.write_direct_chunk((0, 0), packed)
+        try:
+            data.id.write_direct_chunk((0, 0), packed)
+        except OSError as e:  # HDF5 before 2.0
+            pytest.skip(f"no such file can be made here ({e})")
 
 
 def many_columns(path):

@@ -271,7 +271,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["run"], "Missing option '--data'. See: stforecast run --help"),
         (["run", "--method", "fules"], "unknown method 'fules'; choose one of: "),
         (["run", "--data", "a.nc", "--out", "b"], "a.nc: no cube here (found nothing); write"),
-        (["run", "--data", "a", "--out", "b", "--tauu", "1"], "No such option '--tauu'"),
+        (["run", "--data", "a", "--out", "b", "--tauu", "1"], "No such option"),
         (["run", "--data", "a", "--out", "b", "--rounds", "x"], "Invalid value for '--rounds'"),
         (["run", "--data", "a", "--out", "b", "--rounds", "0"], "rounds is 0; it must be"),
         (["run", "--method", "solo", "--model", "x"], "unknown model 'x'; choose one of"),

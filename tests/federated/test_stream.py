@@ -6,6 +6,7 @@ import torch
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.methods.fedavg_ft import FedAvgFT
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import Federation
 from stforecast.federated.stream import Stream
@@ -93,3 +94,14 @@ def test_the_first_round_can_be_a_sample(task, stacked, make_data):
     assert len(f.participants().ids) == 2
     f = federation(task, stacked, [make_data([4] * 4)], participation=0.5)
     assert len(f.participants().ids) == 4
+
+
+def test_a_client_without_samples_predicts_with_what_it_receives(task, stacked, make_data):
+    training = Training(rounds=2, batch_size=2, drop_last=False)
+    stages = Stream([make_data([4, 4]), make_data([4, 0])], "sequential")
+    f = Federation(FedAvgFT(Population(stacked), task, training), stages)
+    f.run()
+    fitted = f.ready()
+    for name, t in fitted.server.items():
+        assert torch.equal(fitted.clients.params[name][1], t)
+    assert any(not torch.equal(fitted.clients.params[n][0], t) for n, t in fitted.server.items())

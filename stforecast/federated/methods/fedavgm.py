@@ -1,7 +1,7 @@
 """FedAvgM: FedAvg with momentum on the server.
 
 Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification, 2019, arXiv 1909.06335, section 4.3.
+Classification, 2019, arXiv 1909.06335, section 4.2.
 
 The clients train as in FedAvg. With Δw the mean change of the model over the round, by samples, the
 server keeps a velocity v ← β v + Δw and moves the model by η v. (The paper has Δw with the opposite
@@ -9,6 +9,7 @@ sign and subtracts.) For β = 0 and η = 1 this is FedAvg.
 
 - In the long run the server goes η / (1-β) times as far as FedAvg's. The paper has η = 1 and tunes
   the clients' learning rate for each β; here either may be lowered.
+- The paper's experiments use Nesterov's form of momentum; here it is the plain one of its equation.
 - The paper's clients train by plain SGD; here they have the run's optimiser.
 - Buffers (running statistics) are averaged; they have no velocity.
 """

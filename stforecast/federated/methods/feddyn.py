@@ -23,7 +23,10 @@ agree on θ the mean gradient is 0. As much travels as in FedAvg.
 - The released code clips gradients at 10; we do not.
 - Running statistics are averaged by themselves; they have neither term. Neither has what a client
   never sends.
-- An upload that is lost between machines leaves h behind the mean of the g_k by that change.
+- h is the mean of the g_k only where the server reads what the clients sent. An upload that is
+  lost, clipped, noised or quantised, or replaced by a robust centre, leaves h behind by that
+  change, and noise adds up from round to round.
+- The number of clients counts those without samples in a stage, whose g_k of an earlier one stay.
 
 The reported loss is L_k(θ) - ⟨g_k, θ - θᵗ⁻¹⟩ + α/2 ‖θ - θᵗ⁻¹‖², the local objective.
 """

@@ -8,7 +8,7 @@ personalisation layers of its own. It sends the base alone, which the server ave
 clients' numbers of samples. FedRep trains the two parts in turns instead.
 
 - The paper counts the personalisation layers from the output; its networks keep one to four blocks.
-  Here they are the head.
+  Here they are the head. The paper starts each client's at random; here all start alike.
 - Running statistics belong to the layers that they stand in: those of the encoder are averaged.
 - The paper's plain SGD is the run's optimiser here, whose state stays with the client.
 """

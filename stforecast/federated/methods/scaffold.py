@@ -11,7 +11,8 @@ local step is y ← y - η_l (g_i(y) - c_i + c) (line 10). After the round, c_i 
 
 It sends y and the change of c_i. The server moves x by η_g times the mean of y - x over the clients
 S that took part, and c by |S| / N times the mean change (lines 16 and 17). So twice as much travels
-as in FedAvg, both ways. Controls start at 0: the first round of clients of equal size is FedAvg's.
+as in FedAvg, both ways. Controls start at 0: with η_g = 1 the first round of clients of equal size
+is FedAvg's.
 
 - Option II is computed as the mean of the g_i(y) over the local steps. For plain SGD that is the
   same number, with any schedule of the learning rate. It stays an estimate of the gradient with
@@ -25,7 +26,10 @@ as in FedAvg, both ways. Controls start at 0: the first round of clients of equa
 - The server counts clients equally, as in the paper: they share the plain mean of their losses.
 - g_i(x) is the mean over the batches of one pass, which leaves running statistics as they are.
 - Running statistics are averaged; they have no controls. Neither has what a client never sends.
-- An upload that is lost between machines leaves c behind the mean of the c_i by that change.
+- c is the mean of the c_i only where the server reads what the clients sent. An upload that is
+  lost, clipped, noised or quantised, or replaced by a robust centre, leaves c behind by that
+  change, and noise adds up from round to round.
+- N counts clients without samples in a stage, and their c_i of an earlier stage stay in c.
 
 The reported loss is f_i(y) + ⟨c - c_i, y - x⟩, the local objective.
 """
@@ -95,7 +99,7 @@ class Scaffold(FedAvg):
         return super().broadcast({n: t for n, t in server.items() if n != N_CLIENTS}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Lines 7 to 13: corrected local steps, then the new control."""
+        """Lines 7 to 14: corrected local steps, then the new control."""
         self.receive(cohort, payload)
         own, common = controls(cohort.memory), controls(payload)
         correction = {name: common[name] - own[name] for name in own}
