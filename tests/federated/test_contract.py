@@ -87,14 +87,14 @@ def test_messages_have_a_client_axis_and_their_bytes_are_counted(
     federate, method, build, monkeypatch
 ):
     federation = federate(method, SIZES, build=build, cohort_size=2)
-    down, up = [], []
+    down, up, seen = [], [], []
     local_update = federation.method.local_update
 
     def watched(cohort, payload):
         upload = local_update(cohort, payload)
         for sent, message in ((down, payload), (up, upload)):
-            assert all(len(t) == len(cohort) for t in message.values())
-            assert not any(t.requires_grad for t in message.values())
+            # Not asserted here: an error of a cohort makes the core try its clients one by one.
+            seen.extend((len(t) == len(cohort), t.requires_grad) for t in message.values())
             sent.append(sum(t.contiguous().numpy().nbytes for t in message.values()))
         return upload
 
@@ -102,6 +102,7 @@ def test_messages_have_a_client_axis_and_their_bytes_are_counted(
     for _ in range(2):
         report = federation.run_round()
         assert (report.bytes_down, report.bytes_up) == (sum(down), sum(up))
+        assert set(seen) <= {(True, False)}
         down.clear()
         up.clear()
 
