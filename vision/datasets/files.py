@@ -85,7 +85,7 @@ def read_names(path: Path, source: str) -> tuple[str, ...]:
     """
     with reading(path, "as text", source):
         names = tuple(read_bounded(path, MAX_TEXT).decode().split())
-    odd = next((n for n in names if len(n) > 255 or Path(n).name != n), None)
+    odd = next((n for n in names if not n.isprintable() or len(n) > 255 or Path(n).name != n), None)
     if not names or odd or len(set(names)) < len(names):
         found = f"{odd!r:.60} as one" if odd else "one of them twice" if names else "none"
         raise InputError(f"{path}: found {found}; expected names of classes; {source}")

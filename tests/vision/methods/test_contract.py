@@ -62,7 +62,7 @@ def case(request):
 def method(case, monkeypatch):
     found = METHODS[case[0]]
     quick = partial(found.Options, **QUICK.get(found.name, {}))
-    monkeypatch.setattr(found, "Options", quick)
+    monkeypatch.setattr(found, "Options", staticmethod(quick))
     return found
 
 

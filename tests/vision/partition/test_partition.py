@@ -368,7 +368,7 @@ def test_every_kind_is_known_and_documents_its_options():
         find_partition("lda")
     for kind in PARTITIONS.values():
         documented = (kind.__doc__ or "") + (Partitioner.__doc__ or "")
-        assert all(f"        {f.name}: " in documented for f in fields(kind))
+        assert all(f"    {f.name}: " in documented for f in fields(kind))
 
 
 def test_the_table_counts_every_combination(grid):
