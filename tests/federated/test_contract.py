@@ -90,11 +90,15 @@ def test_messages_have_a_client_axis_and_their_bytes_are_counted(
     down, up, seen = [], [], []
     local_update = federation.method.local_update
 
+    def note(cohort, message):
+        # Not asserted here: an error of a cohort makes the core try its clients one by one.
+        seen.extend((len(t) == len(cohort), t.requires_grad) for t in message.values())
+
     def watched(cohort, payload):
+        note(cohort, payload)
         upload = local_update(cohort, payload)
+        note(cohort, upload)
         for sent, message in ((down, payload), (up, upload)):
-            # Not asserted here: an error of a cohort makes the core try its clients one by one.
-            seen.extend((len(t) == len(cohort), t.requires_grad) for t in message.values())
             sent.append(sum(t.contiguous().numpy().nbytes for t in message.values()))
         return upload
 
