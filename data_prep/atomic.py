@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import os
 import re
@@ -14,6 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from data_prep.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  not on Windows
+    fcntl = None  # type: ignore[assignment]  # None says that there is none
 
 FREE = "free some space or choose another place, then do the same again"
 _CODE = re.compile(r"(?:errno = |os error )(\d+)")
@@ -128,6 +132,8 @@ def _lock(folder: Path) -> int:
     Raises:
         OSError: if another process holds it, it is gone or cannot be locked.
     """
+    if fcntl is None:  # pragma: no cover  not on Windows
+        raise OSError(errno.ENOSYS, "this system has no flock")
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

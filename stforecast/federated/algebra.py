@@ -80,3 +80,8 @@ def slope(
         for name, d in direction.items()
     ]
     return torch.stack(parts).sum(0)
+
+
+def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, under what follows it."""
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

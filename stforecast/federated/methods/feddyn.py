@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stforecast.federated.algebra import plain_mean, slope, squared_distance
+from stforecast.federated.algebra import plain_mean, slope, squared_distance, without_prefix
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
@@ -121,4 +121,4 @@ class FedDyn(FedAvg):
 
 def gradients(tensors: Mapping[str, Tensor]) -> Params:
     """The gradients among `tensors`, under the names of their parameters."""
-    return {n.removeprefix(GRADIENT): t for n, t in tensors.items() if n.startswith(GRADIENT)}
+    return without_prefix(tensors, GRADIENT)

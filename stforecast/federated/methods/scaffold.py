@@ -43,7 +43,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stforecast.federated.algebra import plain_mean, slope
+from stforecast.federated.algebra import plain_mean, slope, without_prefix
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
@@ -162,7 +162,7 @@ class Scaffold(FedAvg):
 
 def controls(tensors: Mapping[str, Tensor]) -> Params:
     """The controls among `tensors`, under the names of their parameters."""
-    return {n.removeprefix(CONTROL): t for n, t in tensors.items() if n.startswith(CONTROL)}
+    return without_prefix(tensors, CONTROL)
 
 
 def mean_of(gradients: Iterable[Params], like: Params) -> Params:

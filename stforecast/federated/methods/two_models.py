@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from stforecast.federated.algebra import without_prefix
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
@@ -53,4 +54,4 @@ def personal_copies(tensors: Mapping[str, Tensor]) -> Params:
 
 def personal_model(tensors: Mapping[str, Tensor]) -> Params:
     """The tensors of the personal model among `tensors`, under the model's own names."""
-    return {n.removeprefix(PERSONAL): t for n, t in tensors.items() if n.startswith(PERSONAL)}
+    return without_prefix(tensors, PERSONAL)
