@@ -33,7 +33,7 @@ from data_prep.tabular.advice import START
 from data_prep.tabular.columns import MAX_NAMES, value_columns
 from data_prep.tabular.file import Origin, read_table, whole_numbers
 from data_prep.tabular.frames import TableOptions, from_frame, from_long
-from data_prep.words import some
+from data_prep.text import some
 
 SOURCES: tuple = ()
 LAYOUTS = ("auto", "long", "wide")

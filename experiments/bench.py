@@ -24,10 +24,10 @@ from experiments.progress import rounds_bar
 from experiments.ray_engine import LOCAL
 from experiments.report import results_table
 from stforecast.config import read_by, resolve
-from stforecast.federated.run_folder import is_begun, write_csv
-from stforecast.federated.run_lock import locked
+from stforecast.data.series import as_cube, choose_service
+from stforecast.federated.runs.run_folder import is_begun, write_csv
+from stforecast.federated.runs.run_lock import locked
 from stforecast.results import COMMAND, Run, data_of, open_run, resume, run
-from stforecast.series import as_cube, choose_service
 from stforecast.variants import NO_DIFFERENCE
 
 

@@ -45,7 +45,7 @@ def bench(
     not known lists them.
     """
     from experiments.config_file import find_config, is_image_file
-    from stforecast.federated.run_folder import check_folder
+    from stforecast.federated.runs.run_folder import check_folder
 
     check_folder(out)
     config = find_config(config)

@@ -14,7 +14,7 @@ from data_prep.errors import InputError
 from experiments import bench_command, data_commands, federate_command, forecast_commands
 from experiments.images import commands as image_commands
 from experiments.options import HELP
-from stforecast.federated.stopped import Stopped
+from stforecast.federated.runs.signals import Stopped
 
 OUT_OF_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|Storage size calculation")
 """What torch's `RuntimeError` says when a tensor does not fit."""

@@ -100,7 +100,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
 
 def _describe_cube(path: Path) -> None:
     from data_prep.cube import open_cube, step_of
-    from stforecast.series import in_minutes, services_of
+    from stforecast.data.series import in_minutes, services_of
 
     with open_cube(path) as ds:
         first, last = ds.indexes["time"][[0, -1]]

@@ -38,7 +38,7 @@ def federate(
     docs/federation.md.
     """
     from stforecast.config import resolve
-    from stforecast.federated.roster import Patience
+    from stforecast.federated.nodes.membership import Patience
     from stforecast.flower.app_folder import write_app
     from stforecast.flower.settings import RunSettings
 

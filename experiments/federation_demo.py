@@ -24,8 +24,8 @@ from data_prep.simulate import simulate
 from experiments.flower_keys import make_keys, make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
-from stforecast.federated.roster import Patience
-from stforecast.federated.run_folder import check_folder
+from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.runs.run_folder import check_folder
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.settings import RunSettings
 from stforecast.forecaster import Forecaster

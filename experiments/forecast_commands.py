@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from data_prep.errors import InputError
-from data_prep.words import counted
+from data_prep.text import counted
 from experiments.options import (
     HELP,
     PATH,
@@ -61,7 +61,7 @@ def run_command(
     from experiments.resuming import check_resumed
     from stforecast import results
     from stforecast.config import resolve
-    from stforecast.federated.run_folder import read_config
+    from stforecast.federated.runs.run_folder import read_config
 
     check_resumed(ctx, allowed=["data"], needed=["data", "out"])
     config = (
@@ -113,7 +113,7 @@ def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
     Of a run with --intervals or a quantile loss, with a lower and an upper bound as far as the
     model's own horizon reaches.
     """
-    from stforecast.federated.run_folder import write_csv
+    from stforecast.federated.runs.run_folder import write_csv
     from stforecast.forecaster import Forecaster
 
     check_ending(out, ".csv")

@@ -43,7 +43,7 @@ from experiments.figures import FigureSpec, parse_figures
 from experiments.names import shown
 from experiments.published import Published, parse_published
 from stforecast.config import resolve
-from stforecast.splits import parse_split
+from stforecast.data.splits import parse_split
 
 
 @dataclass(frozen=True)

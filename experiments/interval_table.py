@@ -9,7 +9,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from experiments.numbers import spread
-from stforecast.levels import pair_coverages, parse_levels
+from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.results import Run
 from stforecast.variants import Variant
 

@@ -21,8 +21,8 @@ from data_prep.errors import InputError
 from experiments.config_file import Entry
 from experiments.figures import Gallery
 from experiments.ray_engine import LOCAL, RAY, do_runs
-from stforecast.federated.run_folder import is_begun, is_finished, read_begun
-from stforecast.federated.stopped import Stopped
+from stforecast.federated.runs.run_folder import is_begun, is_finished, read_begun
+from stforecast.federated.runs.signals import Stopped
 
 log = logging.getLogger(__name__)
 

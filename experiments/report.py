@@ -12,7 +12,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from data_prep.registry import data_sets
-from data_prep.words import counted
+from data_prep.text import counted
 from experiments.horizons import horizon_table
 from experiments.interval_table import interval_table, nominal_coverage, refit_notes
 from experiments.numbers import spread
@@ -22,8 +22,8 @@ from experiments.ranks import rank_variants
 from experiments.traffic import floats, left_out
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
-from stforecast.interval_metrics import INTERVAL_METRICS
-from stforecast.metrics import METRICS
+from stforecast.metrics.interval import INTERVAL_METRICS
+from stforecast.metrics.point import METRICS
 from stforecast.models import MODELS
 from stforecast.results import Run
 from stforecast.variants import NO_DIFFERENCE, Variant, as_variants

@@ -1,8 +1,8 @@
 """Reference forecasters: what a federated method has to beat.
 
 All read and forecast z-scored series. A missing reading that no rule below replaces counts as 0.0,
-the training mean, as in `stforecast.windows`; missing targets are left out of the fits. A class
-with a `name` is found in `BASELINES`; adding one touches nothing else.
+the training mean, as in `stforecast.data.windows`; missing targets are left out of the fits. A
+class with a `name` is found in `BASELINES`; adding one touches nothing else.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
 from data_prep.errors import InputError
+from stforecast.data.windows import Calendar, WindowSpec, day_slots, input_windows, target_windows
 from stforecast.federated.options import check_options
-from stforecast.windows import Calendar, WindowSpec, day_slots, input_windows, target_windows
 
 DAY = pd.Timedelta(days=1)
 WEEK = pd.Timedelta(days=7)

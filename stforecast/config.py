@@ -17,18 +17,18 @@ import pandas as pd
 import stforecast.methods  # noqa: F401  importing makes the forecasting methods known
 from data_prep.errors import InputError, choose
 from stforecast.baselines import BASELINES
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.method import methods
 from stforecast.federated.options import MOST_WORKERS, check_options
-from stforecast.federated.robust import Robust
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.training import Training
-from stforecast.federated.uplink import Uplink
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
 from stforecast.intervals import IntervalOptions
-from stforecast.levels import pair_coverages, parse_levels
+from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.models import MODELS
 from stforecast.task import LossOptions
-from stforecast.windows import WindowSpec
 
 
 @dataclass(frozen=True)

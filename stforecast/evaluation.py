@@ -13,13 +13,13 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from stforecast.config import Config
-from stforecast.interval_metrics import evaluate_intervals
+from stforecast.data.scaling import Scaler
+from stforecast.data.series import Series
+from stforecast.data.splits import Split
+from stforecast.data.windows import Calendar, target_windows
 from stforecast.intervals import Bands, calibrated, raw_bands
-from stforecast.metrics import evaluate
-from stforecast.scaling import Scaler
-from stforecast.series import Series
-from stforecast.splits import Split
-from stforecast.windows import Calendar, target_windows
+from stforecast.metrics.interval import evaluate_intervals
+from stforecast.metrics.point import evaluate
 
 log = logging.getLogger(__name__)
 

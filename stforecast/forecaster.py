@@ -16,20 +16,20 @@ from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.baselines import BASELINES
 from stforecast.config import Config, resolve, unread
+from stforecast.data.imputation import impute
+from stforecast.data.scaling import Scaler, fit_scaler
+from stforecast.data.series import Data, Series, as_series, in_minutes
+from stforecast.data.splits import make_split, period_warning
+from stforecast.data.windows import WEEK
 from stforecast.evaluation import Evaluation, Fitted
-from stforecast.federated.keeper import Keeper
-from stforecast.federated.model_files import AGAIN, read_model, restoring, write_model
 from stforecast.federated.rounds import RoundReport
-from stforecast.federated.saving import check_finite, check_shapes
-from stforecast.fitted import DESCRIPTION, FittedMethod, train
-from stforecast.impute import impute
+from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.model_files import AGAIN, read_model, restoring, write_model
+from stforecast.federated.runs.saving import check_finite, check_shapes
 from stforecast.intervals import Bands, raw_bands, widened
 from stforecast.leaks import Leak, forecast_leaks
 from stforecast.rolling import Rolling, roll
-from stforecast.scaling import Scaler, fit_scaler
-from stforecast.series import Data, Series, as_series, in_minutes
-from stforecast.splits import make_split, period_warning
-from stforecast.windows import WEEK
+from stforecast.trained_method import DESCRIPTION, FittedMethod, train
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stforecast.data.windows import Calendar
 from stforecast.federated.options import check_options
-from stforecast.levels import pair_coverages
-from stforecast.windows import Calendar
+from stforecast.metrics.quantiles import pair_coverages
 
 
 @dataclass(frozen=True)

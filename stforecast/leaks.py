@@ -17,9 +17,9 @@ import xarray as xr
 
 from data_prep.cube import observed
 from data_prep.errors import InputError
+from stforecast.data.series import Data, as_cube, as_series
+from stforecast.data.windows import Calendar, WindowSpec, input_windows
 from stforecast.evaluation import Fitted
-from stforecast.series import Data, as_cube, as_series
-from stforecast.windows import Calendar, WindowSpec, input_windows
 
 TOLERANCE = 1e-5
 """Smaller changes, in z-scores, are rounding."""

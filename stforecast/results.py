@@ -31,10 +31,9 @@ from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.config import resolve
-from stforecast.federated.keeper import Keeper
-from stforecast.federated.privacy import epsilon
 from stforecast.federated.rounds import RoundReport
-from stforecast.federated.run_folder import (
+from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.run_folder import (
     AGAIN,
     check_begun,
     check_new,
@@ -48,7 +47,8 @@ from stforecast.federated.run_folder import (
     write_csv,
     writing,
 )
-from stforecast.federated.run_lock import locked
+from stforecast.federated.runs.run_lock import locked
+from stforecast.federated.uploads.privacy import epsilon
 from stforecast.forecaster import Forecaster
 
 METRIC_COLUMNS = (

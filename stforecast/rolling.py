@@ -22,16 +22,16 @@ import torch
 
 from stforecast.baselines import BASELINES, Baseline
 from stforecast.config import Config
-from stforecast.federated.checkpoint import fingerprint
+from stforecast.data.series import Series
+from stforecast.data.splits import Split
+from stforecast.data.windows import Calendar
 from stforecast.federated.device import pick_device
-from stforecast.federated.keeper import Keeper
-from stforecast.federated.saving import from_arrays
+from stforecast.federated.runs.checkpoint import fingerprint
+from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.saving import from_arrays
 from stforecast.federated.state import State
 from stforecast.federated.training import zero_moments
-from stforecast.fitted import FittedMethod, federate
-from stforecast.series import Series
-from stforecast.splits import Split
-from stforecast.windows import Calendar
+from stforecast.trained_method import FittedMethod, federate
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits."""

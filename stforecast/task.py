@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stforecast.data.windows import Windows
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.options import check_options
-from stforecast.levels import parse_levels
-from stforecast.windows import Windows
+from stforecast.metrics.quantiles import parse_levels
 
 
 @dataclass(frozen=True)

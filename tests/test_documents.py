@@ -292,7 +292,7 @@ from torch import Tensor
 from stforecast.federated.algebra import squared_distance
 from stforecast.federated.data import Batch
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import Payload
+from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.state import Cohort
 """,
     "data set": """

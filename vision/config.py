@@ -10,10 +10,10 @@ import vision.methods  # noqa: F401  importing makes the image methods known
 from data_prep.errors import choose
 from stforecast.federated.method import methods
 from stforecast.federated.options import MOST_WORKERS, check_options
-from stforecast.federated.robust import Robust
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
-from stforecast.federated.uplink import Uplink
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
 from vision.models import MODELS
 from vision.partition import PARTITIONS, Partitioner
 from vision.streams import STREAMS, Streamer

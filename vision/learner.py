@@ -18,13 +18,13 @@ from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
-from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import Method, find_method
-from stforecast.federated.model_files import read_model, restoring, write_model
 from stforecast.federated.population import Population
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import RoundReport
-from stforecast.federated.saving import check_shapes, from_arrays, to_arrays
+from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.model_files import read_model, restoring, write_model
+from stforecast.federated.runs.saving import check_shapes, from_arrays, to_arrays
 from stforecast.federated.state import State
 from stforecast.federated.stream import Stream
 from vision.clients import client_data
@@ -32,7 +32,7 @@ from vision.config import Config, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out, long_tailed
 from vision.evaluation import MASKS
-from vision.judge import ImageFederation, Judge
+from vision.evaluator import ImageFederation, Judge
 from vision.models import MODELS
 from vision.partition import Partition
 from vision.streams import TaskStream

@@ -24,9 +24,9 @@ from typing import Any
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from stforecast.federated.keeper import Keeper
 from stforecast.federated.rounds import RoundReport
-from stforecast.federated.run_folder import (
+from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.run_folder import (
     check_begun,
     check_new,
     find_folders,
@@ -39,10 +39,10 @@ from stforecast.federated.run_folder import (
     write_csv,
     writing,
 )
-from stforecast.federated.run_lock import locked
+from stforecast.federated.runs.run_lock import locked
 from vision.config import resolve
 from vision.evaluation import MASKS, last_best_mean
-from vision.judge import STAGE_COLUMNS, column, last_stage
+from vision.evaluator import STAGE_COLUMNS, column, last_stage
 from vision.learner import Learner
 
 COMMAND = "stforecast vision run"

@@ -20,7 +20,7 @@ from data_prep.errors import InputError, no_file, reading
 from data_prep.limits import CHUNK, check_expansion, check_size, gunzip
 from data_prep.tabular.advice import looks_like_values
 from data_prep.tabular.parquet import unpacked_size
-from data_prep.words import as_text
+from data_prep.text import as_text
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]

@@ -14,7 +14,7 @@ import pandas as pd
 from data_prep.errors import InputError, check_regular
 from data_prep.telecom_italia.day_store import StoredDay
 from data_prep.telecom_italia.raw_day import AGAIN, MAX_LINE, RawDay, foreign_copy, open_raw
-from data_prep.words import some
+from data_prep.text import some
 
 CUT_SHARE = 0.01
 CUT_CELLS = 10

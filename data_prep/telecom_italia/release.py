@@ -20,10 +20,10 @@ import xarray as xr
 from tqdm import tqdm
 
 from data_prep.atomic import check_target
+from data_prep.chunked_writing import write_slabs
 from data_prep.city.marker import read_marker
 from data_prep.cube import make_cube
 from data_prep.errors import InputError
-from data_prep.slabs import write_slabs
 from data_prep.telecom_italia.cdr import SERVICES
 from data_prep.telecom_italia.day_store import DayStore, StoredDay
 from data_prep.telecom_italia.grid import Grid, read_grid

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.errors import InputError
-from data_prep.words import some
+from data_prep.text import some
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.backbones import TINY, Backbone
 from vision.backbones.backbone import Precision
 from vision.backbones.cache import FeatureCache

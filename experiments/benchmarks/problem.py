@@ -10,7 +10,7 @@ from stforecast.config import resolve
 from stforecast.federated.data import ClientData
 from stforecast.federated.rounds import Federation
 from stforecast.federated.sizing import parse_bytes
-from stforecast.fitted import build_method
+from stforecast.trained_method import build_method
 
 BATCH, STEPS, HIDDEN = 24, 3, 128
 """Samples a batch (the period), steps that each GRU reads, its hidden size: the paper's."""

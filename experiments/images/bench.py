@@ -16,8 +16,8 @@ from experiments.jobs import Job, Outcome, all_settings, do_jobs, write_page
 from experiments.names import slug
 from experiments.progress import rounds_bar
 from experiments.ray_engine import LOCAL
-from stforecast.federated.run_folder import is_begun, write_csv
-from stforecast.federated.run_lock import locked
+from stforecast.federated.runs.run_folder import is_begun, write_csv
+from stforecast.federated.runs.run_lock import locked
 from vision.config import NO_DIFFERENCE, resolve
 from vision.learner import load_images
 from vision.plots import PLOTS

@@ -47,7 +47,7 @@ def run_command(
     from experiments.images.report import summary
     from experiments.progress import rounds_bar
     from experiments.resuming import check_resumed
-    from stforecast.federated.run_folder import read_config
+    from stforecast.federated.runs.run_folder import read_config
     from vision import results
     from vision.config import resolve
 
@@ -79,7 +79,7 @@ def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the division.")
 def divide(out: Path, **settings: Any) -> None:
     """Show how images would be divided among clients, before any training."""
-    from stforecast.federated.run_folder import write_csv
+    from stforecast.federated.runs.run_folder import write_csv
     from stforecast.plots import save_figure
     from stforecast.plots.drawing import FORMATS
     from vision.config import resolve

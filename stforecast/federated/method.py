@@ -13,10 +13,10 @@ from torch import Tensor
 
 from data_prep.errors import choose
 from stforecast.federated.data import Batch
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 
 
 class Task(Protocol):
@@ -85,7 +85,7 @@ class Method:
     personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     keeps_apart: ClassVar[bool] = False
-    """Whether the server keeps uploads apart: see `stforecast.federated.robust`."""
+    """Whether the server keeps uploads apart: see `stforecast.federated.uploads.robust`."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
     pooled: ClassVar[bool] = False

@@ -20,14 +20,14 @@ from stforecast.federated import sizing
 from stforecast.federated.data import ClientData, take
 from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, sound_clients, told
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.payload import Payload, joined, total_bytes
 from stforecast.federated.predictions import predictions_of
-from stforecast.federated.robust import Robust
 from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
 from stforecast.federated.store import Store
 from stforecast.federated.stream import Stream
 from stforecast.federated.training import STEPS, Training, kept_moments, moment_names
-from stforecast.federated.uplink import Uplink
+from stforecast.federated.uploads.payload import Payload, joined, total_bytes
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
 from stforecast.federated.workers import Workers, has_dropout
 
 log = logging.getLogger(__name__)

@@ -14,14 +14,14 @@ from typing import Any
 import pandas as pd
 
 from data_prep.cube import atomic_path
-from stforecast.federated.coordinator import Coordinator
-from stforecast.federated.letters import Letter
+from stforecast.federated.nodes.coordinator import Coordinator
+from stforecast.federated.nodes.messages import Letter
 from stforecast.federated.rounds import RoundReport
-from stforecast.federated.run_folder import write_csv
-from stforecast.fitted import build_method
+from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.node import Node
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import GridLink, pack, unpack
+from stforecast.trained_method import build_method
 
 log = logging.getLogger(__name__)
 

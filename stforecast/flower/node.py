@@ -21,22 +21,22 @@ import numpy as np
 
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve, sections
+from stforecast.data.scaling import fit_scaler
+from stforecast.data.series import as_series
+from stforecast.data.splits import make_split
+from stforecast.data.windows import target_windows
 from stforecast.evaluation import Evaluation
-from stforecast.federated.checkpoint import fingerprint
-from stforecast.federated.host import Host
-from stforecast.federated.letters import Letter
 from stforecast.federated.method import Method
-from stforecast.federated.model_files import write_model
-from stforecast.federated.run_folder import write_csv
+from stforecast.federated.nodes.messages import Letter
+from stforecast.federated.nodes.node import Host
+from stforecast.federated.nodes.shard import Shard
+from stforecast.federated.runs.checkpoint import fingerprint
+from stforecast.federated.runs.model_files import write_model
+from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.settings import flatten
-from stforecast.federated.shard import Shard
 from stforecast.federated.state import Clients, State
-from stforecast.fitted import DESCRIPTION, FittedMethod, build_method, federate
 from stforecast.flower.settings import RunSettings
-from stforecast.scaling import fit_scaler
-from stforecast.series import as_series
-from stforecast.splits import make_split
-from stforecast.windows import target_windows
+from stforecast.trained_method import DESCRIPTION, FittedMethod, build_method, federate
 
 ALONE = "solo"
 """The method of a node's model once the server is gone."""

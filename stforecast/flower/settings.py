@@ -10,7 +10,7 @@ from typing import Any
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve
 from stforecast.federated.method import find_method
-from stforecast.federated.roster import Patience
+from stforecast.federated.nodes.membership import Patience
 
 
 @dataclass(frozen=True)

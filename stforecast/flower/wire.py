@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stforecast.federated.letters import Letter
+from stforecast.federated.nodes.messages import Letter
 
 ABOUT, PAYLOAD = "about", "payload"
 """Names of a message's records."""
@@ -48,7 +48,7 @@ def unpack(content: Any) -> Letter:
 
 
 class GridLink:
-    """Reaches SuperNodes through the SuperLink; see `stforecast.federated.letters.Link`.
+    """Reaches SuperNodes through the SuperLink; see `stforecast.federated.nodes.messages.Link`.
 
     Args:
         grid: Flower's `Grid`.

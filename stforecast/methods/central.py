@@ -3,8 +3,8 @@
 The reference from the other side than `solo`: what a federation could reach if nothing had to stay
 on its clients. It pools data (`pooled`), so tables mark it; it is no federated method.
 
-All cells are one client (`stforecast.pooling`). A batch is `batch_size` times of all cells, as in
-the published training of road-traffic models, and a round is `epochs` passes over the training
+All cells are one client (`stforecast.data.pooling`). A batch is `batch_size` times of all cells, as
+in the published training of road-traffic models, and a round is `epochs` passes over the training
 part. `rounds.csv` counts 0 bytes, since no message is sent in any round. What crossed instead is
 every cell's whole training series, once, and later the recent readings of every forecast.
 """

@@ -57,14 +57,14 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
+from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.federated.data import ClientData, take
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg, weighted_mean
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.profiles import cluster_clients, mean_windows, zscored
+from stforecast.federated.uploads.payload import Payload
 
 SERVER_SEED = (0, 0, 4)
 """Key of the server's random numbers, beside those that the core and the methods' clients use."""

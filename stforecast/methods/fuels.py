@@ -27,7 +27,6 @@ from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.features import attract_repel, filtered_contrast
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
@@ -36,6 +35,7 @@ from stforecast.federated.prototypes import (
     weighted_prototypes,
 )
 from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

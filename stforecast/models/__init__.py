@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from stforecast.data.pooling import Cells
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.method import import_all
 from stforecast.federated.population import SplitModel
-from stforecast.pooling import Cells
-from stforecast.windows import WindowSpec
 
 import_all(__name__, __path__)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientGRU
 from stforecast.federated.options import WIDEST, check_options
 from stforecast.federated.population import SplitModel
 from stforecast.models.dual import DualEncoder, FusionHead
-from stforecast.windows import WindowSpec
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from data_prep.errors import InputError
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientLSTM
 from stforecast.federated.options import DEEPEST, WIDEST, check_options
 from stforecast.federated.population import SplitModel
 from stforecast.models.dual import DualEncoder, FusionHead
-from stforecast.windows import WindowSpec
 
 
 @dataclass(frozen=True)

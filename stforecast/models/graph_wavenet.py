@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
+from stforecast.data.pooling import Cells
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.options import DEEPEST, WIDEST, check_options
 from stforecast.federated.population import PerClient, SplitModel
-from stforecast.pooling import Cells
-from stforecast.windows import WindowSpec
 
 
 @dataclass(frozen=True)

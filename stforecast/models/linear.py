@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import Stacked
 from stforecast.federated.options import check_options
 from stforecast.federated.population import SplitModel
-from stforecast.windows import WindowSpec
 
 
 @dataclass(frozen=True)

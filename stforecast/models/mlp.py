@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.options import WIDEST, check_options
 from stforecast.federated.population import SplitModel
-from stforecast.windows import WindowSpec
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
-from stforecast.calendar_inputs import CALENDAR_INPUTS
+from stforecast.data.calendar import CALENDAR_INPUTS
+from stforecast.data.pooling import Cells
+from stforecast.data.windows import MOST_STEPS, WindowSpec
 from stforecast.federated.layers import ClientLinear, Stacked
 from stforecast.federated.options import DEEPEST, WIDEST, check_options
 from stforecast.federated.population import SplitModel
 from stforecast.federated.prototypes import by_key
-from stforecast.pooling import Cells
-from stforecast.windows import MOST_STEPS, WindowSpec
 
 log = logging.getLogger(__name__)
 

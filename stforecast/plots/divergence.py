@@ -16,13 +16,13 @@ from scipy.stats import rankdata
 
 from data_prep.errors import InputError
 from stforecast.config import resolve
+from stforecast.data.scaling import Scaler, fit_scaler
+from stforecast.data.series import as_series
+from stforecast.data.splits import make_split
 from stforecast.federated.prototypes import jensen_shannon
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, TEXT, panels
 from stforecast.plots.inside import Inside, look_inside
 from stforecast.results import Run, data_of
-from stforecast.scaling import Scaler, fit_scaler
-from stforecast.series import as_series
-from stforecast.splits import make_split
 
 COLORS = "PuOr"
 """Orange below the threshold, purple above: close to the paper's yellow and purple, and told apart

@@ -11,11 +11,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from stforecast.data.splits import parse_split
 from stforecast.plots.curves import COLORS
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, panels
 from stforecast.plots.inside import look_inside
 from stforecast.results import Run
-from stforecast.splits import parse_split
 
 KEPT, LEFT_OUT = COLORS[1], COLORS[0]
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.words import counted
+from data_prep.text import counted
 from stforecast.plots.curves import Curve, as_curves, quantity
 from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.plots.forecasts import CLOCKS, cell_titles, forecasts_ahead, take_cells

@@ -11,7 +11,7 @@ from data_prep.cube import open_cube
 from data_prep.errors import InputError
 from data_prep.table import prepare as prepare_table
 from experiments.cli import main
-from stforecast.federated.run_folder import write_csv
+from stforecast.federated.runs.run_folder import write_csv
 from vision.datasets.registry import load
 
 NAME = os.fsdecode(b"caf\xe9")

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from data_prep.atomic import WriteError, atomic_path, check_target
+from data_prep.chunked_writing import write_slabs
 from data_prep.cube import make_cube, open_cube, write_cube
 from data_prep.errors import InputError
 from data_prep.fedda_h5 import write as write_fedda
-from data_prep.slabs import write_slabs
 
 FULL = r"(No space left on device|File too large)"
 

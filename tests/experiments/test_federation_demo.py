@@ -19,7 +19,7 @@ from experiments import federation_demo, flower_processes
 from experiments.flower_keys import make_keys, make_node_key
 from experiments.flower_processes import LocalFlower, find_program, free_port
 from stforecast.config import resolve
-from stforecast.federated.roster import Patience
+from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.settings import RunSettings
 

@@ -4,7 +4,7 @@ from data_prep.registry import data_sets
 from experiments.report import LISTS, methods_table, results_table, summary
 from stforecast.baselines import BASELINES
 from stforecast.federated.method import methods
-from stforecast.metrics import METRICS
+from stforecast.metrics.point import METRICS
 from stforecast.models import MODELS
 
 

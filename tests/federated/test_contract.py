@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import stforecast.methods  # noqa: F401  makes the forecasting methods known
-from stforecast.federated.keeper import Keeper
 from stforecast.federated.method import methods
 from stforecast.federated.predictions import predictions
+from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.state import State
 
 METHODS = methods("stforecast.federated")

@@ -10,7 +10,7 @@ from data_prep.errors import InputError
 from stforecast.federated.faults import sound_clients
 from stforecast.federated.method import Method, methods
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uplink import Uplink
+from stforecast.federated.uploads.uplink import Uplink
 
 METHODS = methods("stforecast.methods")  # Others are in test_contract.
 SIZES = (8, 8, 8, 8)

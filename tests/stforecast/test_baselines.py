@@ -10,10 +10,10 @@ from threadpoolctl import threadpool_limits
 
 from data_prep.errors import InputError
 from stforecast.baselines import BASELINES, Baseline, Boosting, BoostingConfig, Ridge, RidgeConfig
-from stforecast.metrics import METRICS
-from stforecast.scaling import fit_scaler
-from stforecast.splits import make_split
-from stforecast.windows import Calendar, WindowSpec, input_windows, target_windows
+from stforecast.data.scaling import fit_scaler
+from stforecast.data.splits import make_split
+from stforecast.data.windows import Calendar, WindowSpec, input_windows, target_windows
+from stforecast.metrics.point import METRICS
 
 SPEC = WindowSpec(closeness=3, periods=2, period=24, horizon=3)
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))  # a Friday

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.data.scaling import Scaler
 from stforecast.federated.rounds import RoundReport
-from stforecast.scaling import Scaler
 
 METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]
 

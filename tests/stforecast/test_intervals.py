@@ -8,8 +8,7 @@ from safetensors.numpy import load_file
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.federated.method import methods
-from stforecast.federated.model_files import write_model
-from stforecast.interval_metrics import evaluate_intervals
+from stforecast.federated.runs.model_files import write_model
 from stforecast.intervals import (
     Bands,
     IntervalOptions,
@@ -19,7 +18,8 @@ from stforecast.intervals import (
     scores,
     widened,
 )
-from stforecast.levels import pair_coverages
+from stforecast.metrics.interval import evaluate_intervals
+from stforecast.metrics.quantiles import pair_coverages
 
 
 def shaped(values):

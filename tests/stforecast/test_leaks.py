@@ -4,10 +4,10 @@ import pytest
 
 from stforecast import Forecaster
 from stforecast.baselines import LastValue
+from stforecast.data.scaling import fit_scaler
+from stforecast.data.splits import _Cut
+from stforecast.data.windows import Calendar, WindowSpec
 from stforecast.leaks import fitting_leaks, forecast_leaks
-from stforecast.scaling import fit_scaler
-from stforecast.splits import _Cut
-from stforecast.windows import Calendar, WindowSpec
 
 CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 STARTS = np.arange(30, 60)
@@ -87,7 +87,7 @@ def everything(rule, n_steps, per_day, spec, first):
 
 
 def test_training_windows_from_the_test_part_are_found(cube, monkeypatch):
-    monkeypatch.setattr("stforecast.splits._cut_days", everything)
+    monkeypatch.setattr("stforecast.data.splits._cut_days", everything)
     leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
     assert [leak.what for leak in leaks] == ["model"]
 

@@ -266,7 +266,7 @@ def test_a_disk_that_fills_up_in_training_loses_nothing(cube_path, settings, tmp
 
     def fill(report):
         if report.round == 2:
-            monkeypatch.setattr("stforecast.federated.checkpoint.save_file", no_space)
+            monkeypatch.setattr("stforecast.federated.runs.checkpoint.save_file", no_space)
 
     with pytest.raises(
         InputError, match=r"cannot be written \(No space left on device\); free some"

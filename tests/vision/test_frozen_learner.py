@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stforecast.federated.training import Training
-from stforecast.federated.uplink import Uplink
+from stforecast.federated.uploads.uplink import Uplink
 from vision.backbones import TINY
 from vision.config import DataOptions, RunOptions, image_methods, resolve
 from vision.datasets import load

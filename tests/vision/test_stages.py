@@ -8,7 +8,7 @@ from data_prep.errors import InputError
 from stforecast.federated.predictions import predictions
 from vision.clients import client_data
 from vision.evaluation import MASKS, TASK
-from vision.judge import column
+from vision.evaluator import column
 from vision.learner import Learner
 from vision.plots import PLOTS
 from vision.results import run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from data_prep.errors import InputError
-from data_prep.words import as_text
+from data_prep.text import as_text
 from vision.datasets.image_set import ImageSet
 from vision.datasets.registry import dataset
 from vision.datasets.tree import find_images

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
-from data_prep.words import as_text
+from data_prep.text import as_text
 from vision.datasets.image_set import ImageSet
 from vision.datasets.pictures import decode
 from vision.datasets.strata import hold_out

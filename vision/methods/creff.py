@@ -40,9 +40,9 @@ from stforecast.federated.data import Batch, batches
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import feature_width
 from vision.task import cross_entropy
 

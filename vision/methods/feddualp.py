@@ -27,10 +27,10 @@ from data_prep.errors import InputError
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import PromptedFedAvg, chosen_prompts, key_distance, uniform
 
 

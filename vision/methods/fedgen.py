@@ -39,10 +39,10 @@ from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Participants, Task
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Optimizer, Training, moment_names, zero_moments
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import (
     Network,
     NormedLinear,

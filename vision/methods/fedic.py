@@ -38,10 +38,10 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, generator
 from stforecast.federated.training import Optimizer, Training, zero_moments
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import feature_width
 from vision.task import cross_entropy
 

@@ -60,10 +60,10 @@ from stforecast.federated.methods.two_models import (
     personal_model,
 )
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import feature_width
 
 KNOWN, LEFT, RIGHT, UPDATE = "known/", "left/", "right/", "update/"

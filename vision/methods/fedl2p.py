@@ -25,8 +25,8 @@ from torch import Tensor
 from data_prep.errors import InputError
 from stforecast.federated.data import Batch
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.state import Cohort
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import (
     PromptedFedAvg,
     chosen_prompts,

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from stforecast.federated.data import Batch
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.state import Cohort
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.anchors import UNKNOWN
 from vision.methods.teacher import TaughtFedAvg
 

@@ -39,10 +39,10 @@ from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Method, Participants, Task
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Optimizer, Training, zero_moments
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.fusion import fused_pool
 from vision.methods.prompts import (
     DEFAULTS,

@@ -25,8 +25,8 @@ from torch import Tensor
 from stforecast.federated.data import Batch
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.two_models import personal_copies, personal_model
-from stforecast.federated.payload import Payload
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import label_counts
 
 HEAD = "head."

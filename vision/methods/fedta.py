@@ -66,11 +66,11 @@ from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Method, Participants, Task
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params, Population
 from stforecast.federated.prototypes import PrototypeMeans
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.anchors import (
     consistency_loss,
     mean_prototypes,

@@ -18,10 +18,10 @@ from torch import Tensor
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import DEFAULTS, loss_among, present_classes
 from vision.models.vit import backbone_of
 

@@ -36,9 +36,9 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.prototypes import PrototypeMeans, instance_distance
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import feature_width
 
 

@@ -47,11 +47,11 @@ from stforecast.federated.method import Task
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import KEPT
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.prototypes import PrototypeMeans, by_key
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import (
     Network,
     NormedLinear,

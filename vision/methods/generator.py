@@ -26,10 +26,10 @@ from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Participants, Task
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import Network, NormedLinear
 from vision.methods.prompts import DEFAULTS, loss_among, present_classes, queried
 from vision.methods.teacher import TEACHER

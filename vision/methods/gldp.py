@@ -52,7 +52,6 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants, Task
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.prototypes import (
     PrototypeMeans,
@@ -62,6 +61,7 @@ from stforecast.federated.prototypes import (
 )
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import feature_width
 
 BODY, HEAD = "encoder.", "head."

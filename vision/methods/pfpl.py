@@ -37,13 +37,13 @@ from torch.nn import functional as F
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.prototypes import (
     PrototypeMeans,
     instance_distance,
     nearest_prototype,
 )
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 
 EPS = 1e-12
 """Added to a distance before it is inverted: equal prototypes share the weight."""

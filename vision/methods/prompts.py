@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Method, Task
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 from vision.backbones import Backbone
 from vision.methods.conditional import label_counts
 from vision.models.vit import backbone_of

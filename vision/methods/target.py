@@ -47,10 +47,10 @@ from torch.nn import functional as F
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Optimizer, Training, zero_moments
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import normal
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import present_classes
 
 TEACHER = "teacher."

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from vision.judge import column
+from vision.evaluator import column
 from vision.results import ImageRun
 
 EVERY = "every"

@@ -1,7 +1,7 @@
 """What is known after each stage of a stream, and what was forgotten.
 
-All functions read the table of stages (`stages.csv`, `vision.judge.STAGE_COLUMNS`). With the order
-`inside`, stages pass again and again; then the last pass counts, or the mean of the last few.
+All functions read the table of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`). With the
+order `inside`, stages pass again and again; then the last pass counts, or the mean of the last few.
 
 A^glo and A^loc of GLDP (section 5.1) are `known` after the last stage: of the view `global`, and of
 `personal`, or of `trained` where a method has no personal models. A^sel is `known` of participants

@@ -2,7 +2,7 @@
 
 Yang, Yu, Gao, Wang, Zhang, Li: Federated Continual Learning via Knowledge Fusion: A Survey, IEEE
 TKDE 2024, arXiv 2312.16475; as Eq. 11 and 12 in FedTA (Yu et al., CVPR 2025). Both read the table
-of stages (`stages.csv`, `vision.judge.STAGE_COLUMNS`) and are ratios of accuracies, client by
+of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`) and are ratios of accuracies, client by
 client; above 1, knowledge has grown. A client whose denominator is 0 knew nothing that it could
 keep and does not count.
 """

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.payload import Payload
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 
 
 class FedAvg(Method):

@@ -27,9 +27,9 @@ from typing import Literal
 from stforecast.federated.methods.fedper import HEAD
 from stforecast.federated.methods.two_models import Fitted
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Optimizer, zero_moments
+from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

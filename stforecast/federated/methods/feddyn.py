@@ -44,9 +44,9 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 
 GRADIENT = "gradient."
 """Prefix of the names of gradients: g_k in a client's memory, h in the server's state."""

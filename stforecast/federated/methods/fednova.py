@@ -30,8 +30,8 @@ from torch import Tensor
 
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
-from stforecast.federated.payload import Payload
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 
 DIRECTION = "direction."
 """Prefix of an upload that is a direction, not a value."""

@@ -31,9 +31,9 @@ from torch import Tensor
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.prototypes import PrototypeMeans, instance_distance
 from stforecast.federated.state import Cohort
+from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from stforecast.federated.algebra import squared_distance
 from stforecast.federated.data import Batch
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.state import Cohort
+from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from typing import Any
 from stforecast.federated.method import Task
 from stforecast.federated.methods.fedper import HEAD, REPRESENTATION, FedPer
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

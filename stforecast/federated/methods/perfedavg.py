@@ -39,9 +39,9 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.two_models import Fitted
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Cohort
+from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
 from stforecast.federated.options import check_options
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

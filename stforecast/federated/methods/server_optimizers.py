@@ -10,9 +10,9 @@ from torch import Tensor
 
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients
+from stforecast.federated.uploads.payload import Payload
 
 
 class ServerOptimizer(FedAvg):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from stforecast.federated.algebra import without_prefix
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import Payload
 from stforecast.federated.population import Params
+from stforecast.federated.uploads.payload import Payload
 
 PERSONAL = "personal."
 """Prefix of the names of a client's personal model."""

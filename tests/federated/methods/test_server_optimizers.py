@@ -10,7 +10,7 @@ from stforecast.federated.methods.fedadam import FedAdam, FedAdamOptions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedavgm import FedAvgM, FedAvgMOptions
 from stforecast.federated.methods.fedyogi import FedYogi
-from stforecast.federated.payload import total_bytes
+from stforecast.federated.uploads.payload import total_bytes
 
 SIZES = (8, 13, 4)
 

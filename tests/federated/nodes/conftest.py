@@ -6,13 +6,13 @@ import logging
 import pytest
 import torch
 
-from stforecast.federated.coordinator import Coordinator
 from stforecast.federated.data import ClientData
-from stforecast.federated.host import Host
-from stforecast.federated.letters import Letter
-from stforecast.federated.roster import Patience
+from stforecast.federated.nodes.coordinator import Coordinator
+from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.nodes.messages import Letter
+from stforecast.federated.nodes.node import Host
+from stforecast.federated.nodes.shard import Shard
 from stforecast.federated.rounds import Federation
-from stforecast.federated.shard import Shard
 
 QUICK = Patience(start=0.2, answer=1, poll=0.01)
 

@@ -7,14 +7,14 @@ import torch
 
 import stforecast.methods  # noqa: F401  makes the forecasting methods known
 from data_prep.errors import InputError
-from stforecast.federated.coordinator import Coordinator
-from stforecast.federated.letters import Letter
 from stforecast.federated.method import methods
 from stforecast.federated.methods.ditto import Ditto
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.robust import Robust
-from stforecast.federated.roster import Patience
-from stforecast.federated.uplink import Uplink
+from stforecast.federated.nodes.coordinator import Coordinator
+from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.nodes.messages import Letter
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods.fuels import Fuels
 
 METHODS = {n: m for n, m in methods("stforecast").items() if not m.pooled}

@@ -10,8 +10,8 @@ import pytest
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.config import resolve
-from stforecast.federated.letters import Letter
-from stforecast.federated.roster import Patience
+from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.nodes.messages import Letter
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.apps import pooled_errors, serve
 from stforecast.flower.node import Node

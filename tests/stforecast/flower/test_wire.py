@@ -7,7 +7,7 @@ import types
 import pytest
 import torch
 
-from stforecast.federated.letters import Letter
+from stforecast.federated.nodes.messages import Letter
 from stforecast.flower import wire
 
 flwr = pytest.importorskip(

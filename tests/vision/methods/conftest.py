@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from stforecast.federated.data import ClientData
-from stforecast.federated.keeper import Keeper
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.population import PerClient, Population, SplitModel
 from stforecast.federated.rounds import Federation
+from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training
 from vision.backbones import TINY

@@ -11,7 +11,7 @@ from stforecast.federated.method import Participants, find_method
 from stforecast.federated.methods.solo import Solo
 from stforecast.federated.methods.two_models import personal_model
 from stforecast.federated.predictions import predictions
-from stforecast.federated.uplink import Uplink
+from stforecast.federated.uploads.uplink import Uplink
 from vision.config import resolve
 from vision.methods.fedkd import FedKD, FedKDOptions, factors, packed, rank_for, truncated, unpacked
 

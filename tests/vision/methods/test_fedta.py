@@ -7,12 +7,12 @@ import torch
 
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
-from stforecast.federated.payload import floats_per_client
 from stforecast.federated.population import Population
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import generator
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
 from vision.methods.anchors import (
     consistency_loss,

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.federated.method import Participants
-from stforecast.federated.payload import total_bytes
+from stforecast.federated.uploads.payload import total_bytes
 from vision.methods.pfpl import PFPL, PFPLOptions, batch_distance, mixtures
 
 ALL = torch.arange(3)

@@ -6,12 +6,12 @@ import torch
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.payload import floats_per_client
 from stforecast.federated.population import Population
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import Federation
 from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training
+from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
 from vision.methods.feddualp import FedDualP, FedDualPOptions
 from vision.methods.fedl2p import FedL2P, FedL2POptions

@@ -1,0 +1,1 @@
+"""From a cube to samples: series, windows, splits, scaling, imputation, calendar inputs."""

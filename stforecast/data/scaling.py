@@ -1,0 +1,127 @@
+"""Z-scores: each cell, or all cells together, centred and scaled by what training may see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_prep.errors import InputError, choose
+from data_prep.text import counted
+
+SCOPES = ("cell", "global")
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """Means and standard deviations of the training part.
+
+    Attributes:
+        mean: `(cells,)` in the series' units; `(1,)` if one mean serves all cells.
+        std: the same shape and units, never 0.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    def transform(self, series: np.ndarray, *, cell_axis: int = 1) -> np.ndarray:
+        """Series to z-scores: (series - mean) / std; NaN stays NaN.
+
+        Args:
+            series: `(steps, cells)`, or another shape whose cells lie on `cell_axis`.
+            cell_axis: the axis of the cells.
+
+        Returns:
+            The same shape, without a unit.
+
+        Raises:
+            InputError: if there are other cells than the scaler was fitted on.
+        """
+        mean, std = self._along(series, cell_axis)
+        return (series - mean) / std
+
+    def inverse(self, values: np.ndarray, *, cell_axis: int) -> np.ndarray:
+        """Z-scores to the series' units: values * std + mean.
+
+        Args:
+            values: z-scores; 0 is the axis of the cells in `(cells, windows, horizon)`, 1 in
+                `(steps, cells)`.
+            cell_axis: the axis of the cells.
+
+        Returns:
+            The same shape.
+
+        Raises:
+            InputError: if there are other cells than the scaler was fitted on.
+        """
+        mean, std = self._along(values, cell_axis)
+        return values * std + mean
+
+    def _along(self, values: np.ndarray, cell_axis: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and std shaped to broadcast over the cells of `values`."""
+        n_cells = values.shape[cell_axis]
+        if self.mean.size not in (1, n_cells):
+            raise InputError(
+                f"the scaler was fitted on {self.mean.size} cells, axis {cell_axis} of the values "
+                f"{values.shape} has {n_cells}; give the same cells in the same order"
+            )
+        shape = [1] * values.ndim
+        shape[cell_axis] = -1
+        return self.mean.reshape(shape), self.std.reshape(shape)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Plain arrays to save: `mean` and `std`."""
+        return {"mean": self.mean, "std": self.std}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> Scaler:
+        """The scaler whose `state` this is."""
+        return cls(mean=state["mean"], std=state["std"])
+
+
+def fit_scaler(
+    series: np.ndarray,
+    fit_steps: int,
+    scope: str = "cell",
+    cells: Sequence[object] | np.ndarray | None = None,
+) -> Scaler:
+    """Fit a z-score on the leading rows only; std with ddof=0, missing values left out.
+
+    A constant cell gets std 1, so that it becomes 0 rather than NaN.
+
+    Args:
+        series: `(steps, cells)`, NaN where missing.
+        fit_steps: number of leading steps to look at (`Split.fit_steps`).
+        scope: `"cell"` for a mean and std of each cell, `"global"` for one of all cells.
+        cells: `(cells,)` ids to name in an error; by default the cells' positions.
+
+    Returns:
+        The scaler.
+
+    Raises:
+        InputError: if `fit_steps` or `scope` is out of range, or naming the cells of which no value
+            was observed.
+    """
+    if scope not in SCOPES:
+        raise choose("scaling scope", scope, SCOPES)
+    if not 0 < fit_steps <= len(series):
+        raise InputError(f"cannot fit a scaler on {fit_steps} of {len(series)} steps")
+    seen = np.asarray(series[:fit_steps], dtype=np.float64)
+    _check_observed(seen, range(seen.shape[1]) if cells is None else cells)
+    axis = 0 if scope == "cell" else None
+    mean = np.atleast_1d(np.nanmean(seen, axis=axis))
+    std = np.atleast_1d(np.nanstd(seen, axis=axis))
+    # The std of equal values may come out as 1e-17 instead of 0.
+    constant = np.nanmax(seen, axis=axis) == np.nanmin(seen, axis=axis)
+    return Scaler(mean, np.where(constant, 1.0, std))
+
+
+def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> None:
+    empty = np.flatnonzero(np.isnan(seen).all(axis=0))
+    if len(empty):
+        names = ", ".join(str(cells[i]) for i in empty[:5]) + (", …" if len(empty) > 5 else "")
+        raise InputError(
+            f"{counted(len(empty), 'cell')} without an observed value in the {len(seen)} training "
+            f"steps: {names}; leave them out or train on a longer part"
+        )

@@ -1,0 +1,211 @@
+"""One service of a cube, as forecasters read it: plain arrays with a calendar."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray as xr
+from torch import Tensor
+
+from data_prep.cube import check_cube, check_values, observed, open_cube
+from data_prep.errors import InputError, choose, reading
+from data_prep.table import from_frame
+from stforecast.data.windows import Calendar
+
+Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
+"""A cube, a wide table (time × cell) or the path of a cube."""
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Values of one service.
+
+    Attributes:
+        values: `(steps, cells)` float64 in `units`, NaN where nothing was recorded.
+        cells: `(cells,)` ids.
+        times: `(steps,)` start of each step, on the cube's clock.
+        calendar: the place's wall clock.
+        service: name of the variable.
+        units: its unit.
+        name: what to call the data in a message: the path or the title.
+        locations: `(cells, 2)` longitude and latitude in degrees, or None if not known.
+        adjacency: `(cells, cells)` weights of the roads from row to column, or None if not known.
+    """
+
+    values: np.ndarray
+    cells: np.ndarray
+    times: pd.DatetimeIndex
+    calendar: Calendar
+    service: str
+    units: str
+    name: str
+    locations: np.ndarray | None = None
+    adjacency: np.ndarray | None = None
+
+    @property
+    def clock(self) -> str:
+        """What `times` are: `"utc"`, or `"local"` for the wall clock of the place."""
+        return "local" if self.calendar.time_zone is None else "utc"
+
+    def identity(self) -> tuple[dict[str, Tensor], str, str]:
+        """All that tells it from other data, for `fingerprint`: arrays by name, cells and clock."""
+        arrays = {
+            "values": self.values,
+            "times": self.times.asi8,
+            "locations": self.locations,
+            "adjacency": self.adjacency,
+        }
+        tensors = {n: torch.from_numpy(a) for n, a in arrays.items() if a is not None}
+        return tensors, str(self.cells.tolist()), f"{self.service} {self.calendar}"
+
+    def select(self, cells: np.ndarray) -> Series:
+        """The series of some cells, in their order.
+
+        Raises:
+            InputError: naming the cells that are not there.
+        """
+        position = pd.Index(self.cells).get_indexer(pd.Index(cells))
+        if (position < 0).any():
+            absent = np.asarray(cells)[position < 0]
+            raise InputError(
+                f"{self.name}: {len(absent)} of the {len(cells)} cells that the model was fitted "
+                f"on are missing, e.g. {absent[0]}; give the history of all of them"
+            )
+        return dataclasses.replace(
+            self,
+            values=self.values[:, position],
+            cells=np.asarray(cells),
+            locations=None if self.locations is None else self.locations[position],
+            adjacency=(
+                None if self.adjacency is None else self.adjacency[np.ix_(position, position)]
+            ),
+        )
+
+
+def as_series(data: Data, service: str | None = None) -> Series:
+    """Take one service out of data of any accepted kind.
+
+    Args:
+        data: a cube, a wide table (time × cell) or the path of a cube.
+        service: the variable; may be None if the cube has one only.
+
+    Raises:
+        InputError: if it is no cube, or listing the services if none or a wrong one is named.
+    """
+    cube, name = as_cube(data)
+    values = observed(cube, choose_service(cube, service, name))
+    return Series(
+        values=_read_values(values, name),
+        cells=cube.indexes["cell"].to_numpy(),
+        times=pd.DatetimeIndex(cube.indexes["time"]),
+        calendar=Calendar.from_cube(cube),
+        service=str(values.name),
+        units=str(values.attrs.get("units", "1")),
+        name=name,
+        locations=_locations(cube),
+        adjacency=_adjacency(cube, name),
+    )
+
+
+def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
+    """`(steps, cells)` float64, NaN where nothing was recorded.
+
+    Raises:
+        InputError: if they cannot be read, are too many for the memory, or one is infinite.
+    """
+    check_values(values, name)
+    with reading(name, f"at {values.name}", "prepare it again"):
+        array = values.to_numpy().astype(np.float64, copy=False)
+    if np.isinf(array).any():
+        step, cell = np.argwhere(np.isinf(array))[0]
+        raise InputError(
+            f"{name}: {values.name} is {array[step, cell]} at {values.indexes['time'][step]}, cell "
+            f"{values.indexes['cell'][cell]}, expected a finite number, or NaN where it is missing"
+        )
+    return array
+
+
+def _locations(cube: xr.Dataset) -> np.ndarray | None:
+    if not {"lon", "lat"} <= set(cube.coords):
+        return None
+    return np.stack([cube["lon"].to_numpy(), cube["lat"].to_numpy()], axis=1)
+
+
+def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:
+    """`(cells, cells)` weights in the order of the cells; other ends of roads are left out.
+
+    Raises:
+        InputError: if a cell is no end of a road, or a weight is negative or not finite.
+    """
+    if "adjacency" not in cube or set(cube["adjacency"].dims) != {"cell", "cell_to"}:
+        return None
+    check_values(cube["adjacency"], name)
+    weights, cells = cube["adjacency"].transpose("cell", "cell_to"), cube.indexes["cell"]
+    position = pd.Index(cube["cell_to"].to_numpy()).get_indexer(cells)
+    if (position < 0).any():
+        raise InputError(
+            f"{name}: cell {cells[position < 0][0]} is not in 'cell_to' of the adjacency; prepare "
+            "the cube again"
+        )
+    with reading(name, "at adjacency", "prepare it again"):
+        array = weights.to_numpy()[:, position].astype(np.float64)
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise InputError(
+            f"{name}: the adjacency has weights that are negative or not finite, expected 0 or "
+            "more; prepare the cube again"
+        )
+    return array
+
+
+def as_cube(data: Data) -> tuple[xr.Dataset, str]:
+    """Data of any accepted kind as a cube, and what to call it in a message.
+
+    Raises:
+        InputError: if it is no cube.
+    """
+    if isinstance(data, pd.DataFrame):
+        return from_frame(data), "the table"
+    if isinstance(data, xr.Dataset):
+        name = str(data.attrs.get("title", "the data set"))
+        return check_cube(data, name), name
+    return open_cube(data), str(data)
+
+
+def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
+    """The service that is meant.
+
+    Args:
+        cube: the cube.
+        service: name of one of its services; None means its only one.
+        name: what to call the cube in a message.
+
+    Raises:
+        InputError: listing the services if it is not one of them, or there are several.
+    """
+    services = services_of(cube)
+    if service is None and len(services) > 1:
+        raise InputError(
+            f"{name} has several services; choose one with --service: {', '.join(services)}"
+        )
+    if service is not None and service not in services:
+        raise InputError(f"{name}: {choose('service', service, services)}")
+    return service or services[0]
+
+
+def services_of(cube: xr.Dataset) -> list[str]:
+    """Names of the variables `(time, cell)`, in the cube's order."""
+    return [str(name) for name, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
+
+
+def in_minutes(step: pd.Timedelta) -> str:
+    """A length of time for people.
+
+    >>> in_minutes(pd.Timedelta("1h"))
+    '60 minutes'
+    """
+    return f"{step / pd.Timedelta(minutes=1):g} minutes"

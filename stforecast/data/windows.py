@@ -1,0 +1,430 @@
+"""Sliding windows over a series: what a forecaster reads (x) and what it has to say (y).
+
+A window is named by its first target step k. Its inputs are the closeness part
+cv = (v[k-c], …, v[k-1]) and the periodic part pv = (v[k-qp], …, v[k-p]), as in FUELS (Liu et al.,
+AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1].
+
+A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
+client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
+what `stforecast.data.imputation` is asked to put there. Beyond the paper, a window may read
+further lags, such as last week's, and the calendar.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.cube import step_of
+from data_prep.errors import InputError, choose
+from data_prep.limits import check_size
+from data_prep.text import counted
+from stforecast.data.calendar import (
+    CALENDAR_INPUTS,
+    calendar_inputs,
+    holiday_inputs,
+    public_holidays,
+)
+from stforecast.data.imputation import IMPUTE, impute
+
+MONDAY = pd.Timestamp("1970-01-05")
+DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
+
+UNITS = {"min": pd.Timedelta(minutes=1), "h": pd.Timedelta(hours=1), "d": DAY}
+"""In which a lag may be given, besides steps."""
+
+LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
+LAGS = rf"({LAG}(, *{LAG})*)?"
+"""Text of `extra_lags`."""
+
+MOST_STEPS = 10**6
+"""Most steps that any setting of a window may count: nine years of steps of five minutes."""
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """Which steps a window reads and how many it forecasts.
+
+    The defaults are those of FUELS (appendix D.1). A plain window of 12 in and 12 out is
+    `WindowSpec(closeness=12, periods=0, horizon=12)`.
+
+    >>> WindowSpec().lags
+    (3, 2, 1, 72, 48, 24)
+    >>> WindowSpec(newest_first=True).lags
+    (1, 2, 3, 24, 48, 72)
+
+    Attributes:
+        closeness: number of steps just before the first target (c), 0 or more.
+        periods: number of steps one, two, … periods before the first target (q), 0 or more.
+        period: length of a period in steps (p); 0 is a day, whatever the step.
+        horizon: number of target steps, 1 or more; periodic lags refer to the first of them.
+        newest_first: newest to oldest inside each part, the order of the FedDA code.
+        extra_lags: how far back from the first target to read besides: steps, as in "167,168,169"
+            or "145-168", or times, as in "30min,23h,7d". What lies before the series counts as
+            missing, so they cost no training windows.
+        calendar: what a window knows of its first target's local time: none, day (sine and cosine
+            of one and two cycles a day), week (the same, whether it is a weekend, a Sunday) or
+            weekdays (as day, and one input for each weekday).
+        holidays: region whose public holidays are an input of their own: whether the first target
+            lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
+        impute: what stands in for a missing input: none (0.0, the training mean), ffill (the
+            cell's last reading) or last-week (its last reading of that weekday and time). Targets
+            are never imputed.
+
+    Raises:
+        InputError: naming the field that is out of range.
+    """
+
+    closeness: int = 3
+    periods: int = 3
+    period: int = 24
+    horizon: int = 1
+    newest_first: bool = False
+    extra_lags: str = ""
+    calendar: Literal["none", "day", "week", "weekdays"] = "none"
+    holidays: str = ""
+    impute: Literal["none", "ffill", "last-week"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.calendar not in CALENDAR_INPUTS:
+            raise choose("calendar", self.calendar, CALENDAR_INPUTS)
+        if self.impute not in IMPUTE:
+            raise choose("impute", self.impute, IMPUTE)
+        if self.holidays:
+            public_holidays(self.holidays)
+        if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
+            raise InputError(
+                f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
+                f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
+            )
+        lowest = {"closeness": 0, "periods": 0, "period": 0, "horizon": 1}
+        for name, low in lowest.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+                raise InputError(f"{name} is {value!r}; give a whole number of at least {low}")
+            if value > MOST_STEPS:
+                raise InputError(f"{name} is {value}; give at most {MOST_STEPS} steps")
+        if not self.closeness and not self.periods:
+            raise InputError("closeness and periods are both 0: a window needs at least one input")
+
+    def at(self, step: pd.Timedelta) -> WindowSpec:
+        """These windows in steps of a series: a period of 0 and times among `extra_lags` resolved.
+
+        The properties below that count steps need a spec without times.
+
+        >>> spec = WindowSpec(period=0, extra_lags="3,23h,7d").at(pd.Timedelta("30min"))
+        >>> spec.period, spec.extra_lags
+        (48, '3,46,336')
+
+        Args:
+            step: length of a step.
+
+        Raises:
+            InputError: naming a time that is not a whole number of steps.
+        """
+        if self.period and not any(map(_unit_of, self._lag_texts())):
+            return self
+        lags = ",".join(_in_steps(text, step) for text in self._lag_texts())
+        period = self.period or steps_in(DAY, step)
+        return dataclasses.replace(self, period=period, extra_lags=lags)
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """Steps back from the first target, in input order: closeness, then periodic."""
+        closeness = range(1, self.closeness + 1)
+        periodic = range(self.period, self.periods * self.period + 1, self.period)
+        if self.newest_first:
+            return (*closeness, *periodic)
+        return (*reversed(closeness), *reversed(periodic))
+
+    @property
+    def further_lags(self) -> tuple[int, ...]:
+        """`extra_lags` as numbers."""
+        return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
+
+    def _lag_texts(self) -> list[str]:
+        return [text.strip() for text in self.extra_lags.split(",")] if self.extra_lags else []
+
+    def _lags_can_be(self) -> bool:
+        ranges = [_lag_range(text.rstrip("".join(UNITS))) for text in self._lag_texts()]
+        return all(len(r) and r.start for r in ranges) and sum(map(len, ranges)) <= MOST_STEPS
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs of a window: `lags`, `further_lags`, calendar, holiday."""
+        further = sum(1 if _unit_of(text) else len(_lag_range(text)) for text in self._lag_texts())
+        return self.closeness + self.periods + further + self.n_known
+
+    @property
+    def n_known(self) -> int:
+        """Number of inputs that are known beforehand: calendar and holiday, the last ones."""
+        return CALENDAR_INPUTS[self.calendar] + bool(self.holidays)
+
+    @property
+    def max_lag(self) -> int:
+        """Steps of history that the first window needs; further lags may lie before it."""
+        return max(self.closeness, self.periods * self.period)
+
+    @property
+    def reach(self) -> int:
+        """Steps back that the furthest input lies."""
+        return max(self.max_lag, *self.further_lags, 0)
+
+
+def _lag_range(text: str) -> range:
+    low, _, high = text.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+def _unit_of(lag: str) -> str:
+    """Unit of a lag that is a time; empty if it counts steps."""
+    return lag.lstrip("0123456789-")
+
+
+def _in_steps(lag: str, step: pd.Timedelta) -> str:
+    """A lag as a number of steps.
+
+    Raises:
+        InputError: if it is a time that is not a whole number of steps.
+    """
+    unit = _unit_of(lag)
+    if not unit:
+        return lag
+    n_steps, rest = divmod(int(lag.removesuffix(unit)) * _ns(UNITS[unit]), _ns(step))
+    if rest:
+        raise InputError(
+            f"extra_lags: {lag} is not a whole number of steps of "
+            f"{step / pd.Timedelta(minutes=1):g} minutes; give lags that are, or count steps "
+            "(--extra-lags 1,2)"
+        )
+    return str(n_steps)
+
+
+def _ns(span: pd.Timedelta) -> int:
+    return span.as_unit("ns").value  # Python's whole numbers have no end.
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Windows of every cell, aligned in time.
+
+    Attributes:
+        x: `(cells, windows, n_inputs)` float32 inputs, 0.0 where missing.
+        x_next: the inputs of the window one step later, same shape, for temporal-shift augmentation
+            (Liu et al., "When do contrastive learning signals help spatio-temporal graph
+            forecasting?", SIGSPATIAL 2022). Its newest closeness input is the first target, so it
+            may serve in training only.
+        y: `(cells, windows, horizon)` float32 targets, 0.0 where `mask` is False.
+        mask: `(cells, windows, horizon)` bool, whether the target was observed.
+        start: `(windows,)` index of the first target step.
+        slot: `(windows,)` position of the first target in the period, 0 … period - 1.
+        n_missing_inputs: number of entries of `x` that were missing.
+    """
+
+    x: np.ndarray
+    x_next: np.ndarray
+    y: np.ndarray
+    mask: np.ndarray
+    start: np.ndarray
+    slot: np.ndarray
+    n_missing_inputs: int
+
+
+def make_windows(
+    series: np.ndarray,
+    starts: np.ndarray,
+    spec: WindowSpec,
+    slot_of_step: np.ndarray,
+    calendar: Calendar | None = None,
+) -> Windows:
+    """Cut the windows whose first targets are `starts`.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        starts: `(windows,)` indices of first target steps.
+        spec: the windows' shape.
+        slot_of_step: `(steps,)` position of each step in the period, from `day_slots`.
+        calendar: the series' wall clock, for windows that read it.
+
+    Returns:
+        The windows, in the order of `starts`.
+
+    Raises:
+        InputError: if a window would reach outside the series.
+    """
+    starts = np.asarray(starts, dtype=np.intp)
+    x, n_missing = input_windows(series, starts, spec, calendar)
+    y, mask = target_windows(series, starts, spec)
+    x_next, _ = input_windows(series, starts + 1, spec, calendar)
+    return Windows(x, x_next, y, mask, starts, np.asarray(slot_of_step)[starts], n_missing)
+
+
+def input_windows(
+    series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None = None
+) -> tuple[np.ndarray, int]:
+    """Inputs of windows; a start may be the step just after the series: a real forecast.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
+        starts: `(windows,)` indices of first target steps.
+        spec: the windows' shape.
+        calendar: the series' wall clock, for windows that read it.
+
+    Returns:
+        `(cells, windows, n_inputs)` float32 with 0.0 where missing, and how many were missing.
+
+    Raises:
+        InputError: if a window would reach outside the series, or all would not fit in memory.
+    """
+    starts = np.asarray(starts, dtype=np.intp)
+    check_size(
+        8 * len(starts) * spec.n_inputs * series.shape[1],
+        f"{len(starts)} windows of {spec.n_inputs} inputs of {series.shape[1]} cells",
+    )
+    if calendar is None and (spec.n_known or spec.impute == "last-week"):
+        raise InputError("windows that read the calendar need the series' wall clock")
+    per_week = calendar.steps_in(WEEK) if calendar and spec.impute == "last-week" else 0
+    series = impute(series, spec.impute, per_week)
+    parts = [_gather(series, starts[:, None] - np.asarray(spec.lags))]
+    if spec.further_lags:
+        steps = starts[:, None] - np.asarray(spec.further_lags)
+        parts.append(np.where(steps < 0, np.nan, _gather(series, steps.clip(0))))
+    if calendar and spec.n_known:
+        known = _known_inputs(calendar.local_times(starts), spec)
+        parts.append(np.broadcast_to(known, (series.shape[1], *known.shape)))
+    x = np.concatenate(parts, axis=-1, dtype=np.float32)
+    missing = np.isnan(x)
+    x[missing] = 0.0
+    return x, int(missing.sum())
+
+
+def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:
+    """Calendar and holiday `(windows, n_known)`."""
+    known = calendar_inputs(local_times, spec.calendar)
+    if spec.holidays:
+        known = np.concatenate([known, holiday_inputs(local_times, spec.holidays)], axis=1)
+    return known
+
+
+def target_windows(
+    series: np.ndarray, starts: np.ndarray, spec: WindowSpec
+) -> tuple[np.ndarray, np.ndarray]:
+    """Targets of windows.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        starts: `(windows,)` indices of first target steps.
+        spec: the windows' shape.
+
+    Returns:
+        `(cells, windows, horizon)` float32 with 0.0 where missing, and the bool mask of the same
+        shape that says which were observed.
+
+    Raises:
+        InputError: if a window would reach outside the series.
+    """
+    steps = np.asarray(starts, dtype=np.intp)[:, None] + np.arange(spec.horizon)
+    y = _gather(series, steps)
+    mask = ~np.isnan(y)
+    y[~mask] = 0.0
+    return y, mask
+
+
+def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """`series` at `steps` (windows, entries) as float32 (cells, windows, entries)."""
+    n_steps = len(series)
+    if steps.size and (steps.min() < 0 or steps.max() >= n_steps):
+        raise InputError(
+            f"a window reads steps {steps.min()} to {steps.max()} of a series that has steps 0 to "
+            f"{n_steps - 1}; start later, end earlier or give a longer series"
+        )
+    by_cell = np.ascontiguousarray(np.transpose(series), dtype=np.float32)
+    return np.take(by_cell, steps, axis=1)
+
+
+def day_slots(
+    local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
+) -> np.ndarray:
+    """Position of each step in the period: steps since a Monday's local midnight, modulo `period`.
+
+    With a period of one day, or a part of it, slot 0 is at local midnight; with a period of a week,
+    on Monday at midnight. Where the clock is put forward or back, slots are skipped or repeated.
+
+    >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq="1h"), period=24).tolist()
+    [22, 23, 0, 1]
+
+    Args:
+        local_times: `(steps,)` the place's wall clock at the start of each step.
+        period: steps in a period.
+        step: length of a step; by default the commonest difference of the times.
+
+    Returns:
+        `(steps,)` int64, 0 … period - 1.
+
+    Raises:
+        InputError: if there is only one time and no `step`.
+    """
+    if step is None:
+        if len(local_times) < 2:
+            raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
+        step = pd.Series(local_times).diff().mode().iloc[0]
+    return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
+
+
+def steps_in(span: pd.Timedelta, step: pd.Timedelta) -> int:
+    """Number of steps in `span`.
+
+    Raises:
+        InputError: if it is not a whole number.
+    """
+    if span % step != pd.Timedelta(0):
+        raise InputError(f"a step of {step} does not divide {span}; resample to one that does")
+    return int(span // step)
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The wall clock of an evenly spaced series, past its end too.
+
+    Attributes:
+        start: time of step 0, without a zone: UTC if `time_zone` is given, else local.
+        step: length of a step.
+        time_zone: IANA name of the place's zone, or None if `start` is local time already.
+    """
+
+    start: pd.Timestamp
+    step: pd.Timedelta
+    time_zone: str | None = None
+
+    @classmethod
+    def from_cube(cls, ds: xr.Dataset) -> Calendar:
+        """The calendar of a cube.
+
+        Raises:
+            InputError: if the cube has a single time step.
+        """
+        local = ds.attrs.get("clock", "utc") == "local"
+        zone = None if local else ds.attrs.get("time_zone", "UTC")
+        return cls(pd.Timestamp(ds.indexes["time"][0]), step_of(ds), zone)
+
+    def local_times(self, steps: np.ndarray) -> pd.DatetimeIndex:
+        """Wall clock at `steps` (n,), which may lie beyond the series."""
+        offsets = np.asarray(steps) * self.step.to_timedelta64()
+        times = pd.DatetimeIndex(self.start.to_datetime64() + offsets)
+        if self.time_zone is None:
+            return times
+        return times.tz_localize("UTC").tz_convert(self.time_zone).tz_localize(None)
+
+    def steps_in(self, span: pd.Timedelta) -> int:
+        """Number of steps in `span`.
+
+        Raises:
+            InputError: if it is not a whole number.
+        """
+        return steps_in(span, self.step)

@@ -1,0 +1,116 @@
+"""Who is there: which nodes, with which of the federation's clients."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.nodes.messages import Letter, Link, Rejected, Taken, check_join
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the server waits.
+
+    Attributes:
+        start: seconds for all clients to join before the first round.
+        answer: seconds for the answers of a round.
+        poll: seconds between two looks for new nodes.
+        enough: clients with which the first round begins once `start` is over; 0 needs all.
+    """
+
+    start: float = 600.0
+    answer: float = 600.0
+    poll: float = 3.0
+    enough: int = 0
+
+
+class Roster:
+    """The nodes of a federation.
+
+    Args:
+        link: to the nodes.
+        n_clients: clients of the whole federation.
+        patience: how long to wait.
+
+    Attributes:
+        numbers: of the clients of each node that is there.
+        sizes: `(clients,)` training samples; 0 of a client that was never there.
+    """
+
+    def __init__(self, link: Link, n_clients: int, patience: Patience) -> None:
+        self.link, self.patience = link, patience
+        self.sizes = torch.zeros(n_clients, dtype=torch.long)
+        self.numbers: dict[int, range] = {}
+        self._refused: dict[int, str] = {}
+        self._hopeless: set[int] = set()
+
+    def known_sizes(self) -> Tensor:
+        """The clients' sizes; of those that were never there, the least of the others'."""
+        return torch.where(self.sizes > 0, self.sizes, self.sizes[self.sizes > 0].min())
+
+    def gather(self) -> None:
+        """Wait until all clients are there.
+
+        Raises:
+            InputError: if they do not come.
+        """
+        end, told = time.monotonic() + self.patience.start, -1
+        while (n := self.welcome(0)) < len(self.sizes):
+            if n != told:
+                log.info("%d of %d clients are there; waiting for the others", n, len(self.sizes))
+                told = n
+            if time.monotonic() > end:
+                if 0 < self.patience.enough <= n:
+                    break
+                absent = ", ".join(map(str, (self.sizes == 0).nonzero().flatten().tolist()[:10]))
+                raise InputError(
+                    f"{n} of {len(self.sizes)} clients came within {self.patience.start:g} s "
+                    f"(without {absent}); start their nodes or wait longer"
+                )
+            time.sleep(self.patience.poll)
+        log.info("%d clients are there, on %d nodes", n, len(self.numbers))
+
+    def welcome(self, round: int) -> int:
+        """Let new nodes in and forget those that are gone; returns the number of clients here.
+
+        Args:
+            round: rounds done.
+        """
+        here = self.link.nodes()
+        for node in self.numbers.keys() - here:
+            log.warning("round %d: lost %s", round + 1, self.name(node))
+            del self.numbers[node]
+        if new := here - self.numbers.keys() - self._hopeless:
+            letters = {node: Letter({"task": "join", "clients": len(self.sizes)}) for node in new}
+            answers = self.link.ask(letters, self.patience.answer)
+            for node in sorted(new):
+                self._join(node, answers.get(node, "no answer"), round)
+        return sum(len(numbers) for numbers in self.numbers.values())
+
+    def _join(self, node: int, answer: Letter | str, round: int) -> None:
+        try:
+            numbers, sizes = check_join(answer, len(self.sizes), self.numbers.values())
+        except Rejected as e:
+            if self._refused.get(node) != str(e):
+                log.warning("node %d is not let in: %s", node, e)
+            self._refused[node] = str(e)
+            if isinstance(answer, Letter) and not isinstance(e, Taken):
+                self._hopeless.add(node)
+            return
+        self.numbers[node] = numbers
+        self.sizes[numbers.start : numbers.stop] = torch.tensor(sizes)
+        if round:
+            log.warning("round %d: %s joins", round + 1, self.name(node))
+
+    def name(self, node: int) -> str:
+        """A node and its clients in words."""
+        numbers = self.numbers[node]
+        return f"node {node} (clients {numbers.start} to {numbers.stop - 1})"

@@ -1,0 +1,198 @@
+"""What server and nodes write each other, and how the server reads what it has no reason to trust.
+
+A node's answer may be damaged, of another version or hostile: whatever is used of it has been
+looked at here first. What still fits is bounded by nothing but its size and being finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeGuard
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.faults import sound_clients
+from stforecast.federated.uploads.payload import Payload, total_bytes
+from stforecast.federated.uploads.uplink import Uplink
+
+Like = dict[str, list[Any]]
+"""Name of a tensor to its type and its shape without the client axis."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What travels between server and node.
+
+    Attributes:
+        about: numbers and names, as JSON: never samples.
+        payload: the method's tensors, one row for each of the node's clients concerned.
+    """
+
+    about: dict[str, Any]
+    payload: Payload = field(default_factory=dict)
+
+
+class Link(Protocol):
+    """How the server reaches the nodes."""
+
+    def nodes(self) -> set[int]:
+        """Who is there now."""
+        ...
+
+    def ask(self, letters: Mapping[int, Letter], timeout: float) -> dict[int, Letter | str]:
+        """Each node's answer, or why there is none; nodes that are silent may be left out.
+
+        Args:
+            letters: what to send to each node.
+            timeout: seconds to wait.
+        """
+        ...
+
+
+class Rejected(Exception):
+    """An answer that is of no use; its text says why, in one line."""
+
+
+class Taken(Rejected):
+    """A node says that its clients are those of another."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A node's part of a round, as the server reads it.
+
+    Attributes:
+        ids: `(n,)` increasing numbers of the clients that trained.
+        upload: what they sent, one row each.
+        like: types and shapes of the upload.
+        losses: sums over the clients of the mean local loss and of the task's alone.
+        score: total and count of the validation score before training.
+        bytes_up: bytes of the upload.
+        bytes_down: bytes of what was sent to the node.
+    """
+
+    ids: Tensor
+    upload: Payload
+    like: Like
+    losses: tuple[float, float]
+    score: tuple[float, float]
+    bytes_up: int
+    bytes_down: int = 0
+
+
+def like_of(upload: Payload) -> Like:
+    """Types and shapes of an upload.
+
+    Example:
+        >>> like_of({"weight": torch.zeros(2, 3)})
+        {'weight': ['float32', 3]}
+    """
+    return {n: [str(t.dtype).removeprefix("torch."), *t.shape[1:]] for n, t in upload.items()}
+
+
+def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
+    """What the uploads of most clients are like; `before` decides a draw.
+
+    Args:
+        answers: of clients that trained.
+        before: what uploads were like in the round before.
+    """
+    votes = [(sum(len(b.ids) for b in answers if b.like == a.like), a.like) for a in answers]
+    return max(votes, key=lambda vote: (vote[0], vote[1] == before))[1] if votes else None
+
+
+def check_join(
+    answer: Letter | str, n_clients: int, taken: Iterable[range]
+) -> tuple[range, list[int]]:
+    """Which clients a new node has, and their numbers of samples.
+
+    Args:
+        answer: to the question.
+        n_clients: clients of the whole federation.
+        taken: clients of other nodes.
+
+    Raises:
+        Rejected: if that cannot be.
+    """
+    about = _letter(answer).about
+    first, sizes = about.get("first"), about.get("sizes")
+    if not _is_count(first) or not isinstance(sizes, list) or not all(map(_is_count, sizes)):
+        raise Rejected(f"it sent first {first!r} and sizes {sizes!r:.60}, expected whole numbers")
+    numbers = range(first, first + len(sizes))
+    if not sizes or not all(sizes) or numbers.stop > n_clients:
+        raise Rejected(
+            f"it has clients {first} to {numbers.stop - 1} with {sizes!r:.60} samples; expected "
+            f"samples for each, and numbers below {n_clients}"
+        )
+    for other in taken:
+        if max(numbers.start, other.start) < min(numbers.stop, other.stop):
+            raise Taken(f"its clients {first} to {numbers.stop - 1} are those of another node")
+    return numbers, sizes
+
+
+def check_round(answer: Letter | str, asked: Sequence[int], uplink: Uplink) -> Answer:
+    """A node's part of a round. A node leaves out what is not finite itself; else it is not sound.
+
+    Args:
+        answer: of the node.
+        asked: numbers of its clients that were to train.
+        uplink: how the upload travels.
+
+    Raises:
+        Rejected: if nothing of it can be used.
+    """
+    letter = _letter(answer)
+    try:
+        about = letter.about
+        score = float(about["score"][0]), float(about["score"][1])
+        losses = float(about["loss"]), float(about["task_loss"])
+        ids = [int(i) for i in about["ids"]]
+        like: Like = {str(name): [str(t), *map(int, rest)] for name, (t, *rest) in
+                      about["like"].items()}  # fmt: skip
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
+        raise Rejected(f"its answer lacks what a round needs ({type(e).__name__}: {e})") from e
+    if not all(map(math.isfinite, score)) or score[1] < 0:
+        raise Rejected(f"its validation score is {score}")
+    if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
+        raise Rejected(f"it answers for the clients {ids!r:.60}, asked were {list(asked)!r:.60}")
+    trained = torch.tensor(ids, dtype=torch.long)
+    upload = _decoded(letter.payload, like, len(ids), uplink) if ids else {}
+    sound = sound_clients(upload, n=len(ids))
+    if not (sound.all() and math.isfinite(losses[0])):
+        raise Rejected("it sent numbers that are not finite")
+    return Answer(trained, upload, like, losses, score, total_bytes(letter.payload))
+
+
+def _letter(answer: Letter | str) -> Letter:
+    if isinstance(answer, str):
+        raise Rejected(answer)
+    return answer
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _decoded(wire: Payload, like: Like, n: int, uplink: Uplink) -> Payload:
+    """The upload, if what came is what the node says it is."""
+    if uplink.bits == 32:
+        upload = wire
+    else:
+        limit = 2 * sum(t.numel() for t in wire.values()) + n
+        if any(n * math.prod(shape) > limit for _, *shape in like.values()):
+            raise Rejected(f"it sent fewer values than {like} need")
+        try:
+            expected = {
+                name: torch.zeros(n, *shape, dtype=getattr(torch, kind))
+                for name, (kind, *shape) in like.items()
+            }
+            upload = uplink.decode(wire, {}, expected)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as e:
+            raise Rejected(f"its upload cannot be decoded ({type(e).__name__}: {e})") from e
+    if like_of(upload) != like or any(len(t) != n for t in upload.values()):
+        shapes = {name: tuple(t.shape) for name, t in upload.items()}
+        raise Rejected(f"it sent {shapes}, expected {n} clients like {like}")
+    return upload

@@ -1,0 +1,1 @@
+"""Runs on disk: run folders and their locks, checkpoints, saved models."""

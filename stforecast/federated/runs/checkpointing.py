@@ -1,0 +1,264 @@
+"""Keeping a run: checkpoints on its way, an end after a round on a signal, and going on from there.
+
+Going on changes no number: a run that was killed at any moment and went on equals one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.rounds import Federation, RoundReport
+from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
+from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
+from stforecast.federated.runs.signals import Stopped
+from stforecast.federated.sizing import total_bytes
+from stforecast.federated.state import State
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+SHARE = 0.05
+"""Share of the time that checkpoints may take where nobody says how often they are taken."""
+
+USUAL_SPEED = 100e6
+"""Bytes a second at which the first checkpoint is expected to be written, and read for its sum."""
+
+
+class Witness(Protocol):
+    """What sees every round beside the federation, and must go on with it."""
+
+    def notes(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What it has noted so far: as JSON, and as tensors."""
+        ...
+
+    def recall(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `notes` gave."""
+        ...
+
+
+class Keeper:
+    """Takes checkpoints of a run and goes on from them; a context in which signals are obeyed.
+
+    Within the context SIGINT and SIGTERM end the run: while it trains, after the round and a
+    checkpoint, otherwise (or when they come again) at once.
+
+    Args:
+        out: the run's folder.
+        about: what going on needs, as JSON: `settings`, and what else the caller reads then.
+        every: rounds from one checkpoint to the next; 0 takes one on a signal only; None takes one
+            as often as that costs no more than a 20th of the time, and none where the disk has no
+            room for it.
+        again: how to go on, for a person.
+    """
+
+    def __init__(
+        self, out: Path, about: Mapping[str, Any], every: int | None = None, again: str = ""
+    ) -> None:
+        self.out, self.about, self.every, self.again = out, about, every, again
+        self.folder = out / CHECKPOINTS
+        self._run: dict[str, Any] = {}
+        self._source = ""
+        self._begun = is_continued(about)
+        self._training, self._signal = False, 0
+        self._place = "before the first round"
+        self._since, self._cost = time.perf_counter(), math.nan
+        self._told_of_room = False
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._notice: threading.Thread | None = None
+
+    def __enter__(self) -> Keeper:
+        """Take the signals over, where a thread may."""
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {s: signal.signal(s, self._obey) for s in SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the signals back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._notice:
+            self._notice.join()
+
+    def _obey(self, number: int, frame: FrameType | None) -> None:
+        if not self._training or self._signal:
+            raise self._stopped(number)
+        self._signal = number
+        # Not from here: the handler may interrupt a write to the same stream.
+        self._notice = threading.Thread(
+            target=log.warning, args=("finishing the round; once more stops at once",)
+        )
+        self._notice.start()
+
+    def know(self, tensors: Mapping[str, Tensor], *texts: object) -> None:
+        """Note what the data are, besides the federation's samples: going on needs the same.
+
+        Args:
+            tensors: by name.
+            texts: names and the like.
+        """
+        self._source = fingerprint(tensors, *texts)
+
+    def run(
+        self,
+        federation: Federation,
+        after_round: Callable[[RoundReport], None] | None = None,
+        witness: Witness | None = None,
+    ) -> None:
+        """Train from the newest sound checkpoint on, or from the beginning.
+
+        Args:
+            federation: before its first round.
+            after_round: called with each round's report, before a checkpoint is taken.
+            witness: what must go on with the federation.
+
+        Raises:
+            InputError: if a checkpoint cannot be written, or is of another run.
+            Stopped: on a signal.
+        """
+        begin(self.out, self.about)
+        self._begun = True
+        parts = [*federation.stream.stages, federation.validation]
+        data = [fingerprint(p.tensors | {"sizes": p.sizes}) for p in parts if p is not None]
+        data.append(self._source)
+        settings = json.loads(json.dumps(self.about["settings"]))
+        self._run = {"settings": settings, "data": data}
+        self._restore(federation, witness)
+        self._since = time.perf_counter()
+
+        def each_round(report: RoundReport) -> None:
+            if after_round:
+                after_round(report)
+            self._place = f"after round {report.round}"
+            if self._signal or self._due(federation):
+                self._save(federation, witness)
+            self._stop_if_told()
+
+        self._training = True
+        try:
+            federation.run(each_round)
+        finally:
+            self._training = False
+        self._stop_if_told()
+
+    def _stop_if_told(self) -> None:
+        if self._signal:
+            raise self._stopped(self._signal)
+
+    def _stopped(self, number: int) -> Stopped:
+        return Stopped(number, self._place, self.again if self._begun else "nothing was kept")
+
+    def _restore(self, federation: Federation, witness: Witness | None) -> None:
+        found = newest_sound(self.folder, self._run)
+        if found is None:
+            return
+        _check_fits(found.state, federation, self.folder)
+        federation.restore(found.state, found.best, found.reports)
+        federation.cohort_size = found.cohort_size
+        if witness:
+            witness.recall(found.notes, found.extra)
+        self._place = f"after round {found.state.round}"
+        log.info("going on %s", self._place)
+
+    def _due(self, federation: Federation) -> bool:
+        if self.every is not None:
+            return self.every > 0 and federation.state.round % self.every == 0
+        states = (federation.state, federation.best)
+        return self._affordable(sum(total_bytes(s.flat()) for s in states if s))
+
+    def _affordable(self, size: int) -> bool:
+        """Whether a checkpoint of so many bytes takes little of the time and has room."""
+        cost = size / USUAL_SPEED if math.isnan(self._cost) else self._cost
+        if SHARE * (time.perf_counter() - self._since) < cost:
+            return False
+        free = shutil.disk_usage(next(p for p in self.folder.parents if p.exists())).free
+        if free > 2 * size:
+            return True
+        if not self._told_of_room:
+            log.warning(
+                "%s: no checkpoints: one needs %.1f GB, %.1f GB are free; free some space, or "
+                "insist by --checkpoint-every 1", self.folder, size / 1e9, free / 1e9,
+            )  # fmt: skip
+        self._told_of_room = True
+        return False
+
+    def _save(self, federation: Federation, witness: Witness | None) -> None:
+        notes, extra = witness.notes() if witness else ({}, {})
+        checkpoint = Checkpoint(
+            run=self._run,
+            state=federation.state,
+            best=federation.best,
+            reports=federation.reports,
+            cohort_size=federation.cohort_size,
+            notes=notes,
+            extra=extra,
+        )
+        self._write(checkpoint, self.folder)
+
+    def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
+        start = time.perf_counter()
+        with writing(folder, f"free some space, then {self.again}"):
+            save(checkpoint, folder)
+        self._since = time.perf_counter()
+        self._cost = self._since - start
+
+    def keep(self, name: str, of: Mapping[str, Any], state: State, notes: dict[str, Any]) -> None:
+        """Keep what follows the training, such as a refit, beside its checkpoints.
+
+        It is left out where checkpoints are, see `every`.
+
+        Args:
+            name: what to call it.
+            of: what it is of, as JSON, besides settings and training data.
+            state: the clients and the server after it.
+            notes: about it, as JSON.
+
+        Raises:
+            InputError: if it cannot be written.
+        """
+        if not (self._affordable(total_bytes(state.flat())) if self.every is None else self.every):
+            return
+        run = {**self._run, **of}
+        checkpoint = Checkpoint(run, state, best=None, reports=[], cohort_size=0, notes=notes)
+        self._write(checkpoint, self.folder / name)
+        self._place = f"after {name}"
+
+    def recall(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
+        """What `keep` wrote under this name, if it is sound and of the same."""
+        return newest_sound(self.folder / name, {**self._run, **of})
+
+
+def _check_fits(state: State, federation: Federation, folder: Path) -> None:
+    """Refuse a state that no round of the federation can have left.
+
+    Raises:
+        InputError: naming its round or seed.
+    """
+    rounds = federation.method.training.rounds * len(federation.stream)
+    for name, found, fits in (
+        ("round", state.round, state.round <= rounds),
+        ("seed", state.seed, state.seed == federation.seed),
+    ):
+        if not fits:
+            raise InputError(
+                f"{folder}: {name} {found} is of another run, this one has {rounds} rounds and "
+                f"seed {federation.seed}; begin a new run in another folder"
+            )

@@ -1,0 +1,1 @@
+"""Uploads: payloads, compression and noise on their way, robust aggregation, privacy accounting."""

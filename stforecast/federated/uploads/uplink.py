@@ -1,0 +1,183 @@
+"""What happens to an upload on its way: clipping, noise, delta coding, quantisation.
+
+A method's upload is encoded on the client and decoded on the server; bytes are counted on what lies
+between, so any method can use it. The order is clip, noise, difference, quantise: what is private
+stays private whatever follows.
+
+Delta coding sends the difference to the server's copy of the client's previous upload. Client and
+server both know that copy, errors of quantisation included, so the errors do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated.options import check_options
+from stforecast.federated.uploads.payload import Payload
+
+CODES, SCALE = "/codes", "/scale"
+"""Endings of the names under which a quantised tensor travels."""
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """What is done to every upload; the defaults do nothing.
+
+    Attributes:
+        noise: law of the noise added to each value: none, laplace, gaussian or exponential (FUELS,
+            appendix D.2). Noise alone is not differential privacy: see clip.
+        noise_mean: mean of the noise; an exponential law has its mean at noise_std.
+        noise_std: standard deviation of the noise.
+        clip: L2 norm that a client's whole upload is scaled down to, 0 for none. With Gaussian
+            noise this is the Gaussian mechanism, and its (ε, δ) is reported.
+        privacy_delta: the δ for which ε is reported.
+        bits: bits a value: 32 sends floats, 8 and 4 integers with one scale a row (last axis).
+        delta_coding: whether to send differences to the previous upload.
+    """
+
+    noise: Literal["none", "laplace", "gaussian", "exponential"] = "none"
+    noise_mean: float = 0.0
+    noise_std: float = 1.0
+    clip: float = 0.0
+    privacy_delta: float = 1e-5
+    bits: Literal[32, 8, 4] = 32
+    delta_coding: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        check_options(self, not_negative=("noise_std", "clip"), share=("privacy_delta",))
+        if self.noise == "exponential" and self.noise_mean:
+            raise InputError("an exponential law has the mean noise_std; leave noise_mean at 0")
+
+    @property
+    def private(self) -> bool:
+        """Whether this is the Gaussian mechanism, which has an (ε, δ)."""
+        return self.noise == "gaussian" and self.clip > 0 and self.noise_std > 0
+
+    def encode(
+        self, upload: Payload, known: Payload, generators: Sequence[torch.Generator]
+    ) -> Payload:
+        """What travels.
+
+        Args:
+            upload: what the method sends; integer tensors (counters) travel as they are.
+            known: the server's copies of these clients' previous uploads; may be empty.
+            generators: one for each client, for the noise.
+
+        Raises:
+            InputError: if the Gaussian mechanism is asked of an upload that holds integers.
+
+        Returns:
+            The message, with `NAME/codes` and `NAME/scale` in place of a quantised `NAME`.
+        """
+        values = {name: t for name, t in upload.items() if t.is_floating_point()}
+        wire = {name: t for name, t in upload.items() if name not in values}
+        if self.private and wire:
+            raise InputError(
+                f"the method also sends counters ({', '.join(wire)}), which the Gaussian mechanism "
+                "does not cover; leave clip at 0 or take another method"
+            )
+        if self.clip:
+            values = clipped(values, self.clip)
+        for name, t in values.items():
+            if self.noise != "none":
+                t = t + self._noise(t, generators)
+            if self.delta_coding and name in known:
+                t = t - known[name]
+            if self.bits == 32:
+                wire[name] = t
+            else:
+                wire[name + CODES], wire[name + SCALE] = quantise(t, self.bits)
+        return wire
+
+    def decode(self, wire: Payload, known: Payload, like: Payload) -> Payload:
+        """The upload as the server reads it.
+
+        Args:
+            wire: what `encode` made.
+            known: as for `encode`.
+            like: tensors of the upload's shapes and types.
+        """
+        upload = {}
+        for name, t in like.items():
+            value = wire.get(name)
+            if value is None:
+                value = dequantise(wire[name + CODES], wire[name + SCALE], t, self.bits)
+            differs = self.delta_coding and name in known and t.is_floating_point()
+            upload[name] = value + known[name] if differs else value
+        return upload
+
+    def _noise(self, like: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Noise of the set law, drawn per client so that cohorts do not change it."""
+        rows = [_draw(self.noise, like.shape[1:], g) for g in generators]
+        return self.noise_mean + self.noise_std * torch.stack(rows).to(like)
+
+
+def _draw(law: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Values of standard deviation 1: mean 0, or 1 for the exponential law."""
+    if law == "gaussian":
+        return torch.randn(shape, generator=generator)
+    positive = torch.empty(shape).exponential_(generator=generator)
+    if law == "exponential":
+        return positive
+    sign = torch.randint(2, shape, generator=generator) * 2 - 1
+    return positive * sign / 2**0.5
+
+
+def clipped(values: Payload, norm: float) -> Payload:
+    """Scale each client's values down so that all of them together have at most this L2 norm."""
+    if not values:
+        return {}
+    squares = torch.stack([t.flatten(1).square().sum(1) for t in values.values()]).sum(0)
+    factor = (norm / squares.sqrt()).clamp(max=1.0)
+    return {name: t * factor.view(-1, *[1] * (t.ndim - 1)) for name, t in values.items()}
+
+
+def quantise(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Symmetric uniform quantisation with one scale a row.
+
+    Args:
+        values: `(clients, …)`; the last axis is a row (scalars a client are rows of one).
+        bits: 8 or 4.
+
+    Returns:
+        Codes, uint8 `(clients, …)`, two of 4 bits in a byte; scales, float32 `(clients, rows)`.
+
+    Example:
+        >>> codes, scale = quantise(torch.tensor([[-7.0, 0.0, 3.4]]), bits=4)
+        >>> codes.shape, scale.tolist()
+        (torch.Size([1, 2]), [[1.0]])
+        >>> dequantise(codes, scale, torch.zeros(1, 3), bits=4)
+        tensor([[-7.,  0.,  3.]])
+    """
+    rows = _rows(values).float()
+    largest = 2 ** (bits - 1) - 1
+    scale = rows.abs().amax(-1) / largest
+    steps = (rows / scale.clamp(min=torch.finfo(torch.float32).tiny)[..., None]).round()
+    codes = (steps + largest).to(torch.uint8).flatten(1)
+    if bits == 4:
+        codes = torch.nn.functional.pad(codes, (0, codes.shape[1] % 2))
+        codes = codes[:, 0::2] << 4 | codes[:, 1::2]
+    return codes, scale
+
+
+def dequantise(codes: Tensor, scale: Tensor, like: Tensor, bits: int) -> Tensor:
+    """The values that codes and scales stand for, with the shape and type of `like`."""
+    if bits == 4:
+        codes = torch.stack([codes >> 4, codes & 15], dim=-1).flatten(1)
+    rows = _rows(like)
+    largest = 2 ** (bits - 1) - 1
+    steps = codes[:, : like[0].numel()].view(rows.shape).to(scale) - largest
+    return (steps * scale[..., None]).view_as(like).to(like)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """`(clients, rows, width)`."""
+    width = values.shape[-1] if values.ndim > 1 else 1
+    return values.reshape(len(values), -1, width)

@@ -1,0 +1,1 @@
+"""Errors of point forecasts, measures of intervals, and quantile levels."""

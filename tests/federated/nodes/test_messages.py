@@ -1,0 +1,183 @@
+"""The server believes no answer that it has not looked at."""
+
+import pytest
+import torch
+
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.nodes.messages import (
+    Answer,
+    Letter,
+    Rejected,
+    Taken,
+    check_join,
+    check_round,
+    like_of,
+    most_common,
+)
+from stforecast.federated.uploads.uplink import Uplink
+
+ASKED = [4, 5]
+LIKE = {"w": ["float32", 3], "n": ["int64"]}
+GOOD = {
+    "ids": ASKED, "score": [3.0, 12.0], "loss": 2.5, "task_loss": 2.0, "like": LIKE,
+}  # fmt: skip
+
+
+def payload():
+    return {"w": torch.arange(6.0).view(2, 3), "n": torch.tensor([7, 8])}
+
+
+def check(about=(), tensors=None, uplink=None):
+    letter = Letter({**GOOD, **dict(about)}, payload() if tensors is None else tensors)
+    return check_round(letter, ASKED, uplink or Uplink())
+
+
+def test_a_sound_answer_is_read():
+    answer = check()
+    assert answer.ids.tolist() == ASKED
+    assert torch.equal(answer.upload["w"], payload()["w"])
+    assert (answer.losses, answer.score, answer.bytes_up) == ((2.5, 2.0), (3.0, 12.0), 24 + 16)
+
+
+def test_a_client_that_failed_may_be_left_out():
+    answer = check({"ids": [5]}, {name: t[1:] for name, t in payload().items()})
+    assert answer.ids.tolist() == [5]
+    assert answer.upload["n"].tolist() == [8]
+
+
+@pytest.mark.parametrize(
+    ("about", "reason"),
+    [
+        ({"ids": [4, 4]}, "it answers for the clients"),
+        ({"ids": [4, 9]}, r"it answers for the clients \[4, 9\], asked were \[4, 5\]"),
+        ({"ids": None}, "lacks what a round needs"),
+        ({"score": [float("nan"), 1.0]}, "its validation score is"),
+        ({"score": [1.0, -1.0]}, "its validation score is"),
+        ({"score": []}, "lacks what a round needs"),
+        ({"loss": "much"}, "lacks what a round needs"),
+        ({"loss": float("inf")}, "not finite"),
+        ({"like": {"w": []}}, "lacks what a round needs"),
+        ({"like": "w"}, "lacks what a round needs"),
+        ({"like": {"w": ["float32", 4], "n": ["int64"]}}, "expected 2 clients like"),
+        ({"like": {"w": ["float32", 3]}}, "expected 2 clients like"),
+    ],
+)
+def test_garbage_is_rejected(about, reason):
+    with pytest.raises(Rejected, match=reason):
+        check(about)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {},
+        {"w": torch.zeros(2, 3)},
+        {"w": torch.zeros(3, 3), "n": torch.zeros(3, dtype=torch.long)},
+        {"w": torch.zeros(2, 3, dtype=torch.float64), "n": torch.tensor([7, 8])},
+        {"w": torch.tensor(1.0), "n": torch.tensor([7, 8])},
+    ],
+)
+def test_tensors_that_are_not_as_announced_are_rejected(tensors):
+    with pytest.raises(Rejected, match="it sent"):
+        check(tensors=tensors)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_an_upload_that_is_not_finite_is_rejected(value):
+    tensors = payload()
+    tensors["w"][1, 2] = value
+    with pytest.raises(Rejected, match="not finite"):
+        check(tensors=tensors)
+
+
+def test_a_silent_node_is_rejected_in_its_own_words():
+    with pytest.raises(Rejected, match="asleep"):
+        check_round("asleep", ASKED, Uplink())
+
+
+def test_codes_are_decoded_and_a_bomb_is_not():
+    uplink, upload = Uplink(bits=8), {"w": torch.tensor([[-1.0, 0.0, 1.0], [2.0, 0.0, -2.0]])}
+    wire = uplink.encode(upload, {}, [])
+    answer = check({"like": like_of(upload)}, wire, uplink)
+    torch.testing.assert_close(answer.upload, upload)
+    with pytest.raises(Rejected, match="fewer values"):
+        check({"like": {"w": ["float32", 10**9]}}, wire, uplink)
+    with pytest.raises(Rejected, match="cannot be decoded"):
+        check({"like": {"v": ["float32", 3]}}, wire, uplink)
+    with pytest.raises(Rejected, match="cannot be decoded"):
+        check({"like": {"w": ["nonsense", 3]}}, wire, uplink)
+
+
+def test_joining_needs_free_numbers_and_samples():
+    assert check_join(Letter({"first": 3, "sizes": [8, 9]}), 5, [range(0, 3)]) == (
+        range(3, 5), [8, 9],
+    )  # fmt: skip
+    with pytest.raises(Taken, match="its clients 2 to 3 are those of another node"):
+        check_join(Letter({"first": 2, "sizes": [8, 9]}), 5, [range(0, 3)])
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"first": 4, "sizes": [8, 9]},
+        {"first": -1, "sizes": [8]},
+        {"first": 0, "sizes": []},
+        {"first": 0, "sizes": [0]},
+        {"first": 0, "sizes": [8.5]},
+        {"first": True, "sizes": [8]},
+        {"first": 0, "sizes": 8},
+        {"first": 0, "sizes": [2**40]},
+    ],
+)
+def test_nonsense_at_joining_is_rejected(about):
+    with pytest.raises(Rejected, match="it "):
+        check_join(Letter(about), 5, [])
+
+
+def answer(n, like):
+    return Answer(torch.arange(n), {}, like, (0.0, 0.0), (0.0, 0.0), 0)
+
+
+def test_most_clients_decide_what_is_normal_then_the_round_before():
+    a, b = {"w": ["float32", 3]}, {"w": ["float32", 4]}
+    assert most_common([answer(1, a), answer(3, b), answer(1, a)], None) == b
+    assert most_common([answer(2, a), answer(3, b), answer(2, a)], None) == a
+    assert most_common([answer(2, b), answer(2, a)], a) == a
+    assert most_common([], a) is None
+
+
+SPOILS = {
+    "other shapes": lambda a: Letter(
+        {**a.about, "like": {n: [k, *s, 1] for n, (k, *s) in a.about["like"].items()}},
+        {n: t[..., None] for n, t in a.payload.items()},
+    ),
+    "not finite": lambda a: Letter(a.about, {n: t * torch.nan for n, t in a.payload.items()}),
+    "no tensors": lambda a: Letter(a.about),
+    "no numbers": lambda a: Letter({}, a.payload),
+    "other names": lambda a: Letter(
+        {**a.about, "like": {f"{n}'": v for n, v in a.about["like"].items()}},
+        {f"{n}'": t for n, t in a.payload.items()},
+    ),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+def test_a_node_that_answers_garbage_leaves_the_rest_as_without_it(spoil, federate, split, caplog):
+    sizes, shares = (8,) * 5, (2, 1, 2)
+    reports = []
+    for change in (lambda a: "no answer", spoil):
+        coordinator, link = split(federate(FedAvg, sizes, rounds=3), shares)
+        link.spoil = lambda node, round, answer, change=change: (
+            change(answer) if node == 1 and round == 1 else answer
+        )
+        coordinator.run()
+        reports.append(coordinator.reports)
+        assert "round 2 goes on without node 1 (clients 2 to 2): " in caplog.text
+        caplog.clear()
+        for folder in link.hosts:
+            link.hosts[folder]().folder.rename(f"{link.hosts[folder]().folder}-{len(reports)}")
+    for a, b in zip(*reports, strict=True):
+        assert (a.round, a.failed) == (b.round, b.failed)
+        assert a.train_loss == pytest.approx(b.train_loss, rel=1e-6)
+        assert a.validation_loss == pytest.approx(b.validation_loss, rel=1e-6)

@@ -1,0 +1,50 @@
+"""The roads between cells, from a cube to the series that a model reads."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.cube import make_cube
+from data_prep.errors import InputError
+from stforecast.data.series import as_series
+
+ROADS = np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 0.2], [0.3, 0.0, 1.0]])
+
+
+@pytest.fixture
+def cube():
+    cube = make_cube(
+        {"speed": np.ones((4, 3))},
+        pd.date_range("2012-03-01", periods=4, freq="5min"),
+        np.array(["a", "b", "c"]),
+        title="three detectors",
+        source="invented",
+        license="none",
+        units="mile/hour",
+    )
+    ends = {"cell_to": ["a", "b", "c"]}
+    return cube.assign(adjacency=(("cell", "cell_to"), ROADS.copy())).assign_coords(ends)
+
+
+def test_it_stands_in_the_order_of_the_cells(cube):
+    np.testing.assert_array_equal(as_series(cube).adjacency, ROADS)
+    turned = as_series(cube.isel(cell_to=[2, 0, 1]).transpose("cell_to", ...))
+    np.testing.assert_array_equal(turned.adjacency, ROADS)
+
+
+def test_some_cells_have_the_roads_between_them(cube):
+    expected = [[1.0, 0.3], [0.0, 1.0]]
+    np.testing.assert_array_equal(as_series(cube.isel(cell=[0, 2])).adjacency.T, expected)
+    np.testing.assert_array_equal(as_series(cube).select(["a", "c"]).adjacency.T, expected)
+
+
+def test_a_cube_without_roads_has_none(cube):
+    assert as_series(cube.drop_vars(["adjacency", "cell_to"])).adjacency is None
+
+
+def test_damaged_roads_are_refused(cube):
+    with pytest.raises(InputError, match="cell b is not in 'cell_to'"):
+        as_series(cube.isel(cell_to=[0, 2]))
+    cube["adjacency"][1, 1] = -1
+    with pytest.raises(InputError, match="negative or not finite"):
+        as_series(cube)

@@ -1,0 +1,63 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.errors import InputError
+from stforecast import Forecaster
+from stforecast.data.imputation import IMPUTE, impute
+from stforecast.data.windows import Calendar, WindowSpec, make_windows
+
+GAPS = np.array([[1.0, np.nan], [np.nan, 5.0], [3.0, np.nan], [np.nan, np.nan], [np.nan, 7.0]])
+TWO_STEPS_A_WEEK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta(days=3.5))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("none", GAPS),
+        ("ffill", [[1, np.nan], [1, 5], [3, 5], [3, 5], [3, 7]]),
+        ("last-week", [[1, np.nan], [np.nan, 5], [3, np.nan], [np.nan, 5], [3, 7]]),
+    ],
+)
+def test_gaps_are_filled_from_the_past(how, expected):
+    np.testing.assert_array_equal(impute(GAPS, how, steps_per_week=2), expected)
+
+
+def test_an_unknown_rule_lists_the_rules():
+    with pytest.raises(InputError, match="unknown impute 'mean'; choose one of: ffill, last-week"):
+        WindowSpec(impute="mean")
+
+
+@pytest.mark.parametrize("how", IMPUTE)
+def test_inputs_are_imputed_and_targets_never(how):
+    spec = WindowSpec(closeness=1, periods=0, impute=how)
+    windows = make_windows(GAPS, np.array([3, 4]), spec, np.zeros(5, int), TWO_STEPS_A_WEEK)
+    filled = np.nan_to_num(impute(GAPS, how, 2))
+    np.testing.assert_array_equal(windows.x[..., 0], filled[[2, 3]].T)
+    np.testing.assert_array_equal(windows.mask[..., 0], [[False, False], [False, True]])
+    np.testing.assert_array_equal(windows.y[..., 0], [[0, 0], [0, 7]])
+
+
+@pytest.mark.parametrize("how", IMPUTE)
+def test_no_rule_looks_ahead(how):
+    rng = np.random.default_rng(0)
+    series = np.where(rng.random((30, 3)) < 0.4, np.nan, rng.normal(size=(30, 3)))
+    whole = impute(series, how, 5)
+    for end in (1, 7, 20):
+        np.testing.assert_array_equal(impute(series[:end], how, 5), whole[:end])
+
+
+def test_last_week_needs_the_clock():
+    spec = WindowSpec(closeness=1, periods=0, impute="last-week")
+    with pytest.raises(InputError, match="wall clock"):
+        make_windows(GAPS, np.array([3]), spec, np.zeros(5, int))
+
+
+def test_the_rule_is_among_a_runs_settings_and_changes_what_is_forecast(cube, tiny):
+    settings = {"service": "internet", "alpha": 1.0, "split": tiny["split"]}
+    models = {how: Forecaster("ridge", impute=how, **settings).fit(cube) for how in IMPUTE}
+    assert [m.config.flat()["impute"] for m in models.values()] == list(IMPUTE)
+    weights = [m._chosen().arrays["weights"][1] for m in models.values()]
+    assert not np.array_equal(weights[0], weights[1])
+    untouched = [m._chosen().arrays["weights"][0] for m in models.values()]
+    np.testing.assert_array_equal(untouched[0], untouched[1])

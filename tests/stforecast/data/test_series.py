@@ -1,0 +1,88 @@
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from data_prep.errors import InputError
+from stforecast.data.series import as_series
+
+
+def test_a_cube_gives_values_ids_times_and_unit_of_the_service(cube):
+    series = as_series(cube, "internet")
+    np.testing.assert_array_equal(series.values, cube["internet"])
+    assert np.isnan(series.values[100, 1])
+    assert series.values.dtype == np.float64
+    assert series.cells.tolist() == [11, 22, 33]
+    assert series.times[[0, -1]].tolist() == [
+        pd.Timestamp("2013-11-01"),
+        pd.Timestamp("2013-11-10 23:00"),
+    ]
+    assert (series.service, series.units, series.name) == ("internet", "MB", "a small town")
+    assert series.clock == "utc"
+    assert series.calendar.local_times(np.array([0])) == pd.Timestamp("2013-11-01 01:00")
+
+
+def test_a_path_gives_what_the_cube_gives(cube, cube_path):
+    series = as_series(cube_path, "sms")
+    np.testing.assert_array_equal(series.values, cube["sms"])
+    assert series.name == str(cube_path)
+    np.testing.assert_array_equal(as_series(str(cube_path), "sms").values, series.values)
+
+
+def test_a_table_gives_its_columns(table):
+    series = as_series(table)
+    np.testing.assert_array_equal(series.values, table)
+    assert (series.cells.tolist(), series.name) == ([11, 22, 33], "the table")
+
+
+def test_a_local_clock_is_kept(cube):
+    series = as_series(cube.assign_attrs(clock="local"), "internet")
+    assert series.clock == "local"
+    assert series.calendar.local_times(np.array([0])) == pd.Timestamp("2013-11-01 00:00")
+
+
+def test_dimensions_in_another_order_are_turned(cube):
+    series = as_series(cube.transpose("cell", "time"), "internet")
+    np.testing.assert_array_equal(series.values, cube["internet"])
+
+
+def test_zero_that_says_missing_becomes_nan(cube):
+    zeroed = cube.copy(deep=True)
+    zeroed["sms"][5, 0] = 0.0
+    assert as_series(zeroed, "sms").values[5, 0] == 0.0
+    zeroed["sms"].attrs["zero_is_missing"] = 1
+    assert np.isnan(as_series(zeroed, "sms").values[5, 0])
+
+
+def test_the_only_service_need_not_be_named(cube):
+    assert as_series(cube[["sms"]]).service == "sms"
+
+
+def test_one_of_several_services_must_be_named(cube_path):
+    with pytest.raises(InputError) as error:
+        as_series(cube_path)
+    assert str(error.value) == (
+        f"{cube_path} has several services; choose one with --service: internet, sms"
+    )
+
+
+def test_a_wrong_service_lists_the_right_ones_and_the_file(cube_path):
+    with pytest.raises(InputError) as error:
+        as_series(cube_path, "net")
+    assert str(error.value) == (f"{cube_path}: unknown service 'net'; choose one of: internet, sms")
+
+
+def test_what_is_no_cube_is_refused():
+    with pytest.raises(InputError, match="no dimension 'time'"):
+        as_series(xr.Dataset({"a": ("x", [1, 2])}))
+
+
+def test_select_takes_cells_in_the_order_asked_for(cube):
+    chosen = as_series(cube, "sms").select(np.array([33, 11]))
+    np.testing.assert_array_equal(chosen.values, cube["sms"].to_numpy()[:, [2, 0]])
+    assert chosen.cells.tolist() == [33, 11]
+
+
+def test_select_names_a_cell_that_is_not_there(cube):
+    with pytest.raises(InputError, match=r"a small town: 1 of the 2 cells .* missing, e\.g\. 44"):
+        as_series(cube, "sms").select(np.array([11, 44]))

@@ -1,0 +1,194 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.errors import InputError
+from stforecast.data.splits import SPLITS, make_split, parse_split, period_warning
+from stforecast.data.windows import WindowSpec, day_slots
+
+HOUR = pd.Timedelta("1h")
+FUELS = WindowSpec()
+TWELVE = WindowSpec(closeness=12, periods=0, horizon=12)
+METR_LA_STEPS = 34_272
+
+
+def split_hours(text, n_steps, spec=FUELS, start="2013-11-01 00:00"):
+    return make_split(text, n_steps, HOUR, spec, pd.date_range(start, periods=n_steps, freq="1h"))
+
+
+def split_metr_la(text):
+    times = pd.date_range("2012-03-01", periods=METR_LA_STEPS, freq="5min")
+    return make_split(text, METR_LA_STEPS, pd.Timedelta("5min"), TWELVE, times)
+
+
+def sizes(split):
+    return len(split.train), len(split.validation), len(split.test)
+
+
+def test_fuels_gives_the_888_windows_of_the_paper():
+    split = split_hours("fuels", 62 * 24)
+    assert sizes(split) == (888, 7 * 24, 15 * 24)
+    assert (split.train[0], split.train[-1]) == (72, 959)
+    assert (split.validation[0], split.validation[-1]) == (960, 1127)
+    assert (split.test[0], split.test[-1]) == (1128, 1487)
+    assert split.fit_steps == 960
+
+
+@pytest.mark.parametrize(("days", "parts"), [(30, (19, 3, 8)), (61, (39, 7, 15)), (4, (2, 1, 1))])
+def test_fuels_keeps_its_shares_in_whole_days(days, parts):
+    spec = WindowSpec(closeness=24, periods=0)
+    expected = ((parts[0] - 1) * 24, parts[1] * 24, parts[2] * 24)
+    assert sizes(split_hours("fuels", days * 24, spec)) == expected
+
+
+def test_fedda_tests_the_last_seven_days():
+    split = split_hours("fedda", 1488)
+    assert sizes(split) == (1248, 0, 168)
+    assert split.test[0] == split.fit_steps == 1320
+
+
+def test_days_are_taken_as_given():
+    split = split_hours("days:20,5,5", 720)
+    assert sizes(split) == (408, 120, 120)
+    assert split.validation[0] == split.fit_steps == 480
+    assert sizes(split_hours("days:25,0,5", 720)) == (528, 0, 120)
+
+
+def test_steps_are_those_of_basicts():
+    split = split_metr_la("steps:0.7,0.1,0.2")
+    assert split.fit_steps == 23_990
+    assert sizes(split) == (23_990 - 23, 3_427 - 23, 6_832)
+    assert (split.train[0], split.validation[0], split.test[0]) == (12, 24_002, 27_429)
+    assert split.test[-1] == METR_LA_STEPS - 12
+
+
+def test_windows_are_those_of_dcrnn():
+    split = split_metr_la("windows:0.7,0.1,0.2")
+    assert sizes(split) == (23_974, 3_425, 6_850)
+    starts = np.concatenate([split.train, split.validation, split.test])
+    np.testing.assert_array_equal(starts, np.arange(12, METR_LA_STEPS - 11))
+    assert split.fit_steps == split.validation[0]
+    assert sizes(split_hours("windows:0.7,0.1,0.2", 18 + 23, TWELVE)) == (13, 1, 4)
+
+
+@pytest.mark.parametrize("n_steps", [38, 41, 45])
+def test_windows_rounded_up_on_both_sides_do_not_overlap(n_steps):
+    split = split_hours("windows:0.5,0,0.5", n_steps, TWELVE)
+    starts = np.concatenate([split.train, split.validation, split.test])
+    np.testing.assert_array_equal(starts, np.arange(12, n_steps - 11))
+    assert len(split.validation) == 0
+
+
+@pytest.mark.parametrize("text", ["fuels", "fedda", "days:40,7,15", "steps:0.7,0.1,0.2"])
+@pytest.mark.parametrize("spec", [FUELS, TWELVE, WindowSpec(horizon=24)])
+@pytest.mark.parametrize("start", ["2013-11-01 00:00", "2013-11-01 07:00"])
+def test_no_target_lies_in_two_parts_nor_beyond_the_scaler(text, spec, start):
+    split = split_hours(text, 1488, spec, start)
+    targets = [
+        set((part[:, None] + np.arange(spec.horizon)).ravel())
+        for part in (split.train, split.validation, split.test)
+    ]
+    assert not targets[0] & targets[1]
+    assert not targets[0] & targets[2]
+    assert not targets[1] & targets[2]
+    assert max(targets[0]) < split.fit_steps <= min(targets[1] | targets[2])
+    assert max(targets[2]) == 1487
+    assert split.train[0] >= spec.max_lag
+
+
+@pytest.mark.parametrize("text", ["fuels", "fedda", "days:40,7,15"])
+def test_training_begins_at_local_midnight(text):
+    times = pd.date_range("2013-11-01 07:00", periods=1488, freq="1h")
+    split = make_split(text, 1488, HOUR, FUELS, times)
+    assert times[split.train[0]] == pd.Timestamp("2013-11-05 00:00")
+    slots = day_slots(times, 24)[split.train]
+    np.testing.assert_array_equal(slots, np.arange(len(slots)) % 24)
+
+
+def test_a_last_day_cut_short_is_tested():
+    assert split_hours("days:20,5,5", 725).test[-1] == 724
+    assert split_hours("fuels", 1490).test[-1] == 1489
+
+
+@pytest.mark.parametrize("text", [name for name in SPLITS if not name.startswith("days")])
+@pytest.mark.parametrize("spec", [FUELS, TWELVE])
+def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
+    with pytest.raises(InputError, match="with 20 steps the training part has no window") as error:
+        split_hours(text, 20, spec)
+    needed = int(str(error.value).split("at least ")[1].split()[0])
+    split_hours(text, needed, spec)
+    with pytest.raises(InputError):
+        split_hours(text, needed - 1, spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "n_steps", "message"),
+    [
+        ("days:3,1,1", 120, "the training part has no window .*give that part more"),
+        ("days:20,5,5", 500, "30 days are 720 steps, the series has 500; .*add up to 20"),
+        ("days:20,5,5", 1488, "give days that add up to 62"),
+        ("steps:0.98,0.01,0.01", 1000, "the validation part has no window"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(text, n_steps, message):
+    with pytest.raises(InputError, match=message):
+        split_hours(text, n_steps)
+
+
+def test_a_horizon_longer_than_the_part_is_refused():
+    with pytest.raises(InputError, match="the test part has no window"):
+        split_hours("fedda", 1488, WindowSpec(horizon=169))
+
+
+def test_a_step_that_does_not_divide_a_day_is_refused_where_days_count():
+    times = pd.date_range("2013-11-01", periods=900, freq="7min")
+    with pytest.raises(InputError, match="does not divide a day"):
+        make_split("fuels", 900, pd.Timedelta("7min"), FUELS, times)
+    assert len(make_split("steps:0.5,0,0.5", 900, pd.Timedelta("7min"), FUELS, times).test) == 378
+
+
+def test_local_times_must_match_the_series():
+    with pytest.raises(InputError, match="9 local times for 10 steps"):
+        make_split("fedda", 10, HOUR, FUELS, pd.date_range("2013-11-01", periods=9, freq="1h"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fule", "unknown split 'fule'; choose one of: days:20,5,5, fedda, fuels"),
+        ("fuels:1", "unknown split"),
+        ("days:20,5", "found 2 numbers.*write it like days:20,5,5"),
+        ("days:20,five,5", "'20,five,5' is not a list of numbers"),
+        ("days", "'' is not a list of numbers"),
+        ("days:20.5,5,5", "days must be whole numbers"),
+        ("days:0,5,5", "training and test must be above 0"),
+        ("steps:0.7,0.3,0", "training and test must be above 0"),
+        ("steps:1.2,-0.4,0.2", "training and test must be above 0"),
+        ("steps:0.7,0.2,0.2", "the shares add up to 1.1, not to 1; write it like steps:0.7"),
+        ("windows:7,1,2", "the shares add up to 10"),
+        ("steps:1/0,0,1", "is not a list of numbers"),
+    ],
+)
+def test_text_that_is_no_split_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_split(text)
+
+
+@pytest.mark.parametrize("text", SPLITS)
+def test_every_listed_split_parses(text):
+    assert text.startswith(parse_split(text).kind)
+
+
+@pytest.mark.parametrize(
+    ("step", "period", "warns"),
+    [
+        ("1h", 24, False),
+        ("1h", 168, False),
+        ("5min", 288, False),
+        ("5min", 24, True),
+        ("1h", 25, True),
+        ("10min", 72, True),
+    ],
+)
+def test_a_period_should_be_whole_days(step, period, warns):
+    assert (period_warning(pd.Timedelta(step), period) is not None) == warns

@@ -1,0 +1,142 @@
+"""Central training against plain gradient steps on all cells' records together."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from data_prep.errors import InputError
+from stforecast import Forecaster
+from stforecast.config import resolve
+from stforecast.data.pooling import Pooled, pool, unpool
+from stforecast.data.splits import Split
+from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.federated.data import ClientData
+from stforecast.federated.population import Population
+from stforecast.models.mlp import MLP, MLPOptions
+from stforecast.trained_method import FittedMethod, train
+
+CALENDAR = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
+WINDOW = {"closeness": 3, "periods": 0, "horizon": 2}
+STARTS = np.arange(3, 43)
+SPLIT = Split(STARTS[:30], STARTS[30:35], STARTS[35:], 33)
+
+
+@pytest.fixture
+def series():
+    values = np.random.default_rng(0).normal(size=(44, 4))
+    values[10:14, 2] = np.nan
+    return values
+
+
+def fit(series, adjacency=None, **settings):
+    config = resolve("central", **{**WINDOW, "device": "cpu", "rounds": 2, **settings})
+    return train(config, series, SPLIT, CALENDAR, adjacency=adjacency)
+
+
+def test_a_step_is_a_gradient_step_on_the_pooled_records(series):
+    """Of Linear without normalising: ∂/∂W of the mean of (x W + b - y)² over observed targets."""
+    settings = {"optimizer": "sgd", "lr": 0.3, "rounds": 2, "batch_size": 30}
+    fitted, federation = fit(series, model="linear", normalise="none", **settings)
+    initial = federation.method.population.initial()
+    w = initial["encoder.model.weight"][0].double().numpy()
+    b = initial["head.model.bias"][0].double().numpy()
+    x = np.concatenate([series[s - 3 : s].T for s in SPLIT.train])
+    y = np.concatenate([series[s : s + 2].T for s in SPLIT.train])
+    x, seen = np.nan_to_num(x), ~np.isnan(y)
+    for _ in range(2):
+        error = np.where(seen, x @ w + b - np.nan_to_num(y), 0) * 2 / seen.sum()
+        w, b = w - 0.3 * x.T @ error, b - 0.3 * error.sum(0)
+    params = fitted["last"].state.clients.params
+    np.testing.assert_allclose(params["encoder.model.weight"], w[None], atol=1e-6)
+    np.testing.assert_allclose(params["head.model.bias"], b[None], atol=1e-6)
+
+
+def test_there_is_one_client_that_sends_nothing(series):
+    _, federation = fit(series, model="mlp", calendar="day", batch_size=10)
+    assert len(federation.state.clients) == 1
+    assert [(r.participants, r.bytes_up, r.bytes_down) for r in federation.reports] == [
+        (1, 0, 0)
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "stid", "calendar": "week"},
+        {"model": "graph_wavenet", "graph": "both", "blocks": 1, "channels": 4},
+        {"model": "dual_gru", "hidden_size": 4},
+        {"model": "linear", "loss": "quantile"},
+    ],
+    ids=lambda s: s["model"],
+)
+def test_forecasts_are_by_cell_survive_saving_and_read_no_future(series, settings):
+    fitted, _ = fit(series, np.eye(4) + 0.5, batch_size=10, **settings)
+    last = fitted["last"]
+    starts = np.array([30, 44])
+    y_hat = last.predict(series, starts, CALENDAR)
+    assert y_hat.shape == (4, 2, 2)
+    assert np.isfinite(y_hat).all()
+    loaded = FittedMethod.from_arrays(last.config, last.arrays(), last.state.round, n_cells=4)
+    np.testing.assert_array_equal(loaded.predict(series, starts, CALENDAR), y_hat)
+    expected = loaded.method.population.initial()
+    assert {n: t.shape for n, t in last.state.clients.params.items()} == {
+        n: expected[n].shape for n in last.state.clients.params
+    }
+    future = series.copy()
+    future[30:] = 99.0
+    unmoved = last.predict(future, starts[:1], CALENDAR)
+    np.testing.assert_allclose(unmoved, y_hat[:, :1], rtol=1e-4, atol=1e-5)
+    past = series.copy()
+    past[29, 0] += 1.0
+    moved = last.predict(past, starts[:1], CALENDAR) - unmoved
+    assert (np.abs(moved[0]) > 1e-4).all()
+
+
+def test_a_graph_model_lets_one_cell_read_another_and_other_models_do_not(series):
+    changed = series.copy()
+    changed[29, 0] += 1.0
+    start = np.array([30])
+    for model, sees in (("graph_wavenet", True), ("stid", False)):
+        fitted, _ = fit(series, model=model, batch_size=10)
+        before, after = (fitted["last"].predict(v, start, CALENDAR) for v in (series, changed))
+        moved = np.abs(after - before)[1:]
+        assert (moved > 1e-6).all() if sees else (moved < 1e-6).all()
+
+
+def test_pooling_a_model_is_applying_it_to_each_cell(series):
+    spec = WindowSpec(**WINDOW, calendar="day")
+    x, _ = input_windows(series, STARTS, spec, CALENDAR)
+    by_cell = ClientData({"x": torch.from_numpy(x)}, torch.full((4,), len(STARTS)))
+    alone = Population(lambda: MLP(spec, MLPOptions(6, 5)), seed=1)
+    together = Population(lambda: Pooled(MLP(spec, MLPOptions(6, 5)), spec.n_inputs), seed=1)
+    params, pooled = alone.parameters(4), together.parameters(1)
+    expected = alone.decode(params, alone.encode(params, by_cell.tensors["x"]))
+    features = together.encode(pooled, pool(by_cell).tensors["x"])
+    assert features.shape == (1, len(STARTS), 4, 5)
+    torch.testing.assert_close(unpool(together.decode(pooled, features), 4), expected)
+
+
+def test_cells_that_are_not_aligned_cannot_be_pooled():
+    with pytest.raises(ValueError, match="not aligned"):
+        pool(ClientData({"x": torch.zeros(2, 3, 1)}, torch.tensor([3, 2])))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"participation": 0.5}, "leave out --participation"),
+        ({"bits": 8}, "no uploads"),
+    ],
+)
+def test_settings_of_a_federation_are_refused(series, settings, message):
+    with pytest.raises(InputError, match=message):
+        fit(series, model="mlp", **settings)
+
+
+def test_errors_are_given_for_every_cell(table, tiny):
+    settings = {**tiny, "model": "linear"}
+    settings.pop("hidden_size")
+    errors = Forecaster("central", **settings).fit(table).evaluate()
+    assert set(errors["client"]) == {"11", "22", "33", "all"}
+    assert np.isfinite(errors["value"]).all()
