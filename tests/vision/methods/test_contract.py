@@ -11,7 +11,7 @@ import torch
 import vision.methods  # noqa: F401  makes them known
 from stforecast.federated.method import methods
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 METHODS = methods("vision")
 QUICK = {
