@@ -151,10 +151,14 @@ def double():
 
 @pytest.fixture
 def two_tasks():
-    """Makes a federation on a frozen model, on tasks of classes 0 and 1, then 2 and 3."""
+    """Makes a federation on a frozen model, on tasks of classes 0 and 1, then 2 and 3.
+
+    Each client has three samples of a class or more: two are equally far from their mean, and
+    rounding would choose which of them represents the class.
+    """
 
     def make(method, options=None, **settings):
-        stages = [task_images((8, 4), [0, 1], 0), task_images((8, 8), [2, 3], 1)]
+        stages = [task_images((12, 8), [0, 1], 9), task_images((8, 8), [2, 3], 14)]
         model = lambda: FrozenViT((3, 8, 8), 4, ViTOptions(backbone=TINY, input_size=8))  # noqa: E731
         settings = {"rounds": 2, "epochs": 2, "batch_size": 4, "lr": 0.02, **settings}
         made = method(Population(model, 1), Classification(4), Training(**settings), options)
