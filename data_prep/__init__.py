@@ -8,3 +8,23 @@
 
 Nothing here imports torch.
 """
+
+from types import ModuleType
+from typing import Any
+
+from data_prep.registry import Registry
+
+
+def _is_data_set(thing: Any) -> bool:
+    return isinstance(thing, ModuleType) and {"SOURCES", "prepare"} <= vars(thing).keys()
+
+
+DATA_SETS: Registry[Any] = Registry(
+    "data set", "data_prep", is_entry=_is_data_set, group="stforecast.datasets"
+)
+"""Modules by the name that a user types, e.g. `metr-la` for `data_prep.metr_la`.
+
+The docstring of a data set's module is the data sheet (the first line a title), `SOURCES` says
+where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the cube; its
+keyword-only parameters are the options of `stforecast prepare`.
+"""

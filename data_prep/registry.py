@@ -1,40 +1,188 @@
-"""The data sets that can be prepared: every module here with a `prepare` and `SOURCES`."""
+"""Finding what there is of a kind: methods, models, data sets, metrics, plots and the like.
+
+Each kind is one `Registry`. It holds what the modules of our packages define, and what other
+installed packages name in their entry points. Nothing is imported before it is asked for.
+"""
 
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
-from types import ModuleType
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, TypeVar
 
-import data_prep
-from data_prep.errors import choose
+from data_prep.errors import InputError, choose
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def data_sets() -> dict[str, ModuleType]:
-    """Modules by the name that a user types, e.g. `metr-la` for `data_prep.metr_la`.
+class Found(NamedTuple):
+    """An entry, and where it comes from in the words of an error."""
 
-    A data set is one module: its docstring is the data sheet (the first line a title), `SOURCES`
-    says where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the
-    cube; its keyword-only parameters are the options of `stforecast prepare`.
+    entry: Any
+    origin: str
+
+
+class Registry(Mapping[str, T]):
+    """All entries of one kind by name; they are looked for when they are first asked for.
+
+    Classes and objects have their `name`; functions and modules the one that Python gives them,
+    with dashes. Asking raises `InputError` where two entries have the same name.
+
+    Args:
+        kind: what an entry is called in errors, such as "method".
+        packages: packages of ours whose modules define entries.
+        is_entry: whether something is an entry, such as `is_listed` or what `is_named` returns.
+        group: entry points in which other packages name theirs.
+        sort_by: what entries are sorted by, such as a function of theirs; by default their names.
     """
-    modules = (
-        importlib.import_module(f"data_prep.{m.name}")
-        for m in pkgutil.iter_modules(data_prep.__path__)
-    )
-    return {
-        m.__name__.rpartition(".")[2].replace("_", "-"): m
-        for m in modules
-        if hasattr(m, "SOURCES") and hasattr(m, "prepare")
-    }
+
+    def __init__(
+        self,
+        kind: str,
+        *packages: str,
+        is_entry: Callable[[Any], bool],
+        group: str,
+        sort_by: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._packages = packages
+        self._is_entry = is_entry
+        self._group = group
+        self._sort_by = sort_by or _name
+        self._searched: list[str] = []
+        self._found: dict[str, Found] = {}
+
+    def __getitem__(self, name: str) -> T:
+        return self.found()[name].entry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found())
+
+    def __len__(self) -> int:
+        return len(self.found())
+
+    def find(self, name: str) -> T:
+        """The entry of that name.
+
+        Raises:
+            InputError: listing the names if there is none.
+        """
+        return find(self.kind, name, self)
+
+    def found(self) -> Mapping[str, Found]:
+        """Entries and their origins by name; looked for again once there are other places to look.
+
+        Raises:
+            InputError: if two have the same name.
+        """
+        packages = [importlib.import_module(name) for name in self._packages]
+        places = [*sys.path, *(place for package in packages for place in package.__path__)]
+        if places != self._searched:
+            named: dict[str, Found] = {}
+            for package in packages:
+                _add(named, self._in_modules(package))
+            _add(named, self._in_entry_points())
+            order = sorted(named, key=lambda name: self._sort_by(named[name].entry))
+            self._found, self._searched = {name: named[name] for name in order}, places
+        return self._found
+
+    def _in_modules(self, package: ModuleType) -> Iterator[Found]:
+        for info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+            for thing in (module, *vars(module).values()):
+                if self._is_entry(thing):
+                    yield Found(thing, f"{self.kind} of {module.__name__}")
+
+    def _in_entry_points(self) -> Iterator[Found]:
+        from importlib.metadata import entry_points  # takes as long as the rest of a short command
+
+        for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
+            package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+            try:
+                thing, problem = point.load(), f"it is no {self.kind}"
+                usable = self._is_entry(thing)
+            except Exception as e:  # a foreign module may raise anything when it is imported
+                usable, problem = False, f"{type(e).__name__}: {e}"
+            if usable:
+                yield Found(thing, f"{self.kind} {point.value} of the package {package}")
+            else:
+                log.warning(
+                    "package %s: its entry point %s = %s of %s cannot be used (%s); repair it or "
+                    "uninstall the package", package, point.name, point.value, self._group, problem,
+                )  # fmt: skip
 
 
-def find_data_set(name: str) -> ModuleType:
-    """The data set of that name.
+def find(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """The entry of that name.
+
+    Args:
+        kind: what an entry is called.
+        name: what the user typed.
+        known: entries by name.
 
     Raises:
         InputError: listing the names if there is none.
     """
-    known = data_sets()
     if name not in known:
-        raise choose("data set", name, known)
+        raise choose(kind, name, known)
     return known[name]
+
+
+def join(*registries: Registry[Any]) -> dict[str, Any]:
+    """Entries of several kinds of which a user names one.
+
+    Raises:
+        InputError: if two have the same name.
+    """
+    named: dict[str, Found] = {}
+    for registry in registries:
+        _add(named, registry.found().values())
+    return {name: found.entry for name, found in named.items()}
+
+
+def listed(function: Function) -> Function:
+    """Mark a function as an entry of its package's registry."""
+    vars(function)["listed"] = True
+    return function
+
+
+def is_listed(thing: Any) -> bool:
+    """Whether it is a function that is marked `listed`."""
+    return isinstance(thing, FunctionType) and vars(thing).get("listed", False)
+
+
+def is_named(base: type) -> Callable[[Any], bool]:
+    """What tells classes of a base that have a `name` of their own from all else."""
+
+    def is_entry(thing: Any) -> bool:
+        return isinstance(thing, type) and issubclass(thing, base) and bool(vars(thing).get("name"))
+
+    return is_entry
+
+
+def _add(named: dict[str, Found], found: Iterable[Found]) -> None:
+    """Put what was found under its names.
+
+    Raises:
+        InputError: if two have the same name.
+    """
+    for new in found:
+        old = named.setdefault(_name(new.entry), new)
+        if old.entry is not new.entry:
+            raise InputError(
+                f"two are called {_name(new.entry)!r}: the {old.origin} and the {new.origin}; "
+                "rename one, or uninstall its package"
+            )
+
+
+def _name(entry: Any) -> str:
+    if isinstance(entry, FunctionType | ModuleType):
+        return entry.__name__.rpartition(".")[2].replace("_", "-")
+    return str(entry.name)

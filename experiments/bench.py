@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from data_prep import DATA_SETS
 from data_prep.errors import InputError
-from data_prep.registry import find_data_set
 from data_prep.simulate import simulate
 from experiments.figures import draw_figures
 from experiments.grid import City, Grid
@@ -157,5 +157,5 @@ def _simulated(city: City, out: Path, progress: bool) -> Path:
     with tempfile.TemporaryDirectory(dir=cube.parent, prefix=f"{name}-raw-") as raw:
         simulate(Path(raw), progress=progress, **options)
         about.write_text(text)
-        find_data_set(city.city).prepare(Path(raw), cube, progress=progress)
+        DATA_SETS.find(city.city).prepare(Path(raw), cube, progress=progress)
     return cube

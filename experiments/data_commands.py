@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 
+from data_prep import DATA_SETS
 from data_prep.errors import InputError
 from experiments.options import (
     HELP,
     PATH,
     OptionSections,
-    Registry,
+    Subcommands,
     from_function,
     help_text,
     title,
@@ -51,19 +51,12 @@ def download(
 ) -> None:
     """Fetch a data set's official files: resumable, with checksums."""
     from data_prep.download import download as fetch
-    from data_prep.registry import find_data_set
 
-    sources = find_data_set(name).SOURCES
+    sources = DATA_SETS.find(name).SOURCES
     if not sources:
         raise InputError(f"{name}: there is nothing to download; it is a file of your own")
     files = fetch(sources, out, source=source, only=only, progress=obj["progress"])
     click.echo(f"{len(files)} files in {out}")
-
-
-def _data_sets() -> Mapping[str, ModuleType]:
-    from data_prep.registry import data_sets
-
-    return dict(sorted(data_sets().items()))
 
 
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
@@ -112,10 +105,9 @@ def _describe_cube(path: Path) -> None:
         )
 
 
-prepare = Registry(
+prepare = Subcommands(
     "prepare",
-    kind="data set",
-    known=_data_sets,
+    known=DATA_SETS,
     make=_prepare,
     help="Turn raw records into a cube (netCDF4).",
     context_settings=HELP,

@@ -18,8 +18,7 @@ from PIL import Image
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError, no_file
-from experiments.images.report import methods_table as image_methods_table
-from experiments.report import methods_table
+from experiments.lists import image_methods_table, methods_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -158,6 +158,6 @@ def draw_figures(
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    from stforecast.plots import save_figure
+    from stforecast.plots.drawing import save_figure
 
     return save_figure(figure, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from experiments.options import (
     HELP,
     PATH,
     OptionSections,
-    Registry,
+    Subcommands,
     from_dataclass,
     peek,
 )
 from experiments.plot_command import plot_command
 from experiments.targets import check_ending
+from stforecast.plots import PLOTS
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -78,22 +79,15 @@ def run_command(
     click.echo(summary(finished))
 
 
-def _plots() -> Mapping[str, Callable[..., Any]]:
-    from stforecast.plots import PLOTS
-
-    return PLOTS
-
-
 def _plot(name: str, draw: Callable[..., Any]) -> click.Command:
     from stforecast.results import find_runs
 
     return plot_command(name, draw, find_runs)
 
 
-plot = Registry(
+plot = Subcommands(
     "plot",
-    kind="figure",
-    known=_plots,
+    known=PLOTS,
     make=_plot,
     help="Draw a figure of finished runs.",
     context_settings=HELP,
@@ -161,7 +155,7 @@ def leaks(run: Path, history: Path) -> None:
 @click.argument("what", type=click.Choice(["methods", "data", "models", "metrics"]))
 def list_command(what: str) -> None:
     """List what there is to choose from."""
-    from experiments.report import LISTS
+    from experiments.lists import LISTS
 
     click.echo(LISTS[what]())
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import click
 
-from data_prep.errors import choose
+from data_prep.registry import Registry
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Context settings of every command."""
@@ -173,29 +173,27 @@ class OptionSections(click.Command):
                     formatter.write_dl(records)
 
 
-class Registry(click.Group):
-    """Subcommands made from a registry, which is looked up only when one is asked for.
+class Subcommands(click.Group):
+    """Subcommands made from the entries of a registry, when one is asked for.
 
     Args:
-        kind: what an entry is, for the error that lists them.
-        known: gives names and entries.
+        known: the registry.
         make: from a name and its entry to a command.
     """
 
     def __init__(
         self,
         *args: Any,
-        kind: str,
-        known: Callable[[], Mapping[str, Any]],
+        known: Registry[Any],
         make: Callable[[str, Any], click.Command],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **{"no_args_is_help": False, **kwargs})
-        self._kind, self._known, self._make = kind, known, make
+        self._known, self._make = known, make
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the entries, in the registry's order."""
-        return list(self._known())
+        return list(self._known)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         """The command of one entry.
@@ -203,10 +201,7 @@ class Registry(click.Group):
         Raises:
             InputError: listing the entries if there is no such one.
         """
-        known = self._known()
-        if name not in known:
-            raise choose(self._kind, name, known)
-        return self._make(name, known[name])
+        return self._make(name, self._known.find(name))
 
 
 def peek(args: list[str], flag: str, default: str) -> str:

@@ -24,8 +24,7 @@ def plot_command(
     """
 
     def command(runs: tuple[Path, ...], out: Path, **options: Any) -> None:
-        from stforecast.plots import save_figure
-        from stforecast.plots.drawing import FORMATS, check_width
+        from stforecast.plots.drawing import FORMATS, check_width, save_figure
 
         check_ending(out, *FORMATS)
         check_width(options.get("width", 1))

@@ -133,14 +133,14 @@ def _days(name: str, raw: Path, out: Path, options: dict[str, Any]) -> tuple[Any
     """The store of summed days and the raw days, as `TelecomItalia.prepare` finds them."""
     import numpy as np
 
+    from data_prep import DATA_SETS
     from data_prep.atomic import check_target
-    from data_prep.registry import find_data_set
     from data_prep.telecom_italia.day_store import DayStore
     from data_prep.telecom_italia.grid import read_grid
     from data_prep.telecom_italia.raw_folder import find_days
     from data_prep.telecom_italia.release import TelecomItalia, intervals_per_step
 
-    release = getattr(find_data_set(name).prepare, "__self__", None)
+    release = getattr(DATA_SETS.find(name).prepare, "__self__", None)
     if not isinstance(release, TelecomItalia):
         raise InputError(f"{name} is one file, so there is nothing to spread; leave out --engine")
     check_target(out)

@@ -1,30 +1,24 @@
-"""Tables for people: of results, and of what the packages offer."""
+"""Tables of results, for people."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from data_prep.registry import data_sets
 from data_prep.text import counted
 from experiments.horizons import horizon_table
 from experiments.interval_table import interval_table, nominal_coverage, refit_notes
 from experiments.numbers import spread
-from experiments.options import title
 from experiments.published import Published
 from experiments.ranks import rank_variants
 from experiments.traffic import floats, left_out
 from stforecast.baselines import BASELINES
-from stforecast.federated.method import methods
-from stforecast.metrics.interval import INTERVAL_METRICS
-from stforecast.metrics.point import METRICS
-from stforecast.models import MODELS
+from stforecast.methods import METHODS
 from stforecast.results import Run
 from stforecast.variants import NO_DIFFERENCE, Variant, as_variants
 
@@ -35,9 +29,6 @@ SAME_TEST = ("split", "horizon", "scale")
 """Settings that errors must share, with data and service, to stand in one table."""
 
 POOLED_MARK = "†"
-
-TEXT_WIDTH = 74
-"""Columns of the longest text in a list, so that a line fits in 100."""
 
 
 def summary(run: Run) -> str:
@@ -210,84 +201,4 @@ def _measured(variant: Variant, view: str) -> dict[str, str]:
 
 def _pooled(run: Run) -> bool:
     """Whether the run's method had the records of all cells in one place."""
-    known: dict[str, Any] = {**methods(), **BASELINES}
-    return bool(getattr(known.get(run.method), "pooled", False))
-
-
-def _yes_no(fact: bool) -> str:
-    return "yes" if fact else "no"
-
-
-def methods_table() -> str:
-    """Every method and reference forecaster, from the registry."""
-    rows: list[dict[str, str]] = [
-        {
-            "method": f"`{name}`",
-            "what it does": m.summary,
-            "pools data": _yes_no(m.pooled),
-            "source": m.paper,
-        }
-        for name, m in methods("stforecast").items()
-    ]
-    rows += [
-        {
-            "method": f"`{name}`",
-            "what it does": b.summary,
-            "pools data": _yes_no(b.pooled),
-            "source": "reference forecaster",
-        }
-        for name, b in BASELINES.items()
-    ]
-    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
-
-
-def methods_list() -> str:
-    """Every method and reference forecaster, for a terminal."""
-    known: dict[str, Any] = {**methods("stforecast"), **BASELINES}
-    rows = [
-        [name, f"{m.summary} ({m.paper})" if name not in BASELINES else m.summary]
-        for name, m in known.items()
-    ]
-    federated = len(known) - len(BASELINES)
-    return "\n\n".join(
-        [
-            _list(["federated method", "what it does"], rows[:federated]),
-            _list(["reference forecaster", "what it forecasts"], rows[federated:]),
-        ]
-    )
-
-
-def data_list() -> str:
-    """Every data set that `stforecast prepare` knows."""
-    rows = [
-        [name, title(module.__doc__), "yes" if module.SOURCES else "no"]
-        for name, module in data_sets().items()
-    ]
-    return _list(["data set", "what it is", "download"], rows)
-
-
-def models_list() -> str:
-    """Every model that federated methods can train."""
-    return _list(["model", "what it is"], [[name, m.summary] for name, m in MODELS.items()])
-
-
-def metrics_list() -> str:
-    """Every metric."""
-    rows = [[name, m.description] for name, m in METRICS.items()]
-    rows += [[name, text] for name, text in INTERVAL_METRICS.items()]
-    table = _list(["metric", "what it is"], rows)
-    return f"{table}\n\nErrors of z-scores bear these names; raw_… are in the data's units."
-
-
-def _list(headers: list[str], rows: list[list[str]]) -> str:
-    widths = [None, TEXT_WIDTH, None][: len(headers)]
-    return tabulate(rows, headers=headers, tablefmt="simple", maxcolwidths=widths)
-
-
-LISTS: dict[str, Callable[[], str]] = {
-    "methods": methods_list,
-    "data": data_list,
-    "models": models_list,
-    "metrics": metrics_list,
-}
-"""What `stforecast list` shows."""
+    return bool(getattr({**METHODS, **BASELINES}.get(run.method), "pooled", False))

@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-import stforecast.methods  # noqa: F401  importing makes the forecasting methods known
-from data_prep.errors import InputError, choose
+from data_prep.errors import InputError
+from data_prep.registry import find
 from stforecast.baselines import BASELINES
 from stforecast.data.windows import WindowSpec
-from stforecast.federated.method import methods
 from stforecast.federated.options import MOST_WORKERS, check_options
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.sizing import parse_bytes
@@ -26,6 +25,7 @@ from stforecast.federated.training import Training
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.intervals import IntervalOptions
+from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.models import MODELS
 from stforecast.task import LossOptions
@@ -198,10 +198,7 @@ def defaults(method: str) -> dict[str, Any]:
 
 
 def _find(method: str) -> Any:
-    known: dict[str, Any] = {**methods("stforecast"), **BASELINES}
-    if method not in known:
-        raise choose("method", method, known)
-    return known[method]
+    return find("method", method, {**METHODS, **BASELINES})
 
 
 def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
@@ -210,8 +207,6 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
     Raises:
         InputError: listing the valid names if there is no such method or model.
     """
-    if model not in MODELS:
-        raise choose("model", model, MODELS)
     return {
         "data": DataOptions,
         "window": WindowSpec,
@@ -223,7 +218,7 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
         "rolling": RollingOptions,
         "run": RunOptions,
         "method_options": options_type(method),
-        "model_options": MODELS[model].Options,
+        "model_options": MODELS.find(model).Options,
     }
 
 

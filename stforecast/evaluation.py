@@ -18,13 +18,10 @@ from stforecast.data.series import Series
 from stforecast.data.splits import Split
 from stforecast.data.windows import Calendar, target_windows
 from stforecast.intervals import Bands, calibrated, raw_bands
-from stforecast.metrics.interval import evaluate_intervals
-from stforecast.metrics.point import evaluate
+from stforecast.metrics import INTERVAL_METRICS, METRICS
+from stforecast.metrics.tables import evaluate, evaluate_intervals
 
 log = logging.getLogger(__name__)
-
-SCALED_METRICS = ("mse", "mae", "rmse")
-"""Metrics of z-scores; relative ones need a true zero and are given in raw units only."""
 
 Judged = tuple[Bands, np.ndarray, np.ndarray]
 """Bands, targets and mask of one part, `(cells, windows, horizon)`, z-scored."""
@@ -145,7 +142,8 @@ class Evaluation:
     def _errors(self, judged: Judged) -> pd.DataFrame:
         bands, y, mask = judged
         cells = self.series.cells
-        scaled = evaluate(bands.centre, y, mask, cells, SCALED_METRICS)
+        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
+        scaled = evaluate(bands.centre, y, mask, cells, of_scores)
         raw = evaluate(self.raw(bands.centre), self.raw(y), mask, cells)
         raw["metric"] = "raw_" + raw["metric"]
         return pd.concat([scaled, raw], ignore_index=True)
@@ -156,6 +154,7 @@ class Evaluation:
         rest: tuple[Any, ...] = (mask, self.series.cells, self.config.coverage)
         scaled = evaluate_intervals(bands, y, *rest)
         raw = evaluate_intervals(bands.map(self.raw), self.raw(y), *rest)
-        raw = raw[raw["metric"] != "coverage"].copy()
+        with_unit = [name for name, metric in INTERVAL_METRICS.items() if not metric.relative]
+        raw = raw[raw["metric"].isin(with_unit)].copy()
         raw["metric"] = "raw_" + raw["metric"]
         return pd.concat([scaled, raw], ignore_index=True)

@@ -15,7 +15,7 @@ from stforecast.data.splits import Split
 from stforecast.data.windows import Calendar, day_slots, input_windows, make_windows
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
-from stforecast.federated.method import Method, find_method
+from stforecast.federated.method import Method
 from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import Federation, RoundReport
@@ -23,6 +23,7 @@ from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.runs.saving import from_arrays, to_arrays
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.state import State
+from stforecast.methods import METHODS
 from stforecast.models import build_model
 from stforecast.task import ForecastTask, client_data
 
@@ -127,7 +128,7 @@ def build_method(config: Config, cells: Cells | None = None) -> Method:
         config: settings.
         cells: all cells, which a method that pools their data has one model for.
     """
-    window, method = config.window, find_method(config.method)
+    window, method = config.window, METHODS[config.method]
 
     def build() -> SplitModel:
         outputs = dataclasses.replace(window, horizon=window.horizon * config.loss.n_outputs)

@@ -27,9 +27,9 @@ from experiments.grid import load_grid
 from experiments.images.grid import load_image_grid
 from stforecast.baselines import BASELINES
 from stforecast.config import defaults
-from stforecast.federated.method import methods
+from stforecast.methods import METHODS
 from vision.config import defaults as image_defaults
-from vision.config import image_methods
+from vision.methods import METHODS as IMAGE_METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "experiments" / "configs"
@@ -319,7 +319,7 @@ def test_the_method_of_contributing_is_found_and_is_fedprox(monkeypatch):
     assert text.count('name = "fedprox"') == 1
     exec(IMPORTS["method"] + text.replace('name = "fedprox"', 'name = "mine"'), module.__dict__)
     try:
-        assert "mine" in methods("stforecast")
+        assert "mine" in METHODS
         hours = pd.date_range("2013-11-01", periods=240, freq="h")
         table = pd.DataFrame({"a": np.sin(hours.hour / 4), "b": np.cos(hours.hour / 4)}, hours)
         ours, theirs = (
@@ -355,8 +355,7 @@ def test_the_data_set_of_contributing_becomes_a_command(tmp_path, monkeypatch, c
 
 # Every method of the generated tables, by the README's commands.
 
-FORECASTS = {**methods("stforecast"), **BASELINES}
-IMAGES = image_methods()
+FORECASTS = {**METHODS, **BASELINES}
 
 
 def sample(known, made_for):
@@ -416,12 +415,12 @@ def test_every_method_of_forecasts_starts(method, milan, tmp_path, monkeypatch):
     start_forecast(method, milan, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("method", sample(IMAGES, image_defaults))
+@pytest.mark.parametrize("method", sample(IMAGE_METHODS, image_defaults))
 def test_methods_of_images_start_as_the_readme_says(method, tmp_path, monkeypatch):
     start_images(method, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", IMAGES)
+@pytest.mark.parametrize("method", IMAGE_METHODS)
 def test_every_method_of_images_starts(method, tmp_path, monkeypatch):
     start_images(method, tmp_path, monkeypatch)

@@ -16,8 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from data_prep import DATA_SETS
 from data_prep.download import Dataverse
-from data_prep.registry import data_sets
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("data_prep", "stforecast", "vision", "experiments")
@@ -144,7 +144,7 @@ def test_every_official_file_has_a_checksum_or_is_known_to_have_none():
     """Dataverse's listings have them; of METR-LA's mirror none is published, which is logged."""
     without = [
         (name, source.url)
-        for name, module in data_sets().items()
+        for name, module in DATA_SETS.items()
         for source in module.SOURCES
         if not isinstance(source, Dataverse) and source.checksum is None
     ]

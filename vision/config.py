@@ -6,14 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import vision.methods  # noqa: F401  importing makes the image methods known
-from data_prep.errors import choose
-from stforecast.federated.method import methods
+from data_prep.registry import find, join
 from stforecast.federated.options import MOST_WORKERS, check_options
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import PARTITIONS, Partitioner
 from vision.streams import STREAMS, Streamer
@@ -126,21 +125,14 @@ class Config:
         return {"method": method, **flatten(*parts)}
 
 
-def image_methods() -> dict[str, Any]:
-    """Methods that learn images: all of the core's, and vision's own."""
-    return dict(methods("stforecast.federated", "vision"))
-
-
 def find_division(name: str) -> type[Partitioner] | type[Streamer]:
     """The partition or task stream of that name.
 
     Raises:
         InputError: listing the names if there is none.
     """
-    known: dict[str, type[Partitioner] | type[Streamer]] = {**PARTITIONS, **STREAMS}
-    if name not in known:
-        raise choose("partition", name, known)
-    return known[name]
+    found: type[Partitioner] | type[Streamer] = find("partition", name, join(PARTITIONS, STREAMS))
+    return found
 
 
 def sections(method: str, model: str, partition: str) -> dict[str, type]:
@@ -149,9 +141,6 @@ def sections(method: str, model: str, partition: str) -> dict[str, type]:
     Raises:
         InputError: listing the valid names if there is no such method, model or partition.
     """
-    owner = _find(method)
-    if model not in MODELS:
-        raise choose("model", model, MODELS)
     return {
         "data": DataOptions,
         "partition": find_division(partition),
@@ -159,8 +148,8 @@ def sections(method: str, model: str, partition: str) -> dict[str, type]:
         "uplink": Uplink,
         "robust": Robust,
         "run": RunOptions,
-        "method_options": owner.Options,
-        "model_options": MODELS[model].Options,
+        "method_options": METHODS.find(method).Options,
+        "model_options": MODELS.find(model).Options,
     }
 
 
@@ -173,14 +162,7 @@ def defaults(method: str) -> dict[str, Any]:
         InputError: listing the methods if there is no such one.
     """
     chosen = {"model": RunOptions.model, "partition": RunOptions.partition}
-    return {**chosen, **TRAINING, **_find(method).defaults}
-
-
-def _find(method: str) -> Any:
-    known = image_methods()
-    if method not in known:
-        raise choose("method", method, known)
-    return known[method]
+    return {**chosen, **TRAINING, **METHODS.find(method).defaults}
 
 
 def resolve(method: str, **settings: Any) -> Config:

@@ -18,7 +18,7 @@ from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
-from stforecast.federated.method import Method, find_method
+from stforecast.federated.method import Method
 from stforecast.federated.population import Population
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import RoundReport
@@ -33,6 +33,7 @@ from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out, long_tailed
 from vision.evaluation import MASKS
 from vision.evaluator import ImageFederation, Judge
+from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import Partition
 from vision.streams import TaskStream
@@ -278,4 +279,4 @@ def build_method(
     if surrogate is not None:
         batch = {"x": surrogate.images[None], "y": surrogate.labels[None]}
     task = Classification(n_classes, batch)
-    return find_method(config.method)(population, task, config.training, config.method_options)
+    return METHODS[config.method](population, task, config.training, config.method_options)

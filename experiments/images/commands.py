@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from experiments.options import HELP, PATH, OptionSections, Registry, from_dataclass, peek
+from experiments.options import HELP, PATH, OptionSections, Subcommands, from_dataclass, peek
 from experiments.plot_command import plot_command
 from experiments.targets import check_ending
+from vision.plots import PLOTS
 
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -80,8 +81,7 @@ def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
 def divide(out: Path, **settings: Any) -> None:
     """Show how images would be divided among clients, before any training."""
     from stforecast.federated.runs.run_folder import write_csv
-    from stforecast.plots import save_figure
-    from stforecast.plots.drawing import FORMATS
+    from stforecast.plots.drawing import FORMATS, save_figure
     from vision.config import resolve
     from vision.learner import load_images, prepared
     from vision.plots.partition import division
@@ -108,22 +108,15 @@ def divide(out: Path, **settings: Any) -> None:
     )
 
 
-def _plots() -> Mapping[str, Callable[..., Any]]:
-    from vision.plots import PLOTS
-
-    return PLOTS
-
-
 def _plot(name: str, draw: Callable[..., Any]) -> click.Command:
     from vision.results import find_image_runs
 
     return plot_command(name, draw, find_image_runs)
 
 
-plot = Registry(
+plot = Subcommands(
     "plot",
-    kind="figure",
-    known=_plots,
+    known=PLOTS,
     make=_plot,
     help="Draw a figure of finished image runs.",
     context_settings=HELP,
@@ -134,9 +127,9 @@ plot = Registry(
 @click.argument("what", type=click.Choice(["methods", "data", "partitions", "models"]))
 def list_command(what: str) -> None:
     """List what there is to choose from."""
-    from experiments.images.report import LISTS
+    from experiments.lists import IMAGE_LISTS
 
-    click.echo(LISTS[what]())
+    click.echo(IMAGE_LISTS[what]())
 
 
 @click.command(context_settings=HELP)

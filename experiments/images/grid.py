@@ -48,9 +48,9 @@ from experiments.config_file import (
 from experiments.figures import FigureSpec, parse_figures
 from experiments.names import shown, slug
 from experiments.published import Published, parse_published
-from stforecast.federated.method import find_method
 from vision.config import resolve
 from vision.evaluation import TRAINED
+from vision.methods import METHODS
 from vision.plots import PLOTS
 
 
@@ -152,7 +152,7 @@ def load_image_grid(path: Path, preset: str | None = None) -> ImageGrid:
 
 def _views(method: str) -> tuple[str, ...]:
     """The method's models, which have rows of their own."""
-    return (*find_method(method).views, TRAINED)
+    return (*METHODS.find(method).views, TRAINED)
 
 
 def _with_preset(table: dict[str, Any], name: str | None) -> dict[str, Any]:

@@ -1,30 +1,22 @@
-"""Tables of image runs for people, and lists of what vision offers."""
+"""Tables of image runs, for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from tabulate import tabulate
 
 from experiments.images.kept import kept, stages_in_turn
 from experiments.numbers import spread
-from experiments.options import title
 from experiments.published import Published
 from experiments.traffic import floats, left_out
-from vision.config import NO_DIFFERENCE, image_methods
-from vision.datasets import DATASETS
+from vision.config import NO_DIFFERENCE
 from vision.evaluation import MASKS, TASK
-from vision.models import MODELS
-from vision.partition import PARTITIONS
 from vision.results import ImageRun
-from vision.streams import STREAMS
 
 SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"}
 """Selections in a table, and their headings."""
-
-TEXT_WIDTH = 74
-"""Columns of the longest text in a list, so that a line fits in 100."""
 
 
 def summary(run: ImageRun) -> str:
@@ -154,48 +146,3 @@ def _differing(runs: Sequence[ImageRun]) -> list[str]:
         for name, value in run.about["settings"].items():
             values.setdefault(name, set()).add(str(value))
     return [n for n, v in values.items() if len(v) > 1 and n not in NO_DIFFERENCE | {"method"}]
-
-
-def methods_table() -> str:
-    """Every method that images can be learned with, for the README."""
-    rows = [
-        {"method": f"`{name}`", "what it does": m.summary, "source": m.paper}
-        for name, m in image_methods().items()
-    ]
-    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
-
-
-def methods_list() -> str:
-    """Every method that images can be learned with."""
-    rows = [[name, f"{m.summary} ({m.paper})"] for name, m in image_methods().items()]
-    return _list(["method", "what it does"], rows)
-
-
-def data_list() -> str:
-    """Every image set that can be read."""
-    return _list(["data set", "what it is"], [[n, title(d.__doc__)] for n, d in DATASETS.items()])
-
-
-def partitions_list() -> str:
-    """Every way to divide images among clients, and streams of tasks."""
-    known: dict[str, type] = {**PARTITIONS, **STREAMS}
-    rows = [[name, title(p.__doc__)] for name, p in known.items()]
-    return _list(["partition", "what it is"], rows)
-
-
-def models_list() -> str:
-    """Every image model."""
-    return _list(["model", "what it is"], [[name, m.summary] for name, m in MODELS.items()])
-
-
-def _list(headers: list[str], rows: list[list[str]]) -> str:
-    return tabulate(rows, headers=headers, tablefmt="simple", maxcolwidths=[None, TEXT_WIDTH])
-
-
-LISTS: dict[str, Callable[[], str]] = {
-    "methods": methods_list,
-    "data": data_list,
-    "partitions": partitions_list,
-    "models": models_list,
-}
-"""What `stforecast vision list` shows."""

@@ -1,17 +1,14 @@
-"""What a federated method is: four functions over populations, and a registry that finds them."""
+"""What a federated method is: four functions over populations."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from data_prep.errors import choose
 from stforecast.federated.data import Batch
 from stforecast.federated.population import Population
 from stforecast.federated.state import Clients, Cohort
@@ -68,7 +65,7 @@ class Method:
     """Base of all methods: clients that train alone and send nothing.
 
     A method overrides what it changes; `local_loss` alone is usual. Tensors have a leading client
-    axis throughout. Subclasses with a `name` are found by `methods()`.
+    axis throughout. Registries list the subclasses that have a `name`.
 
     Args:
         population: the model.
@@ -180,44 +177,3 @@ class Method:
         """
         params = {**state, **payload}
         return self.population.decode(params, self.population.encode(params, x))
-
-
-def methods(*packages: str) -> dict[str, type[Method]]:
-    """All known methods by name: every subclass of `Method` that has one.
-
-    The files of `stforecast.federated.methods` are imported here; others are known once imported.
-
-    Args:
-        packages: only methods of these packages, if any are named.
-    """
-    from stforecast.federated import methods as package
-
-    import_all(package.__name__, package.__path__)
-    found: dict[str, type[Method]] = {}
-    for cls in _subclasses(Method):
-        if cls.name and (cls.__module__ + ".").startswith(tuple(f"{p}." for p in packages) or ""):
-            found.setdefault(cls.name, cls)
-    return dict(sorted(found.items()))
-
-
-def find_method(name: str) -> type[Method]:
-    """The method of that name.
-
-    Raises:
-        InputError: listing the names if there is none.
-    """
-    known = methods()
-    if name not in known:
-        raise choose("method", name, known)
-    return known[name]
-
-
-def import_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, so that what they define is known."""
-    for module in pkgutil.iter_modules(path):
-        importlib.import_module(f"{package}.{module.name}")
-
-
-def _subclasses(cls: type[Method]) -> list[type[Method]]:
-    direct = cls.__subclasses__()
-    return direct + [s for d in direct for s in _subclasses(d)]

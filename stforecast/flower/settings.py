@@ -9,8 +9,8 @@ from typing import Any
 
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve
-from stforecast.federated.method import find_method
 from stforecast.federated.nodes.membership import Patience
+from stforecast.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def check_config(config: Config) -> None:
     Raises:
         InputError: naming the setting.
     """
-    if not config.federated or find_method(config.method).pooled:
+    if not config.federated or METHODS[config.method].pooled:
         raise InputError(f"{config.method} does not train in rounds of clients; no node can do it")
     if config.data.scale != "cell":
         raise InputError(

@@ -1,5 +1,13 @@
-"""Methods for forecasting only, one file each; importing the package makes them known."""
+"""Methods for forecasting only, one file each, and all methods that forecasting knows."""
 
-from stforecast.federated.method import import_all
+from data_prep.registry import Registry, is_named
+from stforecast.federated.method import Method
 
-import_all(__name__, __path__)
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    "stforecast.federated.methods",
+    "stforecast.methods",
+    is_entry=is_named(Method),
+    group="stforecast.methods",
+)
+"""Methods by name: the core's, those of forecasting and those of other packages."""

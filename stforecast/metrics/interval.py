@@ -8,56 +8,42 @@ nearer to it than to another, so with three levels it is coarse: compare it wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import pandas as pd
 
 from stforecast.intervals import Bands
-from stforecast.metrics.point import mean, tabulate
-
-INTERVAL_METRICS = {
-    "coverage": "share of targets within the interval of the widest pair of --quantiles",
-    "width": "mean width of that interval",
-    "pinball": "mean pinball loss over the levels of all bounds and the median",
-    "crps": "continuous ranked probability score, from the pinball losses of those levels",
-}
-"""Every metric of intervals, and what it is."""
+from stforecast.metrics.metric import IntervalMetric
 
 
-def evaluate_intervals(
-    bands: Bands,
-    y: np.ndarray,
-    mask: np.ndarray,
-    clients: Sequence[object] | np.ndarray,
-    coverage: float,
-) -> pd.DataFrame:
-    """Judge intervals for each client and horizon step and for all of them pooled.
+def covered(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
+    """Number of targets within the interval, `(clients, horizon)` summed over windows.
 
     Args:
         bands: forecasts and their intervals.
         y: `(clients, windows, horizon)` targets in the bands' unit.
         mask: bool of the same shape, False where the target was not observed.
-        clients: `(clients,)` ids.
-        coverage: of the interval that `coverage` and `width` are of.
-
-    Returns:
-        Rows like those of `stforecast.metrics.point.evaluate`, one for each of `INTERVAL_METRICS`.
+        coverage: of the interval.
     """
     lower, upper = bands.bounds[coverage]
+    return _over_windows((lower <= y) & (y <= upper), mask)
+
+
+def widths(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
+    """Widths of the interval where targets were observed; as `covered`."""
+    lower, upper = bands.bounds[coverage]
+    return _over_windows(upper - lower, mask)
+
+
+def pinball(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
+    """Pinball losses, mean over all levels; as `covered`."""
     losses = pinball_sums(bands, y, mask)
-    levels = np.array(list(losses))
-    sums = {
-        "coverage": _over_windows((lower <= y) & (y <= upper), mask),
-        "width": _over_windows(upper - lower, mask),
-        "pinball": sum(losses.values()) / len(levels),
-        "crps": 2 * sum(w * loss for w, loss in zip(_shares(levels), losses.values(), strict=True)),
-    }
-    seen = np.asarray(mask).sum(axis=1)
-    return pd.concat(
-        [tabulate(name, (total, seen), mean, clients) for name, total in sums.items()],
-        ignore_index=True,
-    )
+    return np.asarray(sum(losses.values())) / len(losses)
+
+
+def crps(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
+    """Twice the integral of the pinball losses over all levels; as `covered`."""
+    losses = pinball_sums(bands, y, mask)
+    shares = _shares(np.array(list(losses)))
+    return 2 * sum(w * loss for w, loss in zip(shares, losses.values(), strict=True))
 
 
 def pinball_sums(bands: Bands, y: np.ndarray, mask: np.ndarray) -> dict[float, np.ndarray]:
@@ -85,3 +71,18 @@ def _shares(levels: np.ndarray) -> np.ndarray:
     """
     between = (levels[1:] + levels[:-1]) / 2
     return np.diff(np.concatenate([[0.0], between, [1.0]]))
+
+
+COVERAGE = IntervalMetric(
+    "coverage",
+    "share of targets within the interval of the widest pair of --quantiles",
+    covered,
+    relative=True,
+)
+WIDTH = IntervalMetric("width", "mean width of that interval", widths)
+PINBALL = IntervalMetric(
+    "pinball", "mean pinball loss over the levels of all bounds and the median", pinball
+)
+CRPS = IntervalMetric(
+    "crps", "continuous ranked probability score, from the pinball losses of those levels", crps
+)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_prep.registry import Registry, is_named
 from stforecast.data.pooling import Cells
 from stforecast.data.windows import WindowSpec
-from stforecast.federated.method import import_all
 from stforecast.federated.population import SplitModel
 
-import_all(__name__, __path__)
-
-MODELS: dict[str, Any] = {
-    cls.name: cls for cls in SplitModel.__subclasses__() if cls.__module__.startswith(__name__)
-}
+MODELS: Registry[Any] = Registry(
+    "model", "stforecast.models", is_entry=is_named(SplitModel), group="stforecast.models"
+)
 """Model classes by name."""
 
 

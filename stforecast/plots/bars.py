@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from stforecast.federated.plain_figure import PlainFigure
 from stforecast.plots.curves import Curve, as_curves
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, panels
@@ -20,6 +21,7 @@ LINE_HEIGHT = 0.12
 """Inches from line to line of small text."""
 
 
+@listed
 def bars(
     runs: Sequence[Run],
     *,

@@ -15,6 +15,7 @@ from scipy.spatial.distance import squareform
 from scipy.stats import rankdata
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from stforecast.config import resolve
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import as_series
@@ -52,6 +53,7 @@ class Divergences:
         return self.values[np.triu_indices(len(self.values), 1)]
 
 
+@listed
 def divergence(
     runs: Sequence[Run], *, clients: str | None = None, width: float = ONE_COLUMN
 ) -> Figure:

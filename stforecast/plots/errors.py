@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from stforecast.plots.bars import bar_panel
 from stforecast.plots.curves import as_curves
 from stforecast.plots.drawing import ONE_COLUMN, add_legend, count_axis, panels
@@ -16,6 +17,7 @@ from stforecast.plots.scores import error_name, error_rows, short
 from stforecast.results import Run
 
 
+@listed
 def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
     """Share of the clients whose test error is at most x: who pays for a good mean?
 
@@ -53,6 +55,7 @@ def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) 
     return fig
 
 
+@listed
 def horizon(runs: Sequence[Run], *, metric: str = "raw_mae", width: float = ONE_COLUMN) -> Figure:
     """Test error at each step ahead, pooled over clients; with one step, a bar for each curve.
 

@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from data_prep.registry import listed
 from stforecast.data.splits import parse_split
 from stforecast.plots.curves import COLORS
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, panels
@@ -25,6 +26,7 @@ WIDEST = 0.95
 """Diameter of the largest circle, as a share of the distance between two."""
 
 
+@listed
 def filter(runs: Sequence[Run], *, client: str | None = None, width: float = ONE_COLUMN) -> Figure:
     """The filtering matrix W of one client, of one run of FUELS.
 

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from stforecast.plots.curves import as_curves, open_forecasts, quantity
 from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.results import Run
@@ -26,6 +27,7 @@ N_CELLS = 4
 """Cells that are drawn if none are named."""
 
 
+@listed
 def predictions(
     runs: Sequence[Run],
     *,

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from data_prep.text import counted
 from stforecast.plots.curves import Curve, as_curves, quantity
 from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
@@ -19,6 +20,7 @@ OUTSIDE = "#c00000"
 """Colour of what lies outside an interval."""
 
 
+@listed
 def intervals(
     runs: Sequence[Run],
     *,

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from stforecast.plots.curves import Curve, as_curves
 from stforecast.plots.drawing import (
     ONE_COLUMN,
@@ -26,6 +27,7 @@ LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 """Losses of the task alone, without a method's further terms, and their columns in `rounds.csv`."""
 
 
+@listed
 def communication(
     runs: Sequence[Run],
     *,
@@ -69,6 +71,7 @@ def communication(
     return fig
 
 
+@listed
 def rounds(runs: Sequence[Run], *, width: float = TWO_COLUMNS) -> Figure:
     """Training and validation loss by round.
 

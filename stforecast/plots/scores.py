@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError, choose
+from stforecast.metrics import METRICS
 from stforecast.plots.curves import quantity
 from stforecast.results import Run
-
-SHARES = ("mape", "wape")
-"""Errors without a unit."""
 
 MOST_DECIMALS = 6
 
@@ -57,14 +55,15 @@ def mean_and_spread(errors: np.ndarray) -> tuple[float, float]:
     return float(errors.mean()), float(errors.std(ddof=1)) if len(errors) > 1 else 0.0
 
 
-def error_name(metric: str, runs: Sequence[Run]) -> str:
+def error_name(name: str, runs: Sequence[Run]) -> str:
     """Name of an error with its unit: "MSE of z-scores", "MAE of speed (mph)"."""
-    kind = metric.removeprefix("raw_")
-    if kind == metric:
+    kind = name.removeprefix("raw_")
+    if kind == name:
         return f"{kind.upper()} of z-scores"
-    if kind in SHARES:
+    metric = METRICS.get(kind)
+    if metric and metric.relative:
         return f"{kind.upper()} (share)"
-    return f"{kind.upper()} of {quantity(runs, squared=kind == 'mse')}"
+    return f"{kind.upper()} of {quantity(runs, squared=bool(metric and metric.squared))}"
 
 
 def axis_name(metric: str, runs: Sequence[Run], selection: str | None, *, seeds: bool) -> str:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from data_prep.errors import InputError, choose
+from data_prep.registry import listed
 from stforecast.config import RunOptions, resolve
 from stforecast.plots.curves import Curve, as_curves
 from stforecast.plots.drawing import ONE_COLUMN, add_legend, panels
@@ -28,6 +29,7 @@ MOST_TICKS = 8
 """Up to which every value of a logarithmic axis is named."""
 
 
+@listed
 def sweep(
     runs: Sequence[Run],
     *,

@@ -9,9 +9,9 @@ import stforecast.config
 import vision.config
 from data_prep.errors import InputError
 from stforecast.baselines import BASELINES
-from stforecast.federated.method import methods
+from stforecast.methods import METHODS
 from stforecast.models import MODELS as FORECAST_MODELS
-from vision.config import image_methods
+from vision.methods import METHODS as IMAGE_METHODS
 from vision.models import MODELS as IMAGE_MODELS
 from vision.partition import PARTITIONS
 from vision.streams import STREAMS
@@ -236,11 +236,11 @@ def numbers(section):
 
 
 FORECASTS = [
-    (method, {"model": model}) for method in {**methods("stforecast"), **BASELINES}
+    (method, {"model": model}) for method in {**METHODS, **BASELINES}
     for model in FORECAST_MODELS
 ]  # fmt: skip
 LEARNERS = [
-    (method, {"model": model, "partition": partition}) for method in image_methods()
+    (method, {"model": model, "partition": partition}) for method in IMAGE_METHODS
     for model in IMAGE_MODELS for partition in {**PARTITIONS, **STREAMS}
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep.registry import data_sets
+from data_prep import DATA_SETS
 from experiments import cli as module
 from experiments.cli import cli, main
 from stforecast.forecaster import Forecaster
@@ -71,7 +71,7 @@ def test_simulate_and_prepare_make_a_cube(stforecast, tmp_path):
 
 def test_download_fetches_the_sources_of_the_data_set(stforecast, tmp_path, monkeypatch):
     def fetch(sources, out, **options):
-        assert sources is data_sets()["milan"].SOURCES
+        assert sources is DATA_SETS["milan"].SOURCES
         assert (out, options) == (
             tmp_path,
             {"source": "mirror", "only": "*-01*", "progress": False},
@@ -247,7 +247,7 @@ def test_every_command_has_help_that_lists_its_options(stforecast, words, monkey
         (["run", "--method", "ridge"], ["Training (not used by ridge):", "--alpha"]),
         (["plot"], ["predictions", "cdf", "communication", "horizon", "rounds"]),
         (["plot", "predictions"], ["--hours INTEGER", "width of the figure in inches"]),
-        (["prepare"], sorted(data_sets())),
+        (["prepare"], sorted(DATA_SETS)),
         (["prepare", "metr-la"], ["miles per hour", "--step TEXT"]),
     ],
 )

@@ -6,14 +6,15 @@ from experiments.forecast_commands import run_command
 from experiments.images.commands import run_command as image_run_command
 from stforecast import config
 from stforecast.baselines import BASELINES
-from stforecast.federated.method import methods
+from stforecast.methods import METHODS
 from vision import config as image_config
+from vision.methods import METHODS as IMAGE_METHODS
 
 COMMANDS = {"forecasts": run_command, "images": image_run_command}
 RESOLVE = {"forecasts": config.resolve, "images": image_config.resolve}
 METHODS = [
-    *(("forecasts", method) for method in {**methods("stforecast"), **BASELINES}),
-    *(("images", method) for method in image_config.image_methods()),
+    *(("forecasts", method) for method in {**METHODS, **BASELINES}),
+    *(("images", method) for method in IMAGE_METHODS),
 ]
 OTHER_MODEL = {"forecasts": "linear", "images": "resnet18"}
 

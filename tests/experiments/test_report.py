@@ -1,11 +1,6 @@
 import pytest
 
-from data_prep.registry import data_sets
-from experiments.report import LISTS, methods_table, results_table, summary
-from stforecast.baselines import BASELINES
-from stforecast.federated.method import methods
-from stforecast.metrics.point import METRICS
-from stforecast.models import MODELS
+from experiments.report import results_table, summary
 
 
 def cells(text):
@@ -142,27 +137,3 @@ def test_the_summary_of_a_reference_forecaster_has_one_line_of_errors(make_run):
     lines = summary(make_run("ridge", federated=False, scores=(0.25, 0.25))).splitlines()
     assert lines[2].split() == ["0.2500", "2.5000", "250.0000"]
     assert len(lines) == 4
-
-
-@pytest.mark.parametrize(
-    ("what", "names"),
-    [
-        ("methods", [*methods("stforecast"), *BASELINES]),
-        ("data", data_sets()),
-        ("models", MODELS),
-        ("metrics", METRICS),
-    ],
-)
-def test_lists_name_everything_and_fit_a_hundred_columns(what, names):
-    lines = LISTS[what]().splitlines()
-    assert set(names) <= {line.split()[0] for line in lines if line}
-    assert max(map(len, lines)) <= 100
-
-
-def test_the_methods_table_is_markdown_of_every_method():
-    rows = cells(methods_table())
-    assert [row[0] for row in rows[1:]] == [f"`{m}`" for m in [*methods("stforecast"), *BASELINES]]
-    pooled = {row[0] for row in rows if row[2] == "yes"}
-    known = {**methods("stforecast"), **BASELINES}
-    assert pooled == {f"`{name}`" for name, method in known.items() if method.pooled}
-    assert {"`central`", "`boosting`"} <= pooled

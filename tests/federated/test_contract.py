@@ -8,13 +8,12 @@ from functools import partial
 import pytest
 import torch
 
-import stforecast.methods  # noqa: F401  makes the forecasting methods known
-from stforecast.federated.method import methods
 from stforecast.federated.predictions import predictions
 from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.state import State
+from stforecast.methods import METHODS as ALL
 
-METHODS = methods("stforecast.federated")
+METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("stforecast.federated.")}
 SIZES = (4, 8, 4, 9, 12)
 
 

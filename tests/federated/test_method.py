@@ -1,11 +1,9 @@
-import gc
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Method, NoOptions, Participants, find_method, methods
+from stforecast.federated.method import Method, NoOptions, Participants
 from stforecast.federated.state import Cohort
 
 
@@ -24,35 +22,6 @@ def cohort(federation):
     """Both clients in their first round."""
     clients, training = federation.state.clients, federation.method.training
     return Cohort(clients, torch.tensor([0, 1]), federation.train, training, seed=0, round=0)
-
-
-def test_the_core_finds_its_methods():
-    known = methods()
-    assert {"solo", "fedavg"} <= known.keys()
-    assert list(known) == sorted(known)
-    assert "" not in known
-    assert find_method("fedavg") is known["fedavg"]
-
-
-def test_a_method_is_known_once_it_is_defined():
-    class Probe(find_method("fedavg")):
-        name = "probe"
-
-    class Unnamed(Method):
-        pass
-
-    found = find_method("probe") is Probe
-    unnamed = Unnamed in methods().values()
-    del Probe, Unnamed
-    gc.collect()  # Other tests must not meet them.
-    assert found
-    assert not unnamed
-    assert "probe" not in methods()
-
-
-def test_an_unknown_method_is_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"unknown method 'fedavgg'; choose one of: .*fedavg"):
-        find_method("fedavgg")
 
 
 def test_options_are_the_given_or_the_default_ones(method):

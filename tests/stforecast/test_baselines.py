@@ -13,7 +13,7 @@ from stforecast.baselines import BASELINES, Baseline, Boosting, BoostingConfig, 
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.splits import make_split
 from stforecast.data.windows import Calendar, WindowSpec, input_windows, target_windows
-from stforecast.metrics.point import METRICS
+from stforecast.metrics import METRICS
 
 SPEC = WindowSpec(closeness=3, periods=2, period=24, horizon=3)
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))  # a Friday

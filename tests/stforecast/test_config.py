@@ -7,10 +7,10 @@ import pytest
 from data_prep.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.config import resolve, sections
-from stforecast.federated.method import methods
+from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
-EVERY_METHOD = sorted({**methods("stforecast"), **BASELINES})
+EVERY_METHOD = sorted({**METHODS, **BASELINES})
 
 
 def test_each_setting_reaches_the_dataclass_that_has_it():

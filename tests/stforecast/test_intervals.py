@@ -7,7 +7,6 @@ from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
-from stforecast.federated.method import methods
 from stforecast.federated.runs.model_files import write_model
 from stforecast.intervals import (
     Bands,
@@ -18,8 +17,9 @@ from stforecast.intervals import (
     scores,
     widened,
 )
-from stforecast.metrics.interval import evaluate_intervals
+from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages
+from stforecast.metrics.tables import evaluate_intervals
 
 
 def shaped(values):
@@ -218,7 +218,7 @@ def test_a_quantile_head_forecasts_its_levels_in_order(cube, tiny):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("method", methods("stforecast"))
+@pytest.mark.parametrize("method", METHODS)
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     settings = {**tiny, "loss": "quantile", "model": "mlp", "calendar": "none", "extra_lags": ""}
     settings |= {"service": "internet", "horizon": 2, "closeness": 3}

@@ -10,14 +10,15 @@ import torch
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.uplink import Uplink
 from vision.backbones import TINY
-from vision.config import DataOptions, RunOptions, image_methods, resolve
+from vision.config import DataOptions, RunOptions, resolve
 from vision.datasets import load
 from vision.learner import Learner
+from vision.methods import METHODS
 from vision.models.vit import ViTOptions
 from vision.streams import STREAMS
 from vision.streams.retention import spatial_retention, temporal_retention
 
-FROZEN = sorted(n for n, m in image_methods().items() if m.defaults.get("model") == "vit")
+FROZEN = sorted(n for n, m in METHODS.items() if m.defaults.get("model") == "vit")
 SETTINGS = {
     "model": "vit",
     "backbone": TINY,
@@ -63,7 +64,7 @@ def test_all_that_need_a_backbone_are_found():
 @pytest.mark.parametrize("name", FROZEN)
 def test_no_two_settings_of_a_run_share_a_name(name):
     sections = [DataOptions, RunOptions, Training, Uplink, ViTOptions, STREAMS["fedta-tasks"]]
-    sections.append(image_methods()[name].Options)
+    sections.append(METHODS[name].Options)
     names = [f.name for section in sections for f in dataclasses.fields(section)]
     assert len(names) == len(set(names))
 

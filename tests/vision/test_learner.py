@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
-from vision.config import image_methods, resolve, sections
+from vision.config import resolve, sections
 from vision.learner import Learner
+from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import PARTITIONS
 from vision.results import find_image_runs, open_image_run, run
@@ -128,7 +129,7 @@ def test_settings():
 
 
 def test_no_two_sections_share_a_name():
-    for method in image_methods():
+    for method in METHODS:
         for model in MODELS:
             for partition in (*PARTITIONS, *STREAMS):
                 types = sections(method, model, partition)

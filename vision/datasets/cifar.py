@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from data_prep.errors import InputError, reading
+from data_prep.registry import listed
 from vision.datasets.files import read_bytes, read_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.npz import find_npz, read_npz
-from vision.datasets.registry import dataset
 
 PIXELS = 3 * 32 * 32
 SOURCE = (
@@ -22,7 +22,7 @@ SOURCE = (
 )
 
 
-@dataset
+@listed
 def cifar10(root: Path) -> ImageSet:
     """CIFAR-10: 50,000 training and 10,000 test images of 10 classes, 32 × 32, RGB.
 
@@ -39,7 +39,7 @@ def cifar10(root: Path) -> ImageSet:
     return _read(root, "cifar10", "cifar-10-batches-bin", files, "batches.meta.txt", 1)
 
 
-@dataset
+@listed
 def cifar100(root: Path) -> ImageSet:
     """CIFAR-100: 50,000 training and 10,000 test images of 100 fine classes, 32 × 32, RGB.
 

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from data_prep.registry import listed
 from vision.datasets.digits import DIGITS
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 from vision.datasets.strata import hold_out
 
 
-@dataset
+@listed
 def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     """Digits 8 × 8: 1,797 handwritten digits that come with scikit-learn; no files are needed.
 

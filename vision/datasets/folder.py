@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from data_prep.text import as_text
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 from vision.datasets.tree import find_images
 
 REMEDY = "give a folder with [train or test/][DOMAIN/]CLASS/*.jpg"
 
 
-@dataset
+@listed
 def folder(
     root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
 ) -> ImageSet:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from data_prep.registry import listed
 from vision.datasets.files import find
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 from vision.datasets.tree import find_images
 
 SOURCE = "get imagenet-r.tar from https://github.com/hendrycks/imagenet-r and unpack it"
 
 
-@dataset
+@listed
 def imagenet_r(
     root: Path,
     *,

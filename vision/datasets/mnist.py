@@ -9,10 +9,10 @@ import numpy as np
 
 from data_prep.errors import InputError, reading
 from data_prep.limits import check_expansion
+from data_prep.registry import listed
 from vision.datasets.digits import Part, digit_set
 from vision.datasets.files import find, open_file
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 
 FOLDERS = ("", "MNIST/raw", "MNIST", "mnist")
 SOURCE = (
@@ -21,7 +21,7 @@ SOURCE = (
 )
 
 
-@dataset
+@listed
 def mnist(root: Path) -> ImageSet:
     """MNIST: 60,000 training and 10,000 test images, 28 × 28, white on black.
 

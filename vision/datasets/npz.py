@@ -15,8 +15,8 @@ from data_prep.errors import InputError, check_regular, no_file, reading
 from data_prep.limits import check_expansion
 from data_prep.npz import Header
 from data_prep.npz import read_npz as npz_arrays
+from data_prep.registry import listed
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 from vision.datasets.strata import hold_out
 
 NEEDED, OTHERS = ("images", "labels"), ("domains", "is_test", "class_names", "domain_names")
@@ -26,7 +26,7 @@ IMAGE = 64
 REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
 
 
-@dataset
+@listed
 def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     """Any set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`.
 

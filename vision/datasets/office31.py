@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_prep.registry import listed
 from vision.datasets.domain_folders import DomainFolders
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 
 OFFICE31 = DomainFolders(
     name="office31",
@@ -17,7 +17,7 @@ OFFICE31 = DomainFolders(
 )
 
 
-@dataset
+@listed
 def office31(
     root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
 ) -> ImageSet:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_prep.registry import listed
 from vision.datasets.domain_folders import DomainFolders
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 
 OFFICE_CALTECH10 = DomainFolders(
     name="office-caltech10",
@@ -16,7 +16,7 @@ OFFICE_CALTECH10 = DomainFolders(
 )
 
 
-@dataset
+@listed
 def office_caltech10(
     root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
 ) -> ImageSet:

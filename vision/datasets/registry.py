@@ -8,22 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_prep.errors import InputError, choose
+from data_prep.registry import Registry, is_listed
 from vision.datasets.image_set import ImageSet, join
 
 Reader = Callable[..., ImageSet]
 
-DATASETS: dict[str, Reader] = {}
-"""Readers by the name that a user types; `dataset` fills it."""
+DATASETS: Registry[Reader] = Registry(
+    "image data set", "vision.datasets", is_entry=is_listed, group="stforecast.image_datasets"
+)
+"""Readers by the name that a user types, with dashes: `office-caltech10` of `office_caltech10`.
 
-
-def dataset(reader: Reader) -> Reader:
-    """Register a reader under its name, with dashes: `office_caltech10` as `office-caltech10`.
-
-    A reader's docstring is the data sheet. Its parameter `root`, if it has one, is the folder that
-    the user gave; the others are its options.
-    """
-    DATASETS[reader.__name__.replace("_", "-")] = reader
-    return reader
+A reader's docstring is the data sheet. Its parameter `root`, if it has one, is the folder that the
+user gave; the others are its options.
+"""
 
 
 def load(
@@ -47,10 +44,7 @@ def load(
     torch.Size([1797, 1, 16, 16])
     """
     names = [part.strip() for part in name.split("+")]
-    for part in names:
-        if part not in DATASETS:
-            raise choose("image data set", part, DATASETS)
-    taken = {p for part in names for p in inspect.signature(DATASETS[part]).parameters}
+    taken = {p for part in names for p in inspect.signature(DATASETS.find(part)).parameters}
     for option in options:
         if option not in taken:
             raise choose(f"option of {name}", option, taken - {"root", "size"})

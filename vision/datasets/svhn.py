@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_prep.registry import listed
 from vision.datasets.digits import digit_set
 from vision.datasets.files import find, read_digits_mat
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 
 FOLDERS = ("", "SVHN", "svhn")
 SOURCE = (
@@ -16,7 +16,7 @@ SOURCE = (
 )
 
 
-@dataset
+@listed
 def svhn(root: Path) -> ImageSet:
     """SVHN: 73,257 training and 26,032 test images, 32 × 32, RGB, cut out of street views.
 

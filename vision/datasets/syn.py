@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_prep.registry import listed
 from vision.datasets.digits import digit_set
 from vision.datasets.files import find, read_digits_mat
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 from vision.datasets.tree import SPLITS, find_images
 
 FOLDERS = ("SynthDigits", "synth_digits", "SYN", "syn", "")
@@ -17,7 +17,7 @@ SOURCE = (
 )
 
 
-@dataset
+@listed
 def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     """SYN: 479,400 training and 9,553 test images, 32 × 32, RGB.
 

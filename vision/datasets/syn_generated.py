@@ -14,10 +14,10 @@ from torch.nn.functional import interpolate
 
 from data_prep.errors import InputError
 from data_prep.limits import check_size
+from data_prep.registry import listed
 from stforecast.federated.state import generator
 from vision.datasets.digits import DIGITS
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 from vision.datasets.strata import hold_out
 
 FONTS = (
@@ -40,7 +40,7 @@ BATCH = 1000
 LUMINANCE = torch.tensor([0.299, 0.587, 0.114])
 
 
-@dataset
+@listed
 def syn_generated(
     *, size: int | None = None, n_images: int = 10_000, test_share: float = 0.2, seed: int = 0
 ) -> ImageSet:

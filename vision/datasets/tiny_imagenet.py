@@ -7,15 +7,15 @@ from pathlib import Path
 
 from data_prep.errors import InputError, reading
 from data_prep.limits import read_bounded
+from data_prep.registry import listed
 from vision.datasets.files import MAX_TEXT, find, read_names
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 from vision.datasets.tree import Tree
 
 SOURCE = "get http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it"
 
 
-@dataset
+@listed
 def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
     """Tiny-ImageNet: 100,000 training and 10,000 test images of 200 classes, 64 × 64, RGB.
 

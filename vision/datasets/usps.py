@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.datasets import load_svmlight_file
 
 from data_prep.errors import InputError, reading
+from data_prep.registry import listed
 from vision.datasets.digits import Part, digit_set
 from vision.datasets.files import find, read_bytes
 from vision.datasets.image_set import ImageSet
-from vision.datasets.registry import dataset
 
 SIDE = 16
 FOLDERS = ("", "USPS", "usps")
@@ -22,7 +22,7 @@ SOURCE = (
 )
 
 
-@dataset
+@listed
 def usps(root: Path) -> ImageSet:
     """USPS: 7,291 training and 2,007 test images, 16 × 16, white on black.
 

@@ -1,5 +1,13 @@
-"""Methods for images, one file each; importing the package makes them known."""
+"""Methods for images only, one file each, and all methods that learn images."""
 
-from stforecast.federated.method import import_all
+from data_prep.registry import Registry, is_named
+from stforecast.federated.method import Method
 
-import_all(__name__, __path__)
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    "stforecast.federated.methods",
+    "vision.methods",
+    is_entry=is_named(Method),
+    group="stforecast.image_methods",
+)
+"""Methods by name: the core's, those of images and those of other packages."""

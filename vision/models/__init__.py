@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stforecast.federated.method import import_all
+from data_prep.registry import Registry, is_named
 from stforecast.federated.population import SplitModel
 
-import_all(__name__, __path__)
-
-MODELS: dict[str, Any] = {
-    cls.name: cls for cls in SplitModel.__subclasses__() if cls.__module__.startswith(__name__)
-}
+MODELS: Registry[Any] = Registry(
+    "model", "vision.models", is_entry=is_named(SplitModel), group="stforecast.image_models"
+)
 """Model classes by name; they take the images' shape, the number of classes and options."""

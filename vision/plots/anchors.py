@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from stforecast.federated.data import take
 from stforecast.federated.method import Participants
 from vision.learner import Learner, load_images, prepared
@@ -28,6 +29,7 @@ NEIGHBOURS = 3
 """t-SNE needs more samples than three times the perplexity."""
 
 
+@listed
 def anchors(
     runs: Sequence[ImageRun],
     *,

@@ -8,11 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from vision.plots.runs import by_label, by_model, check_mask, check_view, score
 from vision.plots.style import COLORS, ONE_COLUMN, SMALL, TEXT, legend_below, line_look, panels
 from vision.results import ImageRun
 
 
+@listed
 def bars(
     runs: Sequence[ImageRun],
     *,
@@ -50,6 +52,7 @@ def bars(
     return fig
 
 
+@listed
 def sweep(
     runs: Sequence[ImageRun],
     *,

@@ -8,11 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from data_prep.registry import listed
 from vision.plots.runs import by_label, by_model, check_mask, curve
 from vision.plots.style import ONE_COLUMN, SMALL, TEXT, legend_below, line_look, panels
 from vision.results import ImageRun
 
 
+@listed
 def rounds(
     runs: Sequence[ImageRun],
     *,
@@ -47,6 +49,7 @@ def rounds(
     return fig
 
 
+@listed
 def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Figure:
     """Values that one client sends and receives in a round (PFPL, Figure 4c), counted as sent.
 

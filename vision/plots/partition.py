@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from data_prep.registry import listed
 from stforecast.federated.plain_figure import PlainFigure
 from vision.plots.style import COLORS, SMALL, TEXT, TWO_COLUMNS
 from vision.results import ImageRun
@@ -26,6 +27,7 @@ FULL = 0.92
 PARTS = {"train": "training", "test": "test"}
 
 
+@listed
 def partition(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Who has what: clients × classes, training and test.
 

@@ -13,11 +13,13 @@ from safetensors.numpy import load_file
 from sklearn.manifold import TSNE
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 from vision.plots.style import SMALL, TEXT, TWO_COLUMNS, class_look, panels
 from vision.results import ImageRun
 
 
+@listed
 def prototypes(
     runs: Sequence[ImageRun], *, perplexity: float = 10, width: float = TWO_COLUMNS
 ) -> Figure:

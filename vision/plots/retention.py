@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from data_prep.registry import listed
 from vision.evaluation import TRAINED
 from vision.plots.runs import by_label, check_mask
 from vision.plots.style import TEXT, TWO_COLUMNS, legend_below, line_look, panels
@@ -18,6 +19,7 @@ from vision.streams.retention import spatial_retention, temporal_retention
 TITLES = ("over time, KR_t", "among clients, KR_s")
 
 
+@listed
 def retention(
     runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = TWO_COLUMNS
 ) -> Figure:

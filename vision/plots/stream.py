@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from data_prep.errors import InputError
+from data_prep.registry import listed
 from stforecast.federated.plain_figure import PlainFigure
 from vision.plots.runs import by_model, check_mask
 from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, legend_below, line_look, panels
@@ -22,6 +23,7 @@ NARROW = 20
 """Most classes of which five stages stand side by side."""
 
 
+@listed
 def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_COLUMNS) -> Figure:
     """Who has what when: clients × classes, one panel a stage; darker is more samples.
 
@@ -103,6 +105,7 @@ def _name_axes(ax: Axes, stage: int, classes: Sequence[str], n_clients: int) -> 
     ax.label_outer()
 
 
+@listed
 def stages(
     runs: Sequence[ImageRun],
     *,

@@ -2,8 +2,9 @@ import torch
 from torch import nn
 
 from stforecast.federated.algebra import weighted_mean
-from stforecast.federated.method import Participants, find_method
+from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.methods import METHODS
 
 ONE_STEP = {"optimizer": "sgd", "rounds": 1, "epochs": 1, "lr": 0.3}
 
@@ -128,4 +129,4 @@ def test_double_precision_is_kept():
 
 
 def test_it_is_registered():
-    assert find_method("fedavg") is FedAvg
+    assert METHODS["fedavg"] is FedAvg

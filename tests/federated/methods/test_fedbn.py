@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from data_prep.errors import InputError
-from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import FedBN, FedBNOptions
 from stforecast.federated.population import PerClient, SplitModel
 from stforecast.federated.predictions import predictions
+from stforecast.methods import METHODS
 
 SIZES = (8, 13, 5)
 NORM = "encoder.module.2."
@@ -128,4 +128,4 @@ def test_unknown_layers_are_refused():
 
 
 def test_it_is_registered():
-    assert find_method("fedbn") is FedBN
+    assert METHODS["fedbn"] is FedBN

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
-from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fednova import FedNova, FedNovaOptions
 from stforecast.federated.state import Cohort
+from stforecast.methods import METHODS
 
 SIZES = (4, 13, 20)
 SGD = {"optimizer": "sgd", "lr": 0.05}
@@ -159,7 +159,7 @@ def test_the_default_is_without_the_proximal_term():
 
 
 def test_it_is_registered():
-    assert find_method("fednova") is FedNova
+    assert METHODS["fednova"] is FedNova
 
 
 def test_the_norm_follows_the_schedule(federate):

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
-from stforecast.federated.method import Participants, find_method
+from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedproto import FedProto, FedProtoOptions
 from stforecast.federated.methods.solo import Solo
 from stforecast.federated.prototypes import instance_distance
+from stforecast.methods import METHODS
 
 SIZES = (8, 13, 5)
 N_KEYS, D = 4, 5
@@ -175,4 +176,4 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_it_is_registered():
-    assert find_method("fedproto") is FedProto
+    assert METHODS["fedproto"] is FedProto

@@ -5,9 +5,9 @@ import torch
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import squared_distance
-from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
+from stforecast.methods import METHODS
 
 SIZES = (8, 13, 5)
 OPTIMIZERS = {
@@ -88,4 +88,4 @@ def test_impossible_weights_are_refused(mu):
 
 
 def test_it_is_registered():
-    assert find_method("fedprox") is FedProx
+    assert METHODS["fedprox"] is FedProx

@@ -5,9 +5,9 @@ import torch
 
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
-from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
 from stforecast.federated.predictions import predictions
+from stforecast.methods import METHODS
 
 SIZES = (8, 13, 5)
 OPTIMIZERS = {
@@ -132,4 +132,4 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_it_is_registered():
-    assert find_method("fedrep") is FedRep
+    assert METHODS["fedrep"] is FedRep

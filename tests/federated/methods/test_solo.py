@@ -1,8 +1,8 @@
 import torch
 
-from stforecast.federated.method import find_method
+from stforecast.methods import METHODS
 
-Solo = find_method("solo")
+Solo = METHODS["solo"]
 
 
 def test_nothing_is_sent(federate):

@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-import stforecast.methods  # noqa: F401  makes the forecasting methods known
 from data_prep.errors import InputError
-from stforecast.federated.method import methods
 from stforecast.federated.methods.ditto import Ditto
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.nodes.coordinator import Coordinator
@@ -15,9 +13,10 @@ from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Letter
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+from stforecast.methods import METHODS as ALL
 from stforecast.methods.fuels import Fuels
 
-METHODS = {n: m for n, m in methods("stforecast").items() if not m.pooled}
+METHODS = {n: m for n, m in ALL.items() if not m.pooled}
 SIZES, SHARES = (8, 12, 8, 12, 8), (2, 1, 2)
 
 

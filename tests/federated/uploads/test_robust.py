@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import stforecast.methods  # noqa: F401  makes the forecasting methods known
 from data_prep.errors import InputError
-from stforecast.federated.method import methods
 from stforecast.federated.uploads.robust import Robust
+from stforecast.methods import METHODS
 
-METHODS = methods("stforecast")
 HOW = ("median", "trimmed", "clip")
 SIZES = (12,) * 10
 MALICIOUS = (2, 7)

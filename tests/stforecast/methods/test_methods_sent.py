@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from stforecast.data.windows import WindowSpec, make_windows
-from stforecast.federated.method import find_method
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import Federation
 from stforecast.federated.training import Training
+from stforecast.methods import METHODS
 from stforecast.models.dual_gru import DualGRU
 from stforecast.task import ForecastTask, client_data
 
@@ -46,7 +46,7 @@ def hourly():
 def test_values_sent_by_a_client_in_a_round(hourly, name, up, down):
     spec = WindowSpec()
     population = Population(lambda: DualGRU(spec))
-    method = find_method(name)(population, ForecastTask(spec.period), Training())
+    method = METHODS[name](population, ForecastTask(spec.period), Training())
     federation = Federation(method, hourly)
     federation.run_round()
     report = federation.run_round()

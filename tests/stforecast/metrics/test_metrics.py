@@ -3,7 +3,9 @@ import pytest
 from sklearn import metrics as reference
 
 from data_prep.errors import InputError
-from stforecast.metrics.point import METRICS, evaluate, squared_errors
+from stforecast.metrics import METRICS
+from stforecast.metrics.point import squared_errors
+from stforecast.metrics.tables import evaluate
 
 REFERENCE = {
     "mse": reference.mean_squared_error,
@@ -132,4 +134,4 @@ def test_an_unknown_metric_lists_the_known():
 
 
 def test_every_metric_describes_itself():
-    assert all(metric.description and metric.lower_is_better for metric in METRICS.values())
+    assert all(metric.summary and metric.lower_is_better for metric in METRICS.values())

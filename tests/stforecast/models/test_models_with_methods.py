@@ -5,7 +5,7 @@ import pytest
 
 from stforecast import Forecaster
 from stforecast.config import options_type
-from stforecast.federated.method import methods
+from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
 JOINT = {"graph_wavenet"}
@@ -14,7 +14,7 @@ JOINT = {"graph_wavenet"}
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
-@pytest.mark.parametrize("method", methods("stforecast"))
+@pytest.mark.parametrize("method", METHODS)
 def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, model):
     settings = {
         "split": "days:7,1,2",

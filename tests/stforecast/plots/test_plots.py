@@ -10,9 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from data_prep.errors import InputError
-from stforecast.plots import PLOTS, cdf, communication, horizon, predictions, rounds, save_figure
+from stforecast.plots import PLOTS
 from stforecast.plots.curves import as_curves
-from stforecast.plots.drawing import panels
+from stforecast.plots.drawing import panels, save_figure
+from stforecast.plots.errors import cdf, horizon
+from stforecast.plots.forecasts import predictions
+from stforecast.plots.losses import communication, rounds
 from stforecast.results import METRIC_COLUMNS, open_run, write_csv
 
 ROUNDS = pd.DataFrame(

@@ -8,8 +8,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 from data_prep.errors import InputError
-from stforecast.plots import PLOTS, save_figure
+from stforecast.plots import PLOTS
 from stforecast.plots.curves import as_curves
+from stforecast.plots.drawing import save_figure
 from stforecast.results import METRIC_COLUMNS, open_run, write_csv
 
 bars, sweep = PLOTS["bars"], PLOTS["sweep"]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import vision.methods  # noqa: F401  makes them known
-from stforecast.federated.method import methods
+from vision.methods import METHODS as ALL
 
 pytestmark = pytest.mark.sampled(3)
 
-METHODS = methods("vision")
+METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("vision.")}
 QUICK = {
     "fedgen": {"hidden": 16, "server_steps": 5},
     "mfcl": {"noise_width": 8, "hidden": 16, "server_steps": 5, "replay": 16},

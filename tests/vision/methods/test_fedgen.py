@@ -8,11 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
-from stforecast.federated.method import Participants, find_method
+from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.population import PerClient, SplitModel
 from stforecast.federated.predictions import predictions
 from stforecast.federated.state import generator
+from vision.methods import METHODS
 from vision.methods.conditional import draw_labels, feature_width
 from vision.methods.fedgen import FedGen, FedGenOptions, diversity_loss
 
@@ -229,4 +230,4 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_it_is_registered():
-    assert find_method("fedgen") is FedGen
+    assert METHODS["fedgen"] is FedGen

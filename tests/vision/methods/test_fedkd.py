@@ -7,12 +7,13 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from data_prep.errors import InputError
-from stforecast.federated.method import Participants, find_method
+from stforecast.federated.method import Participants
 from stforecast.federated.methods.solo import Solo
 from stforecast.federated.methods.two_models import personal_model
 from stforecast.federated.predictions import predictions
 from stforecast.federated.uploads.uplink import Uplink
 from vision.config import resolve
+from vision.methods import METHODS
 from vision.methods.fedkd import FedKD, FedKDOptions, factors, packed, rank_for, truncated, unpacked
 
 SIZES = (8, 13, 5)
@@ -282,7 +283,7 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_it_is_registered():
-    assert find_method("fedkd") is FedKD
+    assert METHODS["fedkd"] is FedKD
 
 
 def test_gradients_are_clipped_as_in_public_code():

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.predictions import predictions
+from vision.methods import METHODS
 from vision.methods.fedrod import FedRoD
 
 SIZES = (8, 13, 5)
@@ -94,4 +94,4 @@ def test_the_personal_view_adds_both_heads_logits(federate, make_data, build):
 
 
 def test_it_is_registered():
-    assert find_method("fedrod") is FedRoD
+    assert METHODS["fedrod"] is FedRoD

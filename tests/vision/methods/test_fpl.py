@@ -7,8 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
-from stforecast.federated.method import Participants, find_method
+from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.methods import METHODS
 from vision.methods.fpl import (
     FPL,
     FPLOptions,
@@ -229,4 +230,4 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_it_is_registered():
-    assert find_method("fpl") is FPL
+    assert METHODS["fpl"] is FPL

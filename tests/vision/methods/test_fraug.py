@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
-from stforecast.federated.method import find_method
 from stforecast.federated.methods.fedbn import FedBN
 from stforecast.federated.predictions import predictions
 from stforecast.federated.state import generator
+from vision.methods import METHODS
 from vision.methods.fraug import FRAug, FRAugOptions, entropy, mmd
 
 SIZES = (8, 13, 5)
@@ -286,4 +286,4 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_it_is_registered():
-    assert find_method("fraug") is FRAug
+    assert METHODS["fraug"] is FRAug

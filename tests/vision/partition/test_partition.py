@@ -9,7 +9,7 @@ import torch
 
 from data_prep.errors import InputError
 from vision.datasets import join, load
-from vision.partition import PARTITIONS, Partitioner, find_partition
+from vision.partition import PARTITIONS, Partitioner
 from vision.partition.pools import make_pools
 
 KINDS = [
@@ -359,13 +359,13 @@ def test_clients_may_be_tested_on_all_classes(grid):
 )
 def test_options_out_of_range(name, options, message):
     with pytest.raises(InputError, match=message):
-        find_partition(name)(**options)
+        PARTITIONS.find(name)(**options)
 
 
 def test_every_kind_is_known_and_documents_its_options():
     assert list(PARTITIONS) == ["dirichlet", "iid", "n-way", "shards"]
     with pytest.raises(InputError, match="unknown partition 'lda'; choose one of: dirichlet, iid"):
-        find_partition("lda")
+        PARTITIONS.find("lda")
     for kind in PARTITIONS.values():
         documented = (kind.__doc__ or "") + (Partitioner.__doc__ or "")
         assert all(f"    {f.name}: " in documented for f in fields(kind))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from stforecast.plots import save_figure
+from stforecast.plots.drawing import save_figure
 from vision.partition import PARTITIONS, Partition
 from vision.plots.partition import division
 

@@ -1,0 +1,148 @@
+"""Lists of what there is to choose from, from the registries: for a terminal and for the README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tabulate import tabulate
+
+from experiments.options import title
+
+TEXT_WIDTH = 74
+"""Columns of the longest text in a list, so that a line fits in 100."""
+
+Names = Mapping[str, Any]
+
+
+def methods_list() -> str:
+    """Every method and reference forecaster."""
+    from stforecast.baselines import BASELINES
+    from stforecast.methods import METHODS
+
+    federated, baselines = _methods(METHODS), _summaries(BASELINES)
+    tables = (
+        _list(["federated method", "what it does"], federated),
+        _list(["reference forecaster", "what it forecasts"], baselines),
+    )
+    return "\n\n".join(tables)
+
+
+def methods_table() -> str:
+    """Every method and reference forecaster, for the README."""
+    from stforecast.baselines import BASELINES
+    from stforecast.methods import METHODS
+
+    headers = ["method", "what it does", "pools data", "source"]
+    rows = [[*_cells(name, m), _yes_no(m.pooled), m.paper] for name, m in METHODS.items()]
+    rows += [
+        [*_cells(name, b), _yes_no(b.pooled), "reference forecaster"]
+        for name, b in BASELINES.items()
+    ]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def data_list() -> str:
+    """Every data set that `stforecast prepare` knows."""
+    from data_prep import DATA_SETS
+
+    rows = [[n, title(m.__doc__), _yes_no(bool(m.SOURCES))] for n, m in DATA_SETS.items()]
+    return _list(["data set", "what it is", "download"], rows)
+
+
+def models_list() -> str:
+    """Every model that federated methods can train."""
+    from stforecast.models import MODELS
+
+    return _list(["model", "what it is"], _summaries(MODELS))
+
+
+def metrics_list() -> str:
+    """Every metric."""
+    from stforecast.metrics import INTERVAL_METRICS, METRICS
+
+    rows = _summaries(METRICS) + _summaries(INTERVAL_METRICS)
+    table = _list(["metric", "what it is"], rows)
+    return f"{table}\n\nErrors of z-scores bear these names; raw_… are in the data's units."
+
+
+def image_methods_list() -> str:
+    """Every method that images can be learned with."""
+    from vision.methods import METHODS
+
+    return _list(["method", "what it does"], _methods(METHODS))
+
+
+def image_methods_table() -> str:
+    """Every method that images can be learned with, for the README."""
+    from vision.methods import METHODS
+
+    rows = [[*_cells(name, m), m.paper] for name, m in METHODS.items()]
+    headers = ["method", "what it does", "source"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def image_data_list() -> str:
+    """Every image set that can be read."""
+    from vision.datasets import DATASETS
+
+    return _list(["data set", "what it is"], _titles(DATASETS))
+
+
+def partitions_list() -> str:
+    """Every way to divide images among clients, and streams of tasks."""
+    from vision.partition import PARTITIONS
+    from vision.streams import STREAMS
+
+    return _list(["partition", "what it is"], _titles(PARTITIONS) + _titles(STREAMS))
+
+
+def image_models_list() -> str:
+    """Every image model."""
+    from vision.models import MODELS
+
+    return _list(["model", "what it is"], _summaries(MODELS))
+
+
+LISTS: dict[str, Callable[[], str]] = {
+    "methods": methods_list,
+    "data": data_list,
+    "models": models_list,
+    "metrics": metrics_list,
+}
+"""What `stforecast list` shows."""
+
+IMAGE_LISTS: dict[str, Callable[[], str]] = {
+    "methods": image_methods_list,
+    "data": image_data_list,
+    "partitions": partitions_list,
+    "models": image_models_list,
+}
+"""What `stforecast vision list` shows."""
+
+
+def _methods(methods: Names) -> list[list[str]]:
+    return [
+        [name, f"{m.summary} ({m.paper})" if m.paper else m.summary] for name, m in methods.items()
+    ]
+
+
+def _summaries(known: Names) -> list[list[str]]:
+    return [[name, entry.summary] for name, entry in known.items()]
+
+
+def _titles(known: Names) -> list[list[str]]:
+    return [[name, title(entry.__doc__)] for name, entry in known.items()]
+
+
+def _cells(name: str, entry: Any) -> list[str]:
+    return [f"`{name}`", entry.summary]
+
+
+def _yes_no(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def _list(headers: list[str], rows: list[list[str]]) -> str:
+    widths = [None, TEXT_WIDTH, None][: len(headers)]
+    return tabulate(rows, headers=headers, tablefmt="simple", maxcolwidths=widths)

@@ -1,0 +1,78 @@
+"""What a metric is: sums over observed targets that are divided once.
+
+An update is a pure function that returns `(total, weight)`; totals and weights of batches add up,
+and only the last division turns them into a value, so no mean of batch means can arise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from stforecast.intervals import Bands
+
+Axis = int | tuple[int, ...] | None
+Sums = tuple[np.ndarray, np.ndarray]
+
+
+def mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """`total / weight`, NaN where the weight is 0.
+
+    >>> mean(np.array([6.0, 0.0]), np.array([3, 0])).tolist()
+    [2.0, nan]
+    """
+    total, weight = np.asarray(total, dtype=np.float64), np.asarray(weight)
+    return np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
+
+
+def root_mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Square root of `mean`."""
+    return np.sqrt(mean(total, weight))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """An error measure.
+
+    Attributes:
+        name: what users type and tables hold.
+        summary: one line for people.
+        update: `(y_hat, y, mask, axis) -> (total, weight)`, both to be added up.
+        finalise: `(total, weight) -> value`, NaN where the weight is 0.
+        lower_is_better: which of two values wins.
+        relative: whether it has no unit and needs a true zero, as z-scores have none.
+        squared: whether its unit is the square of the data's.
+    """
+
+    name: str
+    summary: str
+    update: Callable[[np.ndarray, np.ndarray, np.ndarray, Axis], Sums]
+    finalise: Callable[[np.ndarray, np.ndarray], np.ndarray] = mean
+    lower_is_better: bool = True
+    relative: bool = False
+    squared: bool = False
+
+    def __call__(self, y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray) -> float:
+        """Value over all observed targets; arguments as in `squared_errors`."""
+        return float(self.finalise(*self.update(y_hat, y, mask, None)))
+
+
+@dataclass(frozen=True)
+class IntervalMetric:
+    """A measure of intervals, averaged over observed targets.
+
+    Attributes:
+        name: what users type and tables hold.
+        summary: one line for people.
+        update: `(bands, y, mask, coverage) -> total`, `(clients, horizon)` sums over windows.
+        relative: whether it has no unit.
+    """
+
+    name: str
+    summary: str
+    update: Callable[[Bands, np.ndarray, np.ndarray, float], np.ndarray]
+    relative: bool = False
