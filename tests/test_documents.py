@@ -10,7 +10,6 @@ import shlex
 import sys
 import textwrap
 import tomllib
-import types
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -216,7 +215,7 @@ def test_every_list_of_this_test_is_about_what_stands_there(document):
         )
     for begin in NO_COMMANDS.get(document, ()):
         assert any(b.text.startswith(begin) for b in blocks(document)), begin
-    assert {b.language for b in blocks(document)} <= {"", "sh", "bash", "console", "python"}
+    assert {b.language for b in blocks(document)} <= {"", "sh", "bash", "console", "python", "toml"}
 
 
 def test_the_readme_can_be_typed_from_top_to_bottom(place, capsys):
@@ -283,74 +282,53 @@ def check_command(words):
             command.main([what], standalone_mode=False)
 
 
-# A new method and a new data set, as CONTRIBUTING shows them.
-
-IMPORTS = {
-    "method": """
-from dataclasses import dataclass
-from torch import Tensor
-from stforecast.federated.algebra import squared_distance
-from stforecast.federated.data import Batch
-from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
-from stforecast.federated.state import Cohort
-""",
-    "data set": """
-from pathlib import Path
-import pandas as pd
-from data_prep.cube import make_cube, write_cube
-from data_prep.download import File
-""",
-}
-"""Imports that the blocks of CONTRIBUTING leave out."""
+# What CONTRIBUTING adds; test_external_package.py uses all of it.
 
 
-def contributed():
-    method, data_set = (b.text for b in blocks("CONTRIBUTING.md") if b.language == "python")
-    return method, data_set
+def contributed(word):
+    """The file of CONTRIBUTING that holds a word."""
+    (text,) = [
+        b.text for b in blocks("CONTRIBUTING.md") if b.language == "python" and word in b.text
+    ]
+    return text
 
 
-def test_the_method_of_contributing_is_found_and_is_fedprox(monkeypatch):
+def add_file(package, name, text, tmp_path, monkeypatch):
+    """Let a package have one more file for this test."""
+    (tmp_path / package.__name__).mkdir()
+    (tmp_path / package.__name__ / f"{name}.py").write_text(text)
+    places = [*package.__path__, str(tmp_path / package.__name__)]
+    monkeypatch.setattr(package, "__path__", places)
+    # What is set and taken away now is taken away again after the test, once it is imported.
+    monkeypatch.setitem(sys.modules, f"{package.__name__}.{name}", None)
+    monkeypatch.delitem(sys.modules, f"{package.__name__}.{name}")
+    monkeypatch.setattr(package, name, None, raising=False)
+
+
+def test_the_method_of_contributing_is_found_and_is_fedprox(tmp_path, monkeypatch):
+    import stforecast.methods
     from stforecast import Forecaster
 
-    module = types.ModuleType("stforecast.federated.methods.mine")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    text = contributed()[0]
-    assert text.count('name = "fedprox"') == 1
-    exec(IMPORTS["method"] + text.replace('name = "fedprox"', 'name = "mine"'), module.__dict__)
-    try:
-        assert "mine" in METHODS
-        hours = pd.date_range("2013-11-01", periods=240, freq="h")
-        table = pd.DataFrame({"a": np.sin(hours.hour / 4), "b": np.cos(hours.hour / 4)}, hours)
-        ours, theirs = (
-            Forecaster(name, mu=0.5, rounds=2, split="days:7,1,2", model="mlp").fit(table)
-            for name in ("fedprox", "mine")
-        )
-        losses = ["train_loss", "validation_loss"]
-        pd.testing.assert_frame_equal(ours.rounds_[losses], theirs.rounds_[losses])
-    finally:
-        module.FedProx.name = ""  # Other tests must not find it.
+    add_file(stforecast.methods, "near", contributed("class Near"), tmp_path, monkeypatch)
+    hours = pd.date_range("2013-11-01", periods=240, freq="h")
+    table = pd.DataFrame({"a": np.sin(hours.hour / 4), "b": np.cos(hours.hour / 4)}, hours)
+    ours, theirs = (
+        Forecaster(name, mu=0.5, rounds=2, split="days:7,1,2", model="mlp").fit(table)
+        for name in ("fedprox", "near")
+    )
+    losses = ["train_loss", "validation_loss"]
+    pd.testing.assert_frame_equal(ours.rounds_[losses], theirs.rounds_[losses])
 
 
 def test_the_data_set_of_contributing_becomes_a_command(tmp_path, monkeypatch, capsys):
     import data_prep
 
-    docstring, rest = re.match(r'(""".*?"""\n)(.*)', contributed()[1], re.S).groups()
-    folder = tmp_path / "package"
-    folder.mkdir()
-    (folder / "utopia.py").write_text(
-        docstring + "from __future__ import annotations\n" + IMPORTS["data set"] + rest
-    )
-    monkeypatch.setattr(data_prep, "__path__", [*data_prep.__path__, str(folder)])
+    add_file(data_prep, "utopia", contributed("SOURCES"), tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     hours = pd.date_range("2024-01-01", periods=48, freq="h", name="time")
     pd.DataFrame({"x": range(48), "y": range(48)}, hours).to_csv("counts.csv")
-    try:
-        type_in("stforecast prepare utopia --raw counts.csv --year 2024 --out utopia.nc")
-        assert "48 steps of 60 minutes × 2 cells" in capsys.readouterr().out
-    finally:
-        sys.modules.pop("data_prep.utopia", None)
-        vars(data_prep).pop("utopia", None)
+    type_in("stforecast prepare utopia --raw counts.csv --year 2024 --out utopia.nc")
+    assert "48 steps of 60 minutes × 2 cells" in capsys.readouterr().out
 
 
 # Every method of the generated tables, by the README's commands.
