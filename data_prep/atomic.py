@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whatever stops the writer."""
+"""Atomic writing: a file is complete or absent, even if its writer is killed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from data_prep.errors import InputError
 try:
     import fcntl
 except ImportError:  # pragma: no cover  not on Windows
-    fcntl = None  # type: ignore[assignment]  # None says that there is none
+    fcntl = None  # type: ignore[assignment]  # None where the module does not exist
 
-FREE = "free some space or choose another place, then do the same again"
+FREE = "free some space or choose another place, then try again"
 _CODE = re.compile(r"(?:errno = |os error )(\d+)")
-"""How HDF5 and Rust tell the system's error code, in the text alone."""
+"""The system's error code in messages of HDF5 and Rust, which give it only there."""
 
 
 class WriteError(OSError, InputError):
     """A file that cannot be written.
 
-    It stays an `OSError` for those who know a better remedy than the one in its message.
+    It is also an `OSError`, so that callers can catch it and suggest a better remedy.
 
     >>> str(WriteError(Path("a.nc"), OSError(errno.ENOSPC, "No space left on device")))
     'a.nc: cannot be written (No space left on device); free some space or choose another place, \
-then do the same again'
+then try again'
     """
 
     def __init__(self, path: Path, cause: OSError) -> None:
-        told = _CODE.search(str(cause))
-        code = int(told[1]) if told else cause.errno
+        match = _CODE.search(str(cause))
+        code = int(match[1]) if match else cause.errno
         reason = os.strerror(code) if code else " ".join(str(cause).split())
         OSError.__init__(self, code or errno.EIO, reason, str(path))
 
@@ -45,33 +45,33 @@ then do the same again'
 
 
 def check_target(path: Path) -> None:
-    """Make the folder that a file is to be written to; worth doing before long work.
+    """Create the parent folder of a file to write; call it before a long computation.
 
     Raises:
-        InputError: if the path is a folder or a device itself, or its folder cannot be made.
+        InputError: if the path is a folder or a device, or its parent cannot be created.
     """
     if path.is_dir():
-        raise InputError(f"{path}: is a folder, expected a file to write; add a name to it")
+        raise InputError(f"{path}: is a folder, expected a file to write; add a file name")
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is a device or a pipe, expected a file to write; name another")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise InputError(
-            f"{path.parent}: cannot be made ({e.strerror}); choose another folder"
+            f"{path.parent}: cannot be created ({e.strerror}); choose another folder"
         ) from e
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path, and move what is there to `path` only if the block succeeds.
+    """Yield a temporary path, and move its file to `path` only if the block succeeds.
 
-    It lies in a hidden folder beside `path`, which is locked for as long as its writer lives. Those
-    that killed writers of the same file left behind are removed.
+    The temporary file is in a hidden folder beside `path`, which stays locked while its writer
+    runs. Folders left behind by killed writers of the same file are removed.
 
     Raises:
-        InputError: if no file can be written to `path`.
-        WriteError: if the system does not let it be written, such as on a full disk.
+        InputError: if `path` is not a valid target.
+        WriteError: if writing fails, such as on a full disk.
     """
     path = Path(path)
     check_target(path)
@@ -90,7 +90,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     except OSError as e:
         if e.filename is not None and not str(e.filename).startswith(str(folder)):
-            raise  # another file is at fault
+            raise  # another file caused the error
         raise WriteError(path, e) from e
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -99,13 +99,13 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _claim_folder(path: Path) -> tuple[Path, int | None]:
-    """A new folder beside `path`, and its lock; None where the file system has no locks."""
+    """Create a folder beside `path`; return it and its lock, None if locks are not supported."""
     while True:
         folder = Path(tempfile.mkdtemp(".part", f".{path.name}.", path.parent))
         try:
             lock = _lock(folder)
         except (BlockingIOError, FileNotFoundError):
-            continue  # another process took it for abandoned before it was locked
+            continue  # another process considered it abandoned before it was locked
         except OSError:
             return folder, None
         if folder.exists():
@@ -114,12 +114,12 @@ def _claim_folder(path: Path) -> tuple[Path, int | None]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the folders of killed writers of `path`: the system unlocked them."""
+    """Remove the folders of killed writers of `path`, whose locks the system has released."""
     for folder in path.parent.glob(f".{glob.escape(path.name)}.*.part/"):
         try:
             lock = _lock(folder)
         except OSError:
-            continue  # its writer lives
+            continue  # its writer is still running
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
@@ -127,10 +127,10 @@ def _remove_abandoned(path: Path) -> None:
 def _lock(folder: Path) -> int:
     """Open and lock a folder.
 
-    HDF5 locks the files that it writes in the same way, so a file could not be locked here.
+    The folder is locked, not the file, because HDF5 itself locks the files that it writes.
 
     Raises:
-        OSError: if another process holds it, it is gone or cannot be locked.
+        OSError: if another process holds the lock, or the folder is gone or cannot be locked.
     """
     if fcntl is None:  # pragma: no cover  not on Windows
         raise OSError(errno.ENOSYS, "this system has no flock")

@@ -1,4 +1,4 @@
-"""Checksums, to say of which bytes something was made."""
+"""Checksums of files."""
 
 import hashlib
 from pathlib import Path
@@ -7,15 +7,15 @@ from data_prep.errors import reading
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
-    """Checksum of a file, such as `"sha256:…"`.
+    """Return the checksum of a file, such as `"sha256:…"`.
 
     Args:
         path: the file.
-        algorithm: one of Python's `hashlib`.
+        algorithm: name of an algorithm in Python's `hashlib`.
 
     Raises:
-        InputError: if it cannot be read.
+        InputError: if the file cannot be read.
     """
-    remedy = "see to its permissions and its disk"
+    remedy = "check its permissions and the disk"
     with reading(path, "to its end", remedy), path.open("rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"

@@ -1,7 +1,7 @@
-"""Writing a cube that is larger than memory, a slab of time steps at a time.
+"""Write a cube that is larger than memory, one slab of time steps at a time.
 
-The result is the file that `cube.write_cube` would write, but for compression: sums of activity
-have random last digits, of which deflate saves a sixth for more than it costs to read a raw day.
+The result equals that of `cube.write_cube`, but without compression: the last digits of summed
+activity are random, so deflate saves only a sixth and takes longer than reading a raw day.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def write_slabs(
     *,
     steps_per_chunk: int,
 ) -> Path:
-    """Write a cube from a description and its values, whole or not at all.
+    """Write a cube atomically from a description and slabs of values.
 
     Args:
-        description: a cube with all its times, cells and attributes. Its values are not looked at:
-            let them be broadcast scalars, which take no memory.
+        description: a cube with all its times, cells and attributes. Its values are ignored; use
+            broadcast scalars, which take no memory.
         slabs: pairs of the first time step and the values of each variable from there on,
             `(step, cell)`; steps that no slab covers become NaN.
-        path: where to.
-        steps_per_chunk: time steps stored together; that of a slab is best.
+        path: file to write.
+        steps_per_chunk: time steps of a chunk in the file, ideally those of a slab.
 
     Returns:
         `path`.
@@ -57,7 +57,7 @@ def write_slabs(
 
 
 def _create(f: h5netcdf.File, name: str, like: xr.DataArray, n_steps: int) -> h5netcdf.Variable:
-    """An empty variable with the attributes of `like`, as xarray would have written it."""
+    """Create an empty variable with the attributes of `like`, as xarray writes it."""
     n_cells = like.sizes["cell"]
     n_chunks = -(-n_cells // CELLS_PER_CHUNK)
     chunks = (min(n_steps, like.sizes["time"]), -(-n_cells // n_chunks))

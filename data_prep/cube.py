@@ -1,15 +1,15 @@
-"""The cube: traffic as an `xarray.Dataset` with dimensions `(time, cell)`, kept as netCDF4.
+"""The cube: traffic as an `xarray.Dataset` with dimensions `(time, cell)`, stored as netCDF4.
 
-One variable per service (`internet`, `sms`, …) or `speed`; coordinates `time` (start of the step),
-`cell` (the publisher's id) and, where known, `lon` and `lat` of each cell. What a reader must know
-stands in the attributes:
+There is one variable per service (`internet`, `sms`, …) or `speed`. The coordinates are `time`
+(start of the step), `cell` (the publisher's id) and, where known, `lon` and `lat` of each cell. The
+attributes are:
 
-- of the set: `title`, `source`, `license`, `source_checksums` (JSON, file name to checksum),
+- of the data set: `title`, `source`, `license`, `source_checksums` (JSON, file name to checksum),
   `time_zone` (an IANA name) and `clock`: `"utc"` (times are UTC) or `"local"` (times are the wall
   clock of `time_zone`, never adjusted for daylight saving, as METR-LA publishes them);
-- of each variable: `units`, `long_name` and `zero_is_missing` (1 where a 0 says "not recorded").
+- of each variable: `units`, `long_name` and `zero_is_missing` (1 where a 0 means "not recorded").
 
-NaN always means missing. `observed` turns the zeros that mean missing into NaN as well.
+NaN always means missing. `observed` also turns the zeros that mean missing into NaN.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from data_prep.tabular.times import zone_name
 
 CLOCKS = ("utc", "local")
 INDEXED = 64
-"""Bytes of memory that an entry of an axis takes, with the index that finds it."""
+"""Bytes of memory for each entry of an axis, including its index."""
 
 
 def make_cube(
@@ -59,13 +59,13 @@ def make_cube(
         values: variable name to array of shape `(time, cell)`, in `units`; NaN where missing.
         time: `(time,)` start of each step, without a zone: UTC if `clock="utc"`.
         cell: `(cell,)` ids, integers or strings.
-        title: what the data are.
-        source: where they come from (a DOI or an address).
-        license: the licence of the data.
-        units: unit of every variable; Telecom Italia's activity has none: `"1"`.
+        title: title of the data.
+        source: origin of the data, a DOI or an address.
+        license: licence of the data.
+        units: unit of every variable; `"1"` for none, as for Telecom Italia's activity.
         time_zone: IANA name of the place's zone, for calendar features.
-        clock: `"utc"` or `"local"` (see the module's text).
-        zero_is_missing: whether 0 says "not recorded".
+        clock: `"utc"` or `"local"` (see the module's docstring).
+        zero_is_missing: whether 0 means "not recorded".
         long_names: variable name to a readable name.
         checksums: source file name to checksum, e.g. `"sha256:…"`.
         lon: `(cell,)` longitude in degrees east.
@@ -75,7 +75,7 @@ def make_cube(
         The cube, checked.
 
     Raises:
-        InputError: if shapes, times or ids do not make a cube.
+        InputError: if shapes, times or ids are invalid.
     """
     long_names = long_names or {}
     ds = xr.Dataset(
@@ -113,14 +113,14 @@ def make_cube(
 
 
 def check_cube(ds: xr.Dataset, origin: str) -> xr.Dataset:
-    """Return `ds` if it is a cube.
+    """Return `ds` if it is a valid cube.
 
     Args:
         ds: any data set.
-        origin: what to call it in an error, usually its path.
+        origin: its name in errors, usually its path.
 
     Raises:
-        InputError: naming `origin`, what is wrong and what a cube needs.
+        InputError: if it is not.
     """
     remedy = "write one with `stforecast prepare`"
     for dim in ("time", "cell"):
@@ -183,14 +183,14 @@ def _check_variables(ds: xr.Dataset, origin: str, remedy: str) -> None:
 def check_finite(
     values: np.ndarray, name: str, time: pd.Index, cell: np.ndarray, origin: object
 ) -> None:
-    """Refuse sums that left the range of numbers, which their finite parts do not show.
+    """Refuse infinite values: sums of finite numbers that overflowed.
 
     Args:
-        values: `(time, cell)` of the variable `name`.
-        name: the variable.
-        time: `(time,)`.
+        values: `(time, cell)` values of the variable.
+        name: name of the variable.
+        time: `(time,)` times.
         cell: `(cell,)` ids.
-        origin: what to call the cube, usually its path.
+        origin: name of the cube in errors, usually its path.
 
     Raises:
         InputError: naming the first infinite value.
@@ -198,8 +198,8 @@ def check_finite(
     if np.isinf(values).any():
         step, at = np.argwhere(np.isinf(values))[0]
         raise InputError(
-            f"{origin}: {name} is infinite at {time[step]}, cell {cell[at]}; correct the numbers "
-            "that it is made of, whose sum is more than a number can hold"
+            f"{origin}: {name} is infinite at {time[step]}, cell {cell[at]}; correct the source "
+            "records, whose sum is too large for a float"
         )
 
 
@@ -207,7 +207,7 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     """Open a cube lazily: values are read when they are used.
 
     Raises:
-        InputError: if there is no such file, it is not netCDF4 or it is not a cube.
+        InputError: if the file does not exist, is not netCDF4 or is not a cube.
     """
     path = Path(path)
     if not path.is_file():
@@ -221,14 +221,13 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
 
 
 def check_axes(file: h5py.File, path: Path) -> None:
-    """Refuse axes that take far more memory than the file's size should.
+    """Refuse axes that would take far more memory than the file's size justifies.
 
-    They are read, and indexed, as soon as a file is opened by xarray; other arrays when they are
-    used.
+    xarray reads and indexes the axes when it opens a file; it reads other arrays on use.
 
     Args:
-        file: netCDF4.
-        path: where it is.
+        file: an open netCDF4 file.
+        path: its path.
 
     Raises:
         InputError: naming the axis.
@@ -243,9 +242,9 @@ def check_axes(file: h5py.File, path: Path) -> None:
 
 
 def _check_texts(item: h5py.Dataset, path: Path) -> None:
-    """Refuse texts that are long together; many may be one and the same in the file."""
+    """Refuse texts that are too long in total; equal ones may be stored only once."""
     size, room = 0, most_from(path)
-    n_at_once = max(1, ALLOWANCE // path.stat().st_size)  # each may be as long as the file
+    n_at_once = max(1, ALLOWANCE // path.stat().st_size)  # a text may be as long as the file
     for start in range(0, item.size, n_at_once):
         size += sum(len(text) for text in item[start : start + n_at_once])
         if size > room:
@@ -253,14 +252,14 @@ def _check_texts(item: h5py.Dataset, path: Path) -> None:
 
 
 def check_values(values: xr.DataArray, origin: str) -> None:
-    """Check that an array of an open file may be read whole.
+    """Check that an array of an open file can be read at once.
 
     Args:
         values: the array.
-        origin: what to call the file in an error.
+        origin: name of the file in errors.
 
     Raises:
-        InputError: if it would take too much memory for the file or the machine.
+        InputError: if the array would take too much memory for the file or the machine.
     """
     n_bytes, what = 16 * values.size, f"{origin}: {values.name}"
     if "source" in values.encoding:
@@ -269,7 +268,7 @@ def check_values(values: xr.DataArray, origin: str) -> None:
 
 
 def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
-    """Write a cube as netCDF4, whole or not at all: a killed run leaves no half file."""
+    """Write a cube as netCDF4, atomically."""
     path = Path(path)
     encoding = {str(name): {"zlib": True, "complevel": 1, "shuffle": True} for name in ds.data_vars}
     for name, v in check_cube(ds, str(path)).data_vars.items():
@@ -282,7 +281,7 @@ def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
 
 
 def step_of(ds: xr.Dataset) -> pd.Timedelta:
-    """Length of a time step.
+    """Return the length of a time step.
 
     Raises:
         InputError: if there is only one step.
@@ -294,17 +293,17 @@ def step_of(ds: xr.Dataset) -> pd.Timedelta:
 
 
 def observed(ds: xr.Dataset, variable: str) -> xr.DataArray:
-    """Values of one variable with NaN wherever nothing was recorded.
+    """Return the values of one variable, NaN where nothing was recorded.
 
     Args:
         ds: a cube.
-        variable: its name.
+        variable: name of the variable.
 
     Returns:
-        `(time, cell)`, in the variable's own units.
+        `(time, cell)`, in the variable's units.
 
     Raises:
-        InputError: listing the cube's variables if it has no such one.
+        InputError: if the cube has no such variable; lists those it has.
     """
     names = [str(n) for n, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}]
     if variable not in names:
@@ -314,7 +313,7 @@ def observed(ds: xr.Dataset, variable: str) -> xr.DataArray:
 
 
 def local_time(ds: xr.Dataset) -> pd.DatetimeIndex:
-    """The place's wall clock at each step, `(time,)`, without a zone: for calendar features."""
+    """Return the local wall clock at each step, `(time,)`, without a zone."""
     times = pd.DatetimeIndex(ds.indexes["time"])
     if ds.attrs.get("clock", "utc") == "local":
         return times

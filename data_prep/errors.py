@@ -1,4 +1,4 @@
-"""The one error that bad input raises."""
+"""The error that bad input raises."""
 
 import os
 import re
@@ -8,14 +8,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 LONGEST_REASON = 200
-"""Characters of a library's own words that are passed on."""
+"""Maximum number of characters quoted from a library's error message."""
 
 _NUMPY_SCALAR = re.compile(r"\bnp\.\w+\(('[^']*'|[^'()]*)\)")
-"""A number or text as NumPy spells it, with a type that says nothing to the reader."""
+"""A NumPy scalar's `repr`, whose type name only distracts the reader of a message."""
 
 
 class InputError(ValueError):
-    """Input that cannot be used as it is.
+    """Input that cannot be used.
 
     The message is one line for the person who gave the input: it names the file or option, what
     was found, what was expected and what to do. The `stforecast` command prints it and exits with
@@ -31,7 +31,7 @@ class InputError(ValueError):
 
 
 def choose(kind: str, name: str, valid: Iterable[object]) -> InputError:
-    """An error that lists the valid names, and the one that may have been meant.
+    """Return an error that lists the valid names and suggests the closest one.
 
     >>> str(choose("service", "nett", ["sms", "net"]))
     "unknown service 'nett'; choose one of: net, sms (did you mean 'net'?)"
@@ -42,7 +42,7 @@ def choose(kind: str, name: str, valid: Iterable[object]) -> InputError:
 
 
 def close_to(name: str, names: Iterable[object]) -> str:
-    """A question in brackets that names what may have been meant, or nothing.
+    """Return a suggestion in brackets: the closest of the names, or an empty string.
 
     >>> close_to("cel", ["time", "Cell", "HOUR"])
     " (did you mean 'Cell'?)"
@@ -53,7 +53,7 @@ def close_to(name: str, names: Iterable[object]) -> str:
 
 
 def no_file(path: Path, what: str, remedy: str) -> InputError:
-    """An error for a path where the file that it should name is not.
+    """Return an error for a path that is not a file.
 
     >>> str(no_file(Path("traffic.csv"), "table", "give a .csv or .parquet file"))
     'traffic.csv: no table here (found nothing); give a .csv or .parquet file'
@@ -62,25 +62,24 @@ def no_file(path: Path, what: str, remedy: str) -> InputError:
 
 
 def check_regular(path: Path, what: str, remedy: str) -> None:
-    """Refuse what lies under a file's name and is no file, such as a folder or a dangling link.
+    """Raise if a path exists but is not a file, such as a folder or a dangling link.
 
-    A named pipe would otherwise be waited for without end. Where there is nothing at all, nothing
-    is refused.
+    Reading a named pipe would block forever. A path that does not exist is accepted.
 
     Args:
-        path: where a file may be; a link to a file is one.
-        what: what the file is.
+        path: path of a file, or of a link to one.
+        what: description of the file.
         remedy: what to do.
 
     Raises:
-        InputError: saying what is there instead.
+        InputError: naming what was found instead.
     """
     if not path.is_file() and os.path.lexists(path):
         raise no_file(path, what, remedy)
 
 
 def _found_at(path: Path) -> str:
-    """What is at a path where no file is."""
+    """Describe what a path that is not a file holds."""
     if path.is_symlink() and not path.exists():
         return f"a link to {path.readlink()}, which is not there"
     if path.is_dir():
@@ -92,10 +91,10 @@ def _found_at(path: Path) -> str:
 
 @contextmanager
 def reading(origin: object, how: str, remedy: str) -> Iterator[None]:
-    """Within the context any failure is the file's fault, and is told in one line.
+    """Turn any exception within the context into a one-line error that names the file.
 
-    Readers of foreign formats raise whatever they stumble over: HDF5 `RuntimeError`, zip archives
-    `EOFError`, deep JSON `RecursionError`, absurd sizes `MemoryError`. Keep the context narrow.
+    Parsers raise many types for a damaged file: HDF5 `RuntimeError`, zip archives `EOFError`, deep
+    JSON `RecursionError`, absurd sizes `MemoryError`. Keep the context narrow.
 
     Args:
         origin: the file.
@@ -103,7 +102,7 @@ def reading(origin: object, how: str, remedy: str) -> Iterator[None]:
         remedy: what to do.
 
     Raises:
-        InputError: for any exception; one that is raised within passes as it is.
+        InputError: for any exception; an `InputError` raised within is passed on unchanged.
 
     >>> with reading("a.json", "as JSON", "save it again"):
     ...     {}["x"]

@@ -1,4 +1,4 @@
-"""FedDA's layout: SMS, call and Internet activity in one HDF5 file, as federated papers read it.
+"""FedDA's layout: SMS, call and Internet activity in one HDF5 file, as federated papers use it.
 
 - Paper: Zhang, Dang, Shihada, Alouini, "Dual Attention-Based Federated Learning for Wireless
   Traffic Prediction", INFOCOM 2021, arXiv 2110.05183; code github.com/chuanting/FedDA, whose
@@ -6,13 +6,13 @@
 - Data sets in the file: `idx`, the start of each step in Unix **seconds** (UTC); `cell`, the ids;
   `lng` and `lat`, degrees of each cell; `sms`, `call`, `net` as (time, column), in + out summed.
 - A cell's column is its **id - 1**, as FedDA's code reads it (`f["net"][()][:, cell - 1]`), so the
-  arrays may be wider than `cell`. `write` makes them so. `prepare` also takes arrays with one
+  arrays may be wider than `cell`. `write` uses this layout. `prepare` also accepts arrays with one
   column per entry of `cell` when the ids are too large to be positions.
-- Blanks are 0: activity that was not recorded cannot be told from none. A NaN in a file stays NaN.
+- Missing activity is stored as 0 and cannot be distinguished from none. NaN in a file stays NaN.
 - Activity has no physical unit. Licence of the records: ODbL 1.0.
-- Origin: `write` keeps the cube's title, source and licence as attributes of the file, where
-  FedDA's code does not look, and `prepare` takes them from there.
-- Trap: FedDA's code takes 24 steps for a day, whatever their length.
+- Origin: `write` stores the cube's title, source and licence as attributes of the file, which
+  FedDA's code ignores, and `prepare` reads them.
+- Trap: FedDA's code assumes 24 steps per day, whatever their length.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from data_prep.netcdf import hdf5_target
 from data_prep.tabular.times import check_time_zone, regular_steps
 
 SOURCES: tuple = ()
-# Each service, and what it is the sum of where a cube does not hold it.
+# Each service, and the variables that sum to it where a cube does not have it.
 SERVICES = {"sms": ("sms_in", "sms_out"), "call": ("call_in", "call_out"), "net": ("internet",)}
-# From which size on a time since 1970 is taken for that unit; less are step numbers.
+# Smallest value of a time since 1970 in each unit; smaller numbers are step numbers.
 UNITS = {"nanoseconds": 1e17, "microseconds": 1e14, "milliseconds": 9e9, "seconds": 5e8}
 SLAB = 144
-ENTRY = 64  # bytes of memory that a number of a row or column takes while it is checked
-ZEROS = 2048  # bytes that each byte of a file becomes if nearly all of it is zeros
-# What a file says of itself if `write` made it from a cube, and what is known of it otherwise.
+ENTRY = 64  # bytes of memory for each row or column number while it is checked
+ZEROS = 2048  # bytes in memory per byte of a file that is nearly all zeros
+# Attributes that `write` takes from a cube, and their values for a file without them.
 ORIGIN = {
     "title": "Telecom Italia activity in FedDA's layout",
     "source": "github.com/chuanting/FedDA, from doi:10.7910/DVN/EGZHFV and doi:10.7910/DVN/QLCABU",
@@ -61,13 +61,13 @@ def prepare(
         raw: The file, such as trento.h5 or milano.h5.
         out: The cube to write, a .nc file.
         time_zone: IANA name of the place's time zone, for calendar features.
-        progress: Accepted as for every data set; the file is read in one go.
+        progress: No effect; the file is read at once.
 
     Returns:
         The path of the cube.
 
     Raises:
-        InputError: naming the file, the data set in it and what is wrong with it.
+        InputError: if the file is invalid; names the file and the data set in it.
     """
     raw = Path(raw)
     check_time_zone(time_zone)
@@ -103,15 +103,15 @@ def prepare(
 
 
 def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> Path:
-    """Write a cube in FedDA's layout, whole or not at all.
+    """Write a cube in FedDA's layout, atomically.
 
     Args:
-        ds: a cube with integer cell ids from 1 up and UTC times; `sms`, `call` and `net` are taken
-            as they are or summed from `sms_in + sms_out`, `call_in + call_out` and `internet`. A
-            service that cannot be had is left out and logged.
+        ds: a cube with integer cell ids from 1 up and UTC times. `sms`, `call` and `net` are taken
+            from the cube, or summed from `sms_in + sms_out`, `call_in + call_out` and `internet`.
+            A service that has neither is left out and logged.
         path: the .h5 file to write.
-        fill_missing: value for what is missing (NaN, and 0 where it means missing); the layout's
-            own is 0.0. None refuses missing values.
+        fill_missing: replacement for missing values (NaN, and 0 where it means missing); FedDA
+            uses 0.0. None refuses missing values.
 
     Returns:
         The path of the file.
@@ -138,7 +138,7 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
     if absent:
         logger.warning("%s: without %s, which the cube does not have", path, ", ".join(absent))
     if ds.sizes["time"] > 1 and step_of(ds) != pd.Timedelta("1h"):
-        logger.warning("%s: step %s, but FedDA's code takes 24 steps for a day", path, step_of(ds))
+        logger.warning("%s: step %s, but FedDA's code assumes 24 steps a day", path, step_of(ds))
     with atomic_path(path) as part, hdf5_target(part) as target, h5py.File(target, "w") as file:
         file.attrs.update({key: ds.attrs[key] for key in ORIGIN if key in ds.attrs})
         file["idx"] = ds.indexes["time"].to_numpy().astype("datetime64[s]").astype(np.int64)
@@ -151,7 +151,7 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
 
 
 def _read_numbers(file: h5py.File, key: str, name: str) -> np.ndarray:
-    """A data set of one number per row, which some tools save as a column `(rows, 1)`."""
+    """Read one number per row; some tools save them as a column `(rows, 1)`."""
     values = read_array(file[key], name, ENTRY).ravel()
     if values.dtype.kind not in "iuf" or not values.size or not np.isfinite(values).all():
         raise InputError(
@@ -167,7 +167,7 @@ def _read_cells(file: h5py.File, name: str) -> np.ndarray:
     if odd.size:
         raise InputError(
             f"{name}: cell holds {odd[0]}, expected whole numbers from 1 up, since a cell's column "
-            "is its id - 1; number the cells so"
+            "is its id - 1; renumber the cells"
         )
     ids, counts = np.unique(cells, return_counts=True)
     if counts.max() > 1:
@@ -196,7 +196,7 @@ def _read_times(file: h5py.File, name: str) -> pd.DatetimeIndex:
 def _read_positions(
     file: h5py.File, cells: np.ndarray, name: str
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Longitude and latitude of each cell, or None if the file has neither."""
+    """Read the longitude and latitude of each cell; None if the file has neither."""
     if "lng" not in file and "lat" not in file:
         return None, None
     lng, lat = (_read_numbers(file, key, name) for key in ("lng", "lat"))
@@ -209,7 +209,7 @@ def _read_positions(
 
 
 def _read_activity(data: h5py.Dataset, n_steps: int, cells: np.ndarray, name: str) -> np.ndarray:
-    """One service as `(time, cell)`."""
+    """Read one service as `(time, cell)`."""
     if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "iuf":
         found = data.dtype if isinstance(data, h5py.Dataset) else "a group"
         raise InputError(f"{name}: {data.name} holds {found}, expected numbers; save it again")
@@ -232,7 +232,7 @@ def _read_activity(data: h5py.Dataset, n_steps: int, cells: np.ndarray, name: st
 
 
 def _read_columns(data: h5py.Dataset, columns: np.ndarray, name: str) -> np.ndarray:
-    """Some columns of many, `(time, column)`; what lies far from them is not read."""
+    """Read a subset of the columns, `(time, column)`, skipping slabs that hold none of them."""
     path, what = Path(data.file.filename), f"{name}: {data.name}"
     check_expansion(NUMBER * data.size, path, what, ZEROS)
     check_expansion(NUMBER * data.shape[0] * len(columns), path, what)
@@ -244,12 +244,13 @@ def _read_columns(data: h5py.Dataset, columns: np.ndarray, name: str) -> np.ndar
 
 
 def _columns_of(ds: xr.Dataset) -> np.ndarray:
-    """Column of each cell in the layout, `(cell,)`."""
+    """Return the column of each cell in the layout, `(cell,)`."""
     cells = ds.indexes["cell"]
     if cells.dtype.kind not in "iu" or cells.min() < 1:
         raise InputError(
             f"the cube's cells are {cells.dtype} such as {cells.tolist()[0]!r}, expected whole "
-            "numbers from 1 up, since a cell's column in FedDA's layout is its id - 1; renumber"
+            "numbers from 1 up, since a cell's column in FedDA's layout is its id - 1; renumber "
+            "the cells"
         )
     if ds.attrs.get("clock", "utc") != "utc":
         raise InputError(
@@ -260,7 +261,7 @@ def _columns_of(ds: xr.Dataset) -> np.ndarray:
 
 
 def _service(ds: xr.Dataset, name: str) -> xr.DataArray | None:
-    """A service `(time, cell)`, NaN where missing; None if neither it nor its parts are there."""
+    """Return a service `(time, cell)`, NaN where missing; None if the cube does not have it."""
     if name in ds.data_vars:
         return observed(ds, name)
     if any(part not in ds.data_vars for part in SERVICES[name]):
@@ -287,7 +288,7 @@ def _write_activity(
                 step, cell = np.argwhere(missing)[0]
                 raise InputError(
                     f"{name} is missing at {part.indexes['time'][step]}, cell {columns[cell] + 1}, "
-                    "but FedDA's layout has no mark for it; pass --fill-missing 0 to write 0 there"
+                    "but FedDA's layout cannot mark it; pass --fill-missing 0 to write 0 there"
                 )
             values[missing] = fill
         slab = np.zeros((len(values), width))

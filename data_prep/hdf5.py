@@ -1,4 +1,4 @@
-"""HDF5 files of others: nothing is read from elsewhere, unpickled, or larger than it should be."""
+"""Read untrusted HDF5 files: no external data, no pickles, bounded memory."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from data_prep.errors import InputError, reading
 from data_prep.limits import ALLOWANCE, check_expansion, most_from
 
 NUMBER = 8
-"""Bytes of a value after it was read: numbers become float64."""
+"""Bytes of a value in memory: numbers become float64."""
 
 ODD_CHUNK = 1.25
-"""Times its size that a sound chunk takes at most in the file, where packing it gained nothing."""
+"""Largest ratio of a chunk's size in the file to its size in memory; above it the file is damaged.
+
+It exceeds 1 because incompressible data grow a little when they are compressed."""
 
 
 @contextmanager
 def open_hdf5(path: Path, how: str, remedy: str) -> Iterator[h5py.File]:
-    """Open a file for reading that holds all of its data itself.
+    """Open a self-contained file for reading.
 
     Args:
         path: the file.
-        how: how it is read, such as `"as netCDF4"`, for errors.
-        remedy: what to do if it cannot be.
+        how: format for error messages, such as `"as netCDF4"`.
+        remedy: what to do if it cannot be read.
 
     Raises:
-        InputError: if it cannot be read, here or within the context, refers to other files, or
-            holds chunks or attributes that unpack to far more than its size.
+        InputError: if the file cannot be read, here or within the context, refers to other files,
+            or holds chunks or attributes that unpack to far more than its size.
     """
     with reading(path, how, remedy), h5py.File(path) as file:
         room = most_from(path)
@@ -53,7 +55,7 @@ def open_hdf5(path: Path, how: str, remedy: str) -> Iterator[h5py.File]:
 
 
 def _refuse_elsewhere(name: str, item: h5py.Group | h5py.Dataset) -> None:
-    """Refuse links to other files, and data sets whose values lie in them."""
+    """Refuse links to other files and data sets that are stored in them."""
     if isinstance(item, h5py.Dataset):
         outside = item.external or item.is_virtual
     else:
@@ -67,14 +69,14 @@ def _refuse_elsewhere(name: str, item: h5py.Group | h5py.Dataset) -> None:
 
 
 def _size_of_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> int:
-    """Bytes of all attributes, read one by one: many texts may be one and the same in the file."""
+    """Return the bytes of all attributes; equal texts may be stored once, so each is counted."""
     size = 0
     for name in item.attrs:
         about = item.attrs.get_id(name)
         many = math.prod(about.shape or ())
         if about.dtype.kind != "O":
             size += many * about.dtype.itemsize
-        elif many > 1:  # at worst each is as long as the whole file
+        elif many > 1:  # in the worst case each is as long as the whole file
             size += many * path.stat().st_size
         elif isinstance(text := item.attrs[name], str | bytes | np.ndarray):
             size += len(text) * NUMBER
@@ -82,7 +84,7 @@ def _size_of_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> int:
 
 
 def _check_chunks(item: h5py.Dataset, path: Path) -> None:
-    """Refuse chunks that take much memory whichever value is read: each is unpacked as a whole."""
+    """Refuse chunks that are too large: reading one value unpacks its whole chunk."""
     size = math.prod(item.chunks) * item.dtype.itemsize
     check_expansion(size, path, f"{path}: a chunk of {item.name}")
     filters = item.id.get_create_plist()
@@ -102,15 +104,16 @@ def _check_chunks(item: h5py.Dataset, path: Path) -> None:
 
 
 def check_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> None:
-    """Check that a data set may be read whole.
+    """Check that a data set can be read at once.
 
     Args:
         item: the data set.
-        origin: its file, for errors.
-        cost: bytes that each value takes at least when it is used.
+        origin: name of its file in errors.
+        cost: minimum bytes of memory for each value when it is used.
 
     Raises:
-        InputError: if it is none, or would take too much memory for the file or the machine.
+        InputError: if it is not an array, or would take too much memory for the file or the
+            machine.
     """
     if not isinstance(item, h5py.Dataset) or item.shape is None:
         kind = "a group" if isinstance(item, h5py.Group) else "nothing"
@@ -120,10 +123,10 @@ def check_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> None:
 
 
 def read_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> np.ndarray:
-    """All values of a data set that `check_array` accepts.
+    """Read all values of a data set.
 
     Raises:
-        InputError: as `check_array` does.
+        InputError: if `check_array` refuses it.
     """
     check_array(item, origin, cost)
     return item[()]

@@ -3,17 +3,17 @@
 - Paper: Li, Yu, Shahabi, Liu, "Diffusion Convolutional Recurrent Neural Network: Data-Driven
   Traffic Forecasting", ICLR 2018, arXiv 1707.01926; recorded by the highway detectors that
   Jagadish et al., "Big Data and Its Technical Challenges", CACM 57(7), 2014, describe.
-- 34,272 steps of 5 minutes, 2012-03-01 00:00 to 2012-06-27 23:55; 207 cells (detectors), named by
-  the publisher's sensor ids, which stay text.
-- `speed` in miles per hour. **0 means missing** (8.11 %); it is kept as published and marked by
-  `zero_is_missing`.
+- 34,272 steps of 5 minutes, 2012-03-01 00:00 to 2012-06-27 23:55; 207 cells (detectors). Cell ids
+  are the publisher's sensor ids, as text.
+- `speed` in miles per hour. **0 means missing** (8.11 %); zeros are kept as published and marked
+  by `zero_is_missing`.
 - Road graph: `adjacency`, dimensions `(cell, cell_to)`: DCRNN's Gaussian kernel of the directed
   road distance from `cell` to `cell_to`, 1 on the diagonal, 0 below the threshold 0.1.
-- Licence: none stated by the publishers, who share it for research.
-- Trap: the clock is Los Angeles wall-clock time in name only. It runs evenly through the change to
-  daylight saving on 2012-03-11, so it must not be localised: the cube's `clock` is `"local"`.
-- Trap: some copies have the gaps interpolated; they hold no zeros and measure another task.
-- Trap: `adj_mx.pkl` is a pickle, which can run any code when it is loaded; it is never read here.
+- Licence: none stated by the publishers, who share the data for research.
+- Trap: times are Los Angeles wall-clock times without daylight saving: steps stay even through the
+  change on 2012-03-11. They must not be localised, so the cube's `clock` is `"local"`.
+- Trap: some copies have interpolated gaps; they hold no zeros and pose a different task.
+- Trap: `adj_mx.pkl` is a pickle, which can run any code when it is loaded; it is never read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from data_prep.download import Archive
 from data_prep.errors import InputError, check_regular, no_file
 from data_prep.tabular.times import regular_steps
 
-# The mirror of torch-spatiotemporal; DCRNN's authors link to shared drives only.
+# The mirror of torch-spatiotemporal, because DCRNN's authors link to shared drives only.
 SOURCES: tuple = (
     Archive(
         "https://drive.switch.ch/index.php/s/Z8cKHAVyiDqkzaG/download",
@@ -67,16 +67,16 @@ def prepare(
         out: The cube to write, a .nc file.
         adjacency: Road graph, a .npz (sensor_id, adjacency) or a .csv of distances (from,to,cost).
         locations: A .csv of sensor positions (sensor_id,latitude,longitude).
-        step: Length of a time step, 5 minutes or a multiple that divides a day; a longer one holds
-            the mean of the speeds observed in it, NaN where there is none.
+        step: Length of a time step, 5 minutes or a multiple that divides a day. Longer steps hold
+            the mean of their observed speeds, NaN if there are none.
         allow_gaps: Leave NaN at missing time steps instead of refusing the file.
-        progress: Accepted as for every data set; the file is read in one go.
+        progress: No effect; the file is read at once.
 
     Returns:
         The path of the cube.
 
     Raises:
-        InputError: naming the file and what is wrong with it.
+        InputError: if a file is invalid; names it.
     """
     length = _step_length(step)
     path = _find_records(Path(raw))
@@ -130,7 +130,7 @@ def _find_records(raw: Path) -> Path:
 
 
 def _given_or_beside(given: Path | None, records: Path, names: Sequence[str]) -> Path | None:
-    """The path given, else the first file of a well-known name beside the records, if any."""
+    """Return the path given, else the first well-known file beside the records, if any."""
     if given is not None:
         if not Path(given).is_file():
             raise no_file(Path(given), "file", f"give one such as {names[0]}")
@@ -138,7 +138,7 @@ def _given_or_beside(given: Path | None, records: Path, names: Sequence[str]) ->
     beside = [path for name in names if os.path.lexists(path := records.parent / name)]
     if not beside:
         return None
-    check_regular(beside[0], "file", "put the file itself there, or take this away")
+    check_regular(beside[0], "file", "put the file itself there, or remove this one")
     logger.info("%s: found beside %s and used", beside[0].name, records.name)
     return beside[0]
 
@@ -151,7 +151,7 @@ def _check_speeds(frame: pd.DataFrame, name: str, allow_gaps: bool) -> pd.DataFr
         row = int(backwards[0])
         raise InputError(
             f"{name}: {times[row + 1]} follows {times[row]}, expected increasing times without "
-            "repeats; sort the frame and drop what is double"
+            "repeats; sort the frame and drop duplicates"
         )
     speeds = frame.to_numpy()
     wrong = np.argwhere((speeds < 0) | np.isinf(speeds))
@@ -184,7 +184,7 @@ def _step_length(step: str) -> pd.Timedelta:
 
 
 def _average(frame: pd.DataFrame, length: pd.Timedelta) -> pd.DataFrame:
-    """Means over longer steps, counted from midnight, of the speeds observed (not 0, not NaN)."""
+    """Average the observed speeds (not 0, not NaN) over longer steps, counted from midnight."""
     if length == STEP:
         return frame
     return frame.where(frame != 0).resample(length, origin="start_day").mean()

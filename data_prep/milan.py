@@ -6,15 +6,15 @@
   doi:10.7910/DVN/QJWLFU. Licence: Open Database License (ODbL).
 - 10,000 cells of 235 m, ids 1 to 10000, row by row from the south-west corner: row 1 is the south
   edge. The Duomo is cell 5060.
-- 8,928 intervals of ten minutes from 2013-11-01 00:00 to 2014-01-01 23:50, Europe/Rome, one local
-  day a file. The daylight-saving clock does not change in between.
-- Activity is proportional to the number of call detail records: no physical unit. Rows stand per
-  country code and are summed. An empty field says that no activity was recorded: it is 0, and 0 is
-  data, not a missing value.
+- 8,928 intervals of ten minutes from 2013-11-01 00:00 to 2014-01-01 23:50, Europe/Rome, one file
+  per local day. There is no daylight-saving change in this period.
+- Activity is proportional to the number of call detail records and has no physical unit. There is
+  one row per country code; these rows are summed. An empty field means that no activity was
+  recorded: it is read as 0, and 0 is data, not a missing value.
 - Variables: `sms_in`, `sms_out`, `call_in`, `call_out`, `internet` as published; `sms` and `call`,
-  their sums in + out, and `net` (internet), as the federated-forecasting papers use them.
+  the sums in + out, and `net` (internet), as the federated-forecasting papers use them.
 
-Not to be confused with the copy on Kaggle: hourly, comma-separated and one week long.
+Kaggle has a different copy: hourly, comma-separated and one week long. It is not accepted.
 """
 
 from data_prep.download import Dataverse

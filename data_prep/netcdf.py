@@ -1,4 +1,4 @@
-"""Writing netCDF4 and HDF5 so that a full disk is an error like any other."""
+"""Write netCDF4 and HDF5 files, with an ordinary exception if the disk is full."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import xarray as xr
 from xarray.backends import H5NetCDFStore
 
 
-class _HeldBack(io.FileIO):
-    """A file that keeps the first failure to itself.
+class _DeferredErrorFile(io.FileIO):
+    """A file that stores its first write error instead of raising it.
 
-    HDF5 cannot close a file whose disk is full: its objects stay open, and the process ends with a
-    segmentation fault. So it is told that all is well, and whoever opened the file is told after.
+    HDF5 cannot close a file on a full disk: its objects stay open and the process crashes with a
+    segmentation fault. So writes seem to succeed, and `hdf5_target` raises the error at the end.
     """
 
     failure: OSError | None = None
@@ -41,17 +41,17 @@ class _HeldBack(io.FileIO):
 
 
 @contextmanager
-def hdf5_target(path: Path) -> Iterator[_HeldBack]:
-    """A file for `h5py.File` to write to, in place of its path.
+def hdf5_target(path: Path) -> Iterator[_DeferredErrorFile]:
+    """Yield a file object for `h5py.File` to write to, in place of its path.
 
     Raises:
         OSError: at the end, if the file could not be written.
     """
-    with _HeldBack(path, "w+") as file:
+    with _DeferredErrorFile(path, "w+") as file:
         try:
             yield file
         except Exception as e:
-            if file.failure:  # what was not written cannot be read back, either
+            if file.failure:  # the likely cause: HDF5 read back bytes that were not written
                 raise file.failure from e
             raise
         if file.failure:
@@ -60,7 +60,7 @@ def hdf5_target(path: Path) -> Iterator[_HeldBack]:
 
 @contextmanager
 def netcdf_target(path: Path) -> Iterator[h5netcdf.File]:
-    """A new netCDF4 file.
+    """Yield a new netCDF4 file, open for writing.
 
     Raises:
         OSError: at the end, if the file could not be written.
@@ -70,11 +70,11 @@ def netcdf_target(path: Path) -> Iterator[h5netcdf.File]:
 
 
 def dump(ds: xr.Dataset, target: h5netcdf.File, encoding: Mapping[str, Any] | None = None) -> None:
-    """Write a data set into an open file, as `Dataset.to_netcdf` would.
+    """Write a data set into an open file, as `Dataset.to_netcdf` does.
 
     Args:
-        ds: what to write.
-        target: from `netcdf_target`.
-        encoding: of each variable, as `Dataset.to_netcdf` takes it.
+        ds: data set to write.
+        target: file from `netcdf_target`.
+        encoding: encoding of each variable, as for `Dataset.to_netcdf`.
     """
     ds.dump_to_store(H5NetCDFStore(target), encoding=encoding)

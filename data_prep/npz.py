@@ -1,6 +1,6 @@
-"""Plain arrays from `.npz` files of others: nothing is unpickled, nothing larger than it should.
+"""Read plain arrays from untrusted `.npz` files, without unpickling and with bounded memory.
 
-The headers of all arrays are read, and may be checked against each other, before any values are.
+The headers of all arrays are read, and can be checked against each other, before any values.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from data_prep.errors import InputError, reading
 from data_prep.limits import check_expansion
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-"""Versions of the `.npy` format that plain arrays have."""
+"""Readers of the header, for the versions of the `.npy` format that plain arrays use."""
 
 
 METHODS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
-"""How NumPy packs arrays; other methods of zip may take minutes to unpack a small file."""
+"""Compression methods that NumPy uses; with others a small file may take minutes to unpack."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of an array before its values.
+    """Header of an array in a file.
 
     Attributes:
-        dtype: of its values.
-        shape: of the array.
+        dtype: type of the values.
+        shape: shape of the array.
     """
 
     dtype: np.dtype
@@ -53,16 +53,17 @@ def read_npz(
     names: Sequence[str],
     check: Callable[[dict[str, Header]], object] = lambda headers: None,
 ) -> list[np.ndarray]:
-    """Read some arrays of a file that `numpy.savez` wrote.
+    """Read arrays from a file that `numpy.savez` wrote.
 
     Args:
         path: the file.
-        names: of the arrays.
-        check: called with the header of each array, by name, before any values are read; raises
-            `InputError` if they do not fit together.
+        names: names of the arrays.
+        check: function of the headers by name, called before any values are read; raises
+            `InputError` if they are inconsistent.
 
     Raises:
-        InputError: if one is not there, damaged, pickled or too large for the file or the memory.
+        InputError: if an array is missing, damaged, pickled or too large for the file or the
+            memory.
     """
     how = f"as plain arrays {' and '.join(map(repr, names))}"
     with reading(path, how, "save them with numpy.savez"), zipfile.ZipFile(path) as z:

@@ -1,9 +1,8 @@
-"""A small heterogeneous city that writes raw days in Telecom Italia's published layout.
+"""Simulate raw days of a small heterogeneous city in Telecom Italia's published layout.
 
-For a first run, a demonstration or a test where the 19 GB of real records are not at hand. The
-records are invented: no number obtained from them says anything about a real network, and the file
-`SIMULATED.json` beside them says so to whoever finds them, `stforecast prepare` included. How they
-are invented stands in `data_prep.city`.
+The records serve first runs, demonstrations and tests without the 19 GB of real records. They are
+invented: results on them say nothing about a real network. The file `SIMULATED.json` beside them
+marks them as simulated, and `stforecast prepare` reads it. `data_prep.city` describes the model.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ def simulate(
     start: str = "2013-11-01",
     progress: bool = False,
 ) -> list[Path]:
-    """Write raw days of an invented city, its grid and what was simulated.
+    """Write raw days of an invented city, its grid and the settings of the simulation.
 
     Writes `sms-call-internet-mi-YYYY-MM-DD.txt` (Trentino: `-tn-`) for each local day, the grid as
     `milano-grid.geojson` (`trentino-grid.geojson`) and `SIMULATED.json`: the arguments and the kind
-    of each cell. Two runs with equal arguments write equal bytes on one machine, and more `days`
-    leave the first ones as they are.
+    of each cell. Two runs with equal arguments write equal bytes on one machine. The first days do
+    not depend on the number of `days`.
 
     Args:
         out: folder to write to, created if absent.
-        city: whose layout to use, milan or trentino.
+        city: city whose layout to use, milan or trentino.
         cells: number of cells, a block around the city's centre.
         days: number of days.
-        seed: seed of everything random.
+        seed: random seed.
         start: first day, as YYYY-MM-DD.
         progress: whether to show a progress bar.
 
     Returns:
-        The raw files, one a day.
+        The raw files, one per day.
 
     Raises:
         InputError: if an argument is out of range or `out` already holds raw files.
@@ -89,12 +88,12 @@ def _check(out: Path, city: str, cells: int, days: int, seed: int, start: str) -
     except ValueError as e:
         raise InputError(f"start is {start!r}; give a day as YYYY-MM-DD") from e
     if not YEARS[0] <= first.year <= YEARS[1]:
-        raise InputError(f"start is {start}; give a day of the years {YEARS[0]} to {YEARS[1]}")
-    there = sorted(out.glob("sms-call-internet-*")) + [p for p in [out] if p.is_file()]
-    if there:
-        raise InputError(f"{there[0]}: already there; simulate into an empty folder")
+        raise InputError(f"start is {start}; give a day in the years {YEARS[0]} to {YEARS[1]}")
+    existing = sorted(out.glob("sms-call-internet-*")) + [p for p in [out] if p.is_file()]
+    if existing:
+        raise InputError(f"{existing[0]}: already exists; simulate into an empty folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise InputError(f"{out}: cannot be made ({e.strerror}); choose another folder") from e
+        raise InputError(f"{out}: cannot be created ({e.strerror}); choose another folder") from e
     return first

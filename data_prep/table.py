@@ -1,19 +1,21 @@
-"""Any table of your own: CSV or Parquet, long (time, cell, values) or wide (time × cell).
+"""Your own table: CSV or Parquet, long (time, cell, values) or wide (time × cell).
 
 - Files: `.csv`, `.tsv`, `.csv.gz` (separator `,`, `;` or tab, decimal point, UTF-8) and `.parquet`.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
-- Times: ISO 8601. With an offset (`+01:00`, `Z`) they become UTC; without one they are what `clock`
-  says. Whole numbers are seconds or milliseconds since 1970, told apart by their size; those that
-  fall outside the years 1985 to 2030 in both units (`20240101`, `202401010000`) are refused.
+- Times: ISO 8601. Times with an offset (`+01:00`, `Z`) are converted to UTC; those without one are
+  interpreted by `clock`. Whole numbers are seconds or milliseconds since 1970, distinguished by
+  their size; a number outside the years 1985 to 2030 in both units (`20240101`, `202401010000`) is
+  refused.
 - Missing: an empty field, `NA`, `N/A`, `NaN`, `nan` or `null`. Negative values are kept.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
-- Rows may come in any order. Nothing is dropped, padded or averaged unless an option says so; a
-  column without a single number is left out with a warning unless `values` names it.
+- Rows may be in any order. Nothing is dropped, padded or averaged unless an option asks for it; a
+  column without numbers is left out with a warning unless `values` names it.
 - Trap: a wall clock repeats an hour in autumn and skips one in spring. Write times with their
-  offset, or choose for a local clock what `duplicates` and `allow_gaps` should do.
-- Units, licence and source are yours to state; the file's name and SHA-256 are kept in the cube.
+  offset, or set `duplicates` and `allow_gaps` for a local clock.
+- Units are an option; the licence is stored as "not stated". The cube keeps the file's name and
+  SHA-256.
 """
 
 from __future__ import annotations
@@ -71,16 +73,16 @@ def prepare(
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
         clock: Whether times without an offset are "utc" or the "local" wall clock of the zone.
-        zero_is_missing: Whether a 0 says that nothing was recorded.
+        zero_is_missing: Treat 0 as missing.
         allow_gaps: Leave NaN where a row is missing instead of refusing the table.
-        duplicates: What to do with several rows for one time and cell: "error", "sum" or "mean".
-        progress: Accepted as for every data set; a table is read in one go.
+        duplicates: Treatment of several rows for one time and cell: "error", "sum" or "mean".
+        progress: No effect; a table is read at once.
 
     Returns:
         The path of the cube.
 
     Raises:
-        InputError: naming the file, the line and what is wrong with it.
+        InputError: if the table is invalid; names the file and the line.
     """
     raw = Path(raw)
     if layout not in LAYOUTS:
@@ -102,18 +104,19 @@ def prepare(
     _require_time(df, time, cell, origin)
     if layout == "long" or (layout == "auto" and (cell in df.columns or cell != CELL)):
         ds = from_long(df, time=time, cell=cell, values=chosen, options=options)
-        _tell(origin, "services", list(ds.data_vars), chosen, "others are chosen with --values")
+        hint = "choose others with --values"
+        _log_columns(origin, "services", list(ds.data_vars), chosen, hint)
     else:
         wide = _set_time_and_cells(df, time, chosen, origin)
         ds = from_frame(wide, name=name, options=options)
         one_cell = origin.advice("df.insert(0, 'cell', 'A')")
-        _tell(origin, "cells", list(wide.columns), chosen,
-              f"if they are services of one cell, add a column of cells: {one_cell}")  # fmt: skip
+        hint = f"if they are services of one cell, add a column of cells: {one_cell}"
+        _log_columns(origin, "cells", list(wide.columns), chosen, hint)
     return write_cube(ds, out)
 
 
 def _require_time(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None:
-    """Refuse a table without times, saying how to name or to add them."""
+    """Refuse a table without a column of times; the message says how to name or add one."""
     if time in df.columns or df.columns[0] == "":
         return
     axis = f"pd.date_range({START!r}, periods=len(df), freq='1h')"
@@ -122,15 +125,15 @@ def _require_time(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> Non
     names = ", ".join(map(repr, df.columns[:20]))[:MAX_NAMES]
     raise InputError(
         f"{origin.name}: no column {time!r} among {names}{close_to(time, df.columns)}; "
-        "name that of times with --time or, if there is none, add one with your own start and "
+        "name the column of times with --time or, if there is none, add one with your start and "
         f"step: {origin.advice(f'df.insert(0, {time!r}, {axis})')}"
     )
 
 
-def _tell(
+def _log_columns(
     origin: Origin, what: str, names: Sequence[object], chosen: Sequence[str] | None, other: str
 ) -> None:
-    """Log which columns were taken for what, unless they were asked for."""
+    """Log how columns were interpreted, unless `values` named them."""
     if chosen is None and len(names) > 1:
         logger.info("%s: took %d columns for %d %s: %s; %s", origin.name, len(names), len(names),
                     what, some(names, 12), other)  # fmt: skip
@@ -139,7 +142,7 @@ def _tell(
 def _set_time_and_cells(
     df: pd.DataFrame, time: str, values: Sequence[str] | None, origin: Origin
 ) -> pd.DataFrame:
-    """A wide file as a frame with the times as index and the cell ids as columns."""
+    """Return a wide table as a frame with times as index and cell ids as columns."""
     unnamed = time not in df.columns and df.columns[0] == ""
     time = "" if unnamed else time
     columns = value_columns(df, [time], values, origin)

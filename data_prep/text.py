@@ -1,4 +1,4 @@
-"""Words for people."""
+"""Text for messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def counted(n: int, noun: str) -> str:
-    """A number of things.
+    """Return a number with its noun, in the plural where needed.
 
     >>> counted(1, "step"), counted(24, "step")
     ('1 step', '24 steps')
@@ -16,7 +16,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def as_text(name: str) -> str:
-    r"""A file's name as text that can be stored anywhere: bytes that are not UTF-8 are spelt out.
+    r"""Return a file's name as valid Unicode, with bytes that are not UTF-8 escaped.
 
     >>> as_text("caf\u00e9"), as_text("caf\udce9")
     ('café', 'caf\\xe9')
@@ -25,7 +25,7 @@ def as_text(name: str) -> str:
 
 
 def some(items: Iterable[object], n: int = 5) -> str:
-    """The first `n` items for a message, and how many there are if that is not all.
+    """Return the first `n` items as text, with the total number if there are more.
 
     >>> some(range(1, 9), 3)
     '1, 2, 3, … (8 in all)'

@@ -4,12 +4,12 @@
   of urban life in the city of Milan and the Province of Trentino", Scientific Data 2 (2015).
 - Records: doi:10.7910/DVN/QLCABU, 62 daily files; grid: doi:10.7910/DVN/FZRVSX. Licence: Open
   Database License (ODbL).
-- 6,575 cells of about 1 km, ids from 38 to 11454 with holes: they number the squares of a rectangle
-  around the province, of which only those inside are published. Without the grid the ids are taken
-  from the data.
-- 8,928 intervals of ten minutes from 2013-11-01 00:00 to 2014-01-01 23:50, Europe/Rome, one local
-  day a file. The daylight-saving clock does not change in between.
-- Activity, empty fields and variables are those of `data_prep.milan`.
+- 6,575 cells of about 1 km, ids from 38 to 11454 with gaps: they number the squares of a rectangle
+  around the province, and only the squares inside it are published. Without the grid the ids are
+  taken from the data.
+- 8,928 intervals of ten minutes from 2013-11-01 00:00 to 2014-01-01 23:50, Europe/Rome, one file
+  per local day. There is no daylight-saving change in this period.
+- Activity, empty fields and variables are as in `data_prep.milan`.
 """
 
 from data_prep.download import Dataverse

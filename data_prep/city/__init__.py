@@ -1,1 +1,1 @@
-"""An invented city: its cells, their activity and the raw days that it writes."""
+"""Simulator of an invented city: its cells, their activity and its raw days."""

@@ -1,15 +1,15 @@
-"""The Internet activity of an invented city, day by day.
+"""Simulated Internet activity of an invented city, day by day.
 
-That of cell c in the 10 minutes t is
+The activity of cell c in the ten-minute interval t is
 
     scale[c] · profile[kind[c]](t) · event[c, t] · exp(shared[t] + slow[c, t] + fast[c, t])
 
-with a weekly profile for each of four kinds of cell, a log-normal scale per cell, a city-wide and
-a cell's own AR(1) noise, white noise, and now and then an event. The noise was fitted to the 25
-cells of Milan (November 2013) that are public: what their workday and weekend means leave has
-standard deviation 0.24 in the logarithm and autocorrelation 0.7 after 10 minutes, 0.5 after an
-hour, and a fifth of its variance is shared. SMS and calls follow the Internet while people are
-awake. There are no public holidays.
+with a weekly profile for each of four kinds of cell, a log-normal scale per cell, AR(1) noise for
+the city and for each cell, white noise, and occasional events. The noise is fitted to the 25 public
+cells of Milan (November 2013): the residuals from their workday and weekend means have standard
+deviation 0.24 in the logarithm and autocorrelation 0.7 after 10 minutes and 0.5 after an hour, and
+a fifth of their variance is shared between cells. SMS and calls follow Internet activity, scaled by
+time of day. There are no public holidays.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from scipy.signal import lfilter
 from data_prep.city.kinds import KINDS
 
 ZONE = "Europe/Rome"
-SCALE = 0.35  # standard deviation in the logarithm of the cells' scales within a kind
-SHARED, SLOW, FAST = 0.10, 0.17, 0.12  # standard deviations in the logarithm
-MEMORY = 0.96  # of the AR(1) noise, from one 10 minutes to the next
-EVENT_RATE = 0.03  # events a cell and day
+SCALE = 0.35  # standard deviation of the logarithm of the scales within a kind
+SHARED, SLOW, FAST = 0.10, 0.17, 0.12  # standard deviations of the logarithm
+MEMORY = 0.96  # AR(1) coefficient per ten-minute interval
+EVENT_RATE = 0.03  # events per cell and day
 
 
 def simulated_days(
     kinds: np.ndarray, first: date, days: int, seed: int
 ) -> Iterator[tuple[pd.DatetimeIndex, np.ndarray, np.random.Generator]]:
-    """Day by day: its steps `(step,)`, Internet activity `(step, cell)`, the day's generator.
+    """Yield each day's steps `(step,)`, Internet activity `(step, cell)` and random generator.
 
-    Only the state of the AR(1) noise passes from a day to the next.
+    Only the state of the AR(1) noise is carried from one day to the next.
     """
     n_cells = len(kinds)
     rng = np.random.default_rng([seed, 0])
@@ -62,14 +62,14 @@ def simulated_days(
 
 
 def _events(hours: np.ndarray, n_cells: int, rng: np.random.Generator) -> np.ndarray:
-    """Factor `(step, cell)`: 1, and a bell of about an hour where a crowd gathers."""
+    """Return the factor of events `(step, cell)`: 1 plus a bell of about an hour per event."""
     gain = np.exp(rng.normal(0.3, 0.6, n_cells)) * (rng.random(n_cells) < EVENT_RATE)
     peak, width = rng.uniform(10, 21, n_cells), rng.uniform(0.3, 0.8, n_cells)
     return 1 + gain * np.exp(-0.5 * ((hours[:, None] - peak) / width) ** 2)
 
 
 def weekly(values: tuple[float, ...], hours: np.ndarray) -> np.ndarray:
-    """A smooth curve through values at even distances over a week, at `hours` since Monday 0 h."""
+    """Interpolate values spaced evenly over a week at `hours` since Monday 0 h, periodically."""
     knots = np.linspace(0, 7 * 24, len(values) + 1)
     around = np.concatenate([knots[-3:-1] - 168, knots, knots[1:3] + 168])
     closed = np.array(values)[np.arange(-2, len(values) + 3) % len(values)]

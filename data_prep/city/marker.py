@@ -1,4 +1,4 @@
-"""The file beside simulated days which says that they are simulated, and how."""
+"""Marker file beside simulated days, with the settings of the simulation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NOTE = "Invented by `stforecast simulate`: no number here says anything about a 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What was simulated; with the same version, these arguments write the same days again.
+    """Settings of a simulation; the same version reproduces the days from them.
 
     Args:
-        city: whose layout the days have, `"milan"` or `"trentino"`.
+        city: city whose layout the days have, `"milan"` or `"trentino"`.
         start: first day, as YYYY-MM-DD.
         days: number of days.
         cells: number of cells.
-        seed: of everything random.
-        version: of this package.
+        seed: random seed.
+        version: version of this package.
         kinds: cell id to the kind of the cell, such as `"suburb"`.
     """
 
@@ -40,13 +40,13 @@ class Simulation:
     version: str = field(default_factory=lambda: version("stforecast"))
 
     def write(self, folder: Path) -> None:
-        """Leave the marker in a folder."""
+        """Write the marker into a folder."""
         with atomic_path(folder / NAME) as part:
             part.write_text(json.dumps({"note": NOTE} | asdict(self), indent=1) + "\n")
 
     @property
     def source(self) -> str:
-        """Where the days come from, in a line."""
+        """Origin of the days, in one line."""
         return (
             f"simulated by stforecast simulate (city {self.city}, {self.cells} cells, "
             f"{self.days} days from {self.start}, seed {self.seed}, version {self.version})"
@@ -54,17 +54,17 @@ class Simulation:
 
     @property
     def dates(self) -> set[date]:
-        """The days that were simulated."""
+        """Dates of the simulated days."""
         first = date.fromisoformat(self.start)
         return {first + timedelta(days=i) for i in range(self.days)}
 
     def check_days(self, city: str, dates: Iterable[date], folder: Path) -> None:
-        """Refuse days that were not simulated: a cube is either real or invented.
+        """Refuse days that were not simulated: a cube is either real or simulated.
 
         Args:
-            city: the data set that the days are to be.
-            dates: of the days in the folder.
-            folder: where the marker lies, to name it.
+            city: data set that the days are read as.
+            dates: dates of the days in the folder.
+            folder: folder of the marker, for the error.
 
         Raises:
             InputError: naming the first such day.
@@ -73,19 +73,19 @@ class Simulation:
         if other:
             raise InputError(
                 f"{folder / NAME}: says that {self.city} was simulated from {self.start} for "
-                f"{self.days} days, but there is {city} {other[0]} too; keep simulated and real "
-                "days in folders of their own"
+                f"{self.days} days, but the folder also holds {city} {other[0]}; keep simulated "
+                "and real days in separate folders"
             )
 
 
 def read_marker(folder: Path) -> Simulation | None:
-    """What was simulated in a folder; None if it has no marker, as where the days are real.
+    """Read the marker of a folder; None if there is none, as beside real days.
 
     Raises:
-        InputError: if there is a marker that cannot be read.
+        InputError: if the marker cannot be read.
     """
     path = folder / NAME
-    check_regular(path, "file", "take it away if the days are real")
+    check_regular(path, "file", "remove it if the days are real")
     if not path.is_file():
         return None
     try:

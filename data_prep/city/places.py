@@ -1,4 +1,4 @@
-"""The published grids, and a block of cells around a city's centre."""
+"""Published grids of cells, and a block of cells around a city's centre."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from data_prep.atomic import atomic_path
 
 @dataclass(frozen=True)
 class City:
-    """A published grid, its ids counted row by row from the south-west.
+    """A published grid whose ids count row by row from the south-west.
 
     Args:
-        tag: what the file names call it.
+        tag: abbreviation of the city in file names.
         grid: name of the grid's file.
         features: key of the feature list in it.
         columns: cells in a row.
         rows: number of rows.
-        n_cells: cells of the published data set, the most that can be simulated.
-        centre: id of the cell in the city's middle.
+        n_cells: cells of the published data set, the maximum that can be simulated.
+        centre: id of the cell in the city's centre.
         origin: longitude and latitude in degrees of the grid's south-west corner.
-        size: of a cell, in degrees of longitude and latitude.
+        size: size of a cell, in degrees of longitude and latitude.
     """
 
     tag: str
@@ -39,7 +39,7 @@ class City:
     size: tuple[float, float]
 
 
-# Origins and sizes fit the published polygons, Trentino's (a tilted grid) near Trento.
+# Origins and sizes fit the published polygons; Trentino's grid is tilted and fits near Trento.
 CITIES = {
     "milan": City(
         "mi", "milano-grid.geojson", "features", 100, 100, 10_000, 5060,
@@ -53,7 +53,7 @@ CITIES = {
 
 
 def block(place: City, n_cells: int) -> np.ndarray:
-    """Ids of a nearly square block around the centre, ascending, `(cell,)`."""
+    """Return the ids of a nearly square block around the centre, ascending, `(cell,)`."""
     columns = min(math.ceil(math.sqrt(n_cells)), place.columns)
     rows = math.ceil(n_cells / columns)
     row, column = divmod(place.centre - 1, place.columns)
@@ -64,7 +64,10 @@ def block(place: City, n_cells: int) -> np.ndarray:
 
 
 def zones(place: City, ids: np.ndarray) -> np.ndarray:
-    """The kind of each cell, a quarter each: the middle, south-west of it, the corner, the rest."""
+    """Return the kind of each cell, a quarter each.
+
+    The centre, nightlife south-west of it, industry in the south-east corner; the rest is suburb.
+    """
     y, x = np.divmod(ids - 1, place.columns)
     row, column = divmod(place.centre - 1, place.columns)
     reach = math.sqrt(len(ids)) / 3
@@ -82,7 +85,7 @@ def zones(place: City, ids: np.ndarray) -> np.ndarray:
 
 
 def write_grid(path: Path, place: City, ids: np.ndarray) -> None:
-    """Write the cells' outlines as the publisher does."""
+    """Write the cells' outlines in the publisher's format."""
     corners = np.array([(0, 1), (1, 1), (1, 0), (0, 0), (0, 1)])
     features = []
     for number, cell in enumerate(ids.tolist()):

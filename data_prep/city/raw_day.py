@@ -1,8 +1,8 @@
-"""One raw day of an invented city, as Telecom Italia would have published it.
+"""Raw days of an invented city, in the format of Telecom Italia's files.
 
-SMS and calls follow the Internet while people are awake. An empty field means that nobody was
-active: with activity v expected it is filled with probability 1 - exp(-v / `GRAIN`), and then holds
-v over that probability, so the mean stays v.
+SMS and calls follow Internet activity, scaled by time of day. An empty field means no activity: a
+field of expected activity v is filled with probability 1 - exp(-v / `GRAIN`) and then holds v
+divided by that probability, so its mean stays v.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from data_prep.city.activity import weekly
 from data_prep.city.kinds import KINDS
 from data_prep.telecom_italia.cdr import SERVICES
 
-GRAIN = 0.1  # the least activity that a filled field holds, about
+GRAIN = 0.1  # approximate minimum of a filled field
 HOME = 39
-# Share of a country's activity in Italy's, before the kind's `foreign`; code 0 is "not known".
+# Activity of a country relative to Italy's, before `Kind.foreign`; code 0 is "not known".
 ABROAD = {0: 8e-4, 1: 6e-4, 7: 4e-4, 33: 12e-4, 34: 6e-4, 41: 10e-4, 44: 10e-4, 49: 12e-4}
-# Per unit of Internet, by day: SMS in and out, calls in and out, Internet.
+# Daytime activity per unit of Internet: SMS in and out, calls in and out, Internet.
 RATIOS = np.array([0.060, 0.040, 0.050, 0.055, 1.0])
-# What is left of SMS and calls per unit of Internet at 0, 2, …, 22 h local time.
+# Factor of SMS and calls per unit of Internet at 0, 2, …, 22 h local time.
 AWAKE = (0.35, 0.10, 0.03, 0.20, 0.80, 1.00, 1.00, 0.95, 1.00, 1.00, 0.85, 0.60)
 
 
@@ -47,7 +47,7 @@ def write_day(
         "time": np.repeat(times.as_unit("ms").asi8, len(ids)),
     }
     frames = [_rows(key, HOME, services, rng)]
-    # Roaming data were dear in 2013: visitors call and write, and use little Internet.
+    # Roaming data were expensive in 2013: visitors use SMS and calls, and little Internet.
     roaming = services * foreign * np.array([1.0, 1.0, 1.0, 1.0, 0.1])
     for country, share in ABROAD.items():
         crowd = np.exp(rng.normal(-0.5, 1.0, size=(*internet.shape, 1)))
@@ -60,7 +60,7 @@ def write_day(
 def _rows(
     key: dict[str, np.ndarray], country: int, mean: np.ndarray, rng: np.random.Generator
 ) -> pl.DataFrame:
-    """One country's rows with any activity; `mean` is `(step, cell, service)`."""
+    """Draw one country's rows with any activity from `mean` `(step, cell, service)`."""
     filled = -np.expm1(-mean / GRAIN)
     values = np.where(rng.random(mean.shape) < filled, mean / filled, np.nan)
     values = values.reshape(-1, len(SERVICES))

@@ -1,1 +1,1 @@
-"""The files that DCRNN's authors publish of METR-LA: a frame of speeds and the sensors."""
+"""Files of METR-LA as DCRNN's authors publish them: a frame of speeds and the sensors."""

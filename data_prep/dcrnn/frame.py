@@ -13,7 +13,7 @@ from data_prep.errors import InputError
 from data_prep.hdf5 import NUMBER, check_array, open_hdf5, read_array
 
 LABEL = 128
-"""Bytes of memory that a sensor's label takes."""
+"""Bytes of memory for a sensor's label."""
 
 
 def read_frame(path: Path, year: int) -> pd.DataFrame:
@@ -21,19 +21,19 @@ def read_frame(path: Path, year: int) -> pd.DataFrame:
 
     Args:
         path: an HDF5 file that holds one frame in pandas' fixed format.
-        year: the one that all its times must lie in.
+        year: year in which all its times must lie.
 
     Returns:
-        `(time, cell)`, naive times as index, ids as text columns.
+        `(time, cell)` frame with naive times as index and text ids as columns.
 
     Raises:
-        InputError: if there is no such frame, an axis is pickled, or its dates are not of that
-            year, as when their unit is misread.
+        InputError: if there is no such frame, an axis is pickled, or a time is outside the year,
+            as happens if the time unit is misread.
     """
     remedy = "give metr-la.h5, or download it again"
     with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
         group = _find_frame(file, path.name)
-        # The values' own labels, which pandas may order otherwise than the frame's axis0.
+        # block0_items labels the values; pandas may order the frame's axis0 differently.
         columns, values = group["axis0"], group["block0_values"]
         items = group.get("block0_items", columns)
         for labels in (columns, items):
@@ -50,7 +50,7 @@ def read_frame(path: Path, year: int) -> pd.DataFrame:
         cells = _read_labels(items, path.name)
         if odd := set(_read_labels(columns, path.name)) ^ set(cells):
             raise InputError(
-                f"{path.name}: axis0 and block0_items name other sensors ({min(odd)} stands in one "
+                f"{path.name}: axis0 and block0_items name different sensors ({min(odd)} is in one "
                 "of them only), expected the same; download it again"
             )
         times = _read_times(group["axis1"], year, path.name)
@@ -115,7 +115,7 @@ def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
 
 
 def _text(attribute: object) -> str:
-    """An HDF5 attribute or label as text; PyTables writes bytes, or nothing for an empty one."""
+    """Return an HDF5 attribute or label as text; PyTables writes bytes, or `Empty` if empty."""
     if isinstance(attribute, h5py.Empty):
         return ""
     return attribute.decode() if isinstance(attribute, bytes) else str(attribute)

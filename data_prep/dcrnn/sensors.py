@@ -1,4 +1,4 @@
-"""Where the sensors stand and how roads join them, from the files of DCRNN's authors."""
+"""Sensor locations and the road graph, from the files of DCRNN's authors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_locations(path: Path, cells: np.ndarray) -> tuple[np.ndarray, np.ndarra
         Longitudes and latitudes in degrees, each `(cells,)`, in the order of `cells`.
 
     Raises:
-        InputError: if a cell has no row, or a row no number.
+        InputError: if a cell has no row, or a row lacks a valid number.
     """
     df, origin = read_table(path, text_columns=("sensor_id",))
     require_columns(df, ("sensor_id", "latitude", "longitude"), origin)
@@ -47,14 +47,14 @@ def read_adjacency(path: Path, cells: np.ndarray) -> np.ndarray:
     """Read the road graph from plain arrays or from DCRNN's list of road distances.
 
     Args:
-        path: `.npz` with `sensor_id` and `adjacency`, or `.csv` with columns `from`, `to`, `cost`.
+        path: `.npz` of `sensor_id` and `adjacency`, or `.csv` with columns `from`, `to`, `cost`.
         cells: `(cells,)` sensor ids as text.
 
     Returns:
         `(cells, cells)` weights from row to column, in the order of `cells`.
 
     Raises:
-        InputError: if the file is a pickle, cannot be read, or does not know a cell.
+        InputError: if the file is a pickle, cannot be read, or lacks a cell.
     """
     if path.suffix in (".pkl", ".pickle"):
         raise InputError(
@@ -70,12 +70,12 @@ def read_adjacency(path: Path, cells: np.ndarray) -> np.ndarray:
 def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
     """Turn distances into weights, `exp(-(d / std)^2)`, 0 where below the threshold.
 
-    As DCRNN's `gen_adj_mx.py` does: std is over all finite distances between the cells, in single
+    Like DCRNN's `gen_adj_mx.py`: std is over all finite distances between the cells, in single
     precision, and the result is not made symmetric.
 
     Args:
-        distance: `(cells, cells)`, inf where there is no road.
-        threshold: weights below it become 0.
+        distance: `(cells, cells)` road distances, inf where there is no road.
+        threshold: smallest weight that is kept; lower ones become 0.
 
     Returns:
         `(cells, cells)` weights from 0 to 1.
@@ -121,7 +121,7 @@ def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:
 
 
 def _read_distances(path: Path, cells: np.ndarray) -> np.ndarray:
-    """Road distances `(cells, cells)`, inf where there is none; other sensors are left out."""
+    """Read road distances `(cells, cells)`, inf where there is none; skip other sensors."""
     df, origin = read_table(path, text_columns=("from", "to"))
     require_columns(df, ("from", "to", "cost"), origin)
     cost = _filled(df["cost"], origin)
@@ -137,7 +137,7 @@ def _read_distances(path: Path, cells: np.ndarray) -> np.ndarray:
     if twice.size:
         raise InputError(
             f"{origin.at(twice[0])}: the road from {df['from'].iloc[twice[0]]} to "
-            f"{df['to'].iloc[twice[0]]} has a distance already, expected one; remove a line"
+            f"{df['to'].iloc[twice[0]]} already has a distance, expected one; remove a line"
         )
     distance = np.full((len(cells), len(cells)), np.inf, dtype=np.float32)
     distance[rows[known], columns[known]] = cost[known]
@@ -145,7 +145,7 @@ def _read_distances(path: Path, cells: np.ndarray) -> np.ndarray:
 
 
 def _locate(cells: np.ndarray, ids: Sequence[str], name: str) -> list[int]:
-    """Position of each cell among `ids`."""
+    """Return the position of each cell among `ids`."""
     positions = {sensor: i for i, sensor in enumerate(ids)}
     unknown = [str(cell) for cell in cells if cell not in positions]
     if unknown or len(positions) < len(ids):
@@ -158,7 +158,7 @@ def _locate(cells: np.ndarray, ids: Sequence[str], name: str) -> list[int]:
 
 
 def _filled(column: pd.Series, origin: Origin) -> np.ndarray:
-    """A column of numbers without an empty field."""
+    """Return a column as numbers; raise if a field is empty."""
     values = numbers(column, origin)
     empty = np.flatnonzero(np.isnan(values))
     if empty.size:

@@ -278,7 +278,7 @@ ADJACENCY = {
 CSV_OF_SENSORS = {
     "distances.csv": {
         "has a negative distance": (text((",100\n", ",-100\n")), "line 5: cost -100 is below 0"),
-        "has a road twice": (text((",200\n", ",200\n773869,773869,5\n")), "has a distance already"),
+        "has a road twice": (text((",200\n", ",200\n773869,773869,5\n")), "already has a distance"),
         "holds a word": (text((",100\n", ",far\n")), "line 5: column 'cost' holds 'far'"),
     },
     "locations.csv": {

@@ -133,7 +133,7 @@ CASES = {
     "simulate --out out --cells 1": {
         "--days 0": "days is 0; give at least 1",
         f"--days {FAR}": "days is 9.*; give at least 1 and at most",
-        "--start 9999-12-31": "start is 9999-12-31; give a day of the years 1900 to 2199",
+        "--start 9999-12-31": "start is 9999-12-31; give a day in the years 1900 to 2199",
         "--start 0001-01-01": "start is 0001-01-01",
         "--start 2013-13-01": "start is '2013-13-01'; give a day as YYYY-MM-DD",
         "--seed -1": "seed is -1; give 0 or more",

@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path):
     with pytest.raises(InputError, match="full: is a device or a pipe, expected a file to write"):
         check_target(tmp_path / "/dev/full")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file: cannot be made \(.*\); choose another folder"):
+    with pytest.raises(InputError, match=r"file: cannot be created \(.*\); choose another folder"):
         check_target(tmp_path / "file" / "cube.nc")
     check_target(tmp_path / "new" / "cube.nc")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]

@@ -114,7 +114,7 @@ def test_other_steps_than_hours_are_logged(tmp_path, caplog):
     ds = cube().assign_coords(time=pd.date_range("2013-11-01", periods=4, freq="10min"))
     with caplog.at_level(logging.WARNING):
         write(ds, tmp_path / "trento.h5")
-    assert "step 0 days 00:10:00, but FedDA's code takes 24 steps for a day" in caplog.text
+    assert "step 0 days 00:10:00, but FedDA's code assumes 24 steps a day" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_labels_that_contradict_the_axis_are_refused(tmp_path):
     raw = write_frame(tmp_path / "metr-la.h5")
     with h5py.File(raw, "a") as file:
         file["df/block0_items"] = np.array([*IDS[:-1], "999999"], dtype="S6")
-    with pytest.raises(InputError, match=r"axis0 and block0_items name other sensors .717447 stan"):
+    with pytest.raises(InputError, match=r"axis0 and block0_items name different sensors .717447"):
         prepare(raw, tmp_path / "out.nc")
 
 

@@ -317,7 +317,7 @@ def test_real_records_are_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="simulate into an empty folder"):
         simulate(tmp_path, cells=1, days=1)
     assert list(tmp_path.iterdir()) == [real]
-    with pytest.raises(InputError, match="already there"):
+    with pytest.raises(InputError, match="already exists"):
         simulate(real, cells=1, days=1)
     with pytest.raises(InputError, match="choose another folder"):
         simulate(real / "sub", cells=1, days=1)

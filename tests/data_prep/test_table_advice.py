@@ -133,7 +133,7 @@ def test_what_columns_are_taken_for_is_told(table, caplog):
     caplog.clear()
     path = table({"time": HOURS, "cell": "A", "HOUR": HOURS.hour, "v": VALUES})
     prepare(path, path.with_name("cube.nc"))
-    assert "took 2 columns for 2 services: HOUR, v; others are chosen with --values" in caplog.text
+    assert "took 2 columns for 2 services: HOUR, v; choose others with --values" in caplog.text
     caplog.clear()
     prepare(path, path.with_name("cube.nc"), values="v")
     assert not caplog.text
