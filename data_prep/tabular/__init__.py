@@ -1,1 +1,1 @@
-"""Tables of a user's own: reading files, understanding columns and times, making cubes."""
+"""Users' own tables: read files, parse columns and times, make cubes."""

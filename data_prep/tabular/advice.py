@@ -1,4 +1,4 @@
-"""Lines of pandas that mend a table which cannot be read as it is: errors end in them."""
+"""Suggest pandas code that repairs a table, for the ends of error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 START = "2024-01-01 00:00"
-"""Stands in an advice for the first time of the reader's own table."""
+"""Example of a first time, which the user replaces."""
 
 _DATE = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(.*)", re.DOTALL)
 _CLOCKS = {
@@ -22,7 +22,7 @@ _COMMA = re.compile(r"[+-]?\d+,\d+|[+-]?\d{1,3}(?:\.\d{3})+,\d+")
 
 
 def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """What the order of numbers in dates can be, in words and as a format of pandas.
+    """Return the possible orders of day and month in dates, in words and as pandas formats.
 
     >>> date_formats(["10/23/2017 03:00:00"])
     [('month/day/year', '%m/%d/%Y %H:%M:%S')]
@@ -48,7 +48,7 @@ def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def has_comma(text: str) -> bool:
-    """Whether a text is a number with a decimal comma, or may be one.
+    """Return whether a text may be a number with a decimal comma.
 
     >>> has_comma("1,5"), has_comma("1.234,5"), has_comma("1.5"), has_comma("a,5")
     (True, True, False, False)
@@ -57,7 +57,7 @@ def has_comma(text: str) -> bool:
 
 
 def looks_like_values(names: Sequence[str]) -> bool:
-    """Whether the first line of a file holds a time or numbers with a point, so no names.
+    """Return whether a file's first line holds values: a time, or numbers with a decimal point.
 
     >>> looks_like_values(["2017-10-23 03:00", "a", "7"]), looks_like_values(["time", "1", "2"])
     (True, False)
@@ -71,5 +71,5 @@ def looks_like_values(names: Sequence[str]) -> bool:
 
 
 def frequency(step: pd.Timedelta) -> str:
-    """A step as pandas writes it, such as `"2min"`."""
+    """Return a step as a pandas frequency, such as `"2min"`."""
     return str(pd.tseries.frequencies.to_offset(step).freqstr)

@@ -1,4 +1,4 @@
-"""What the columns of a table hold: cell ids, and numbers or nothing."""
+"""Parse the columns of a table: cell ids and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from data_prep.tabular.advice import has_comma
 from data_prep.tabular.file import Origin
 
 MAX_NAMES = 400
-"""Characters of column names that an error shows."""
+"""Maximum number of characters of column names in an error."""
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) ->
     """Check that a table has all of `columns`.
 
     Raises:
-        InputError: naming the first that is missing and those that are there.
+        InputError: naming the first missing column and those found.
     """
     for column in columns:
         if column not in df.columns:
@@ -39,10 +39,10 @@ def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) ->
 def value_columns(
     df: pd.DataFrame, keys: Sequence[str], values: Sequence[str] | None, origin: Origin
 ) -> list[str]:
-    """The columns to read: those named, else all but `keys` that hold at least one number.
+    """Return the columns to read: `values`, else all but `keys` with at least one number.
 
     Raises:
-        InputError: if there is none, or one that is named is not there.
+        InputError: if there is none, or one of `values` is missing.
     """
     require_columns(df, (*keys, *(values or ())), origin)
     others = [c for c in df.columns if c not in keys]
@@ -67,24 +67,24 @@ def _refuse_commas(column: pd.Series, origin: Origin) -> None:
     first = column.iloc[filled[0]] if filled.size else None
     if not isinstance(first, str) or not has_comma(first):
         return
-    if origin.unit == "line":  # of a text, which can be read in that way
+    if origin.unit == "line":  # a CSV file, which pandas can read with `decimal=","`
         pointed = column.astype(str).str.contains(".", regex=False).any()
         advice = origin.advice(decimal=",", **({"thousands": "."} if pointed else {}))
     else:
         at = f"df[{column.name!r}]"
         advice = origin.advice(f"{at} = {at}.str.replace(',', '.').astype(float)")
     raise InputError(
-        f"{origin.at(filled[0])}: column {column.name!r} holds {first!r}, which is a decimal "
+        f"{origin.at(filled[0])}: column {column.name!r} holds {first!r}, which has a decimal "
         "comma, expected a decimal point; convert it, such as with "
         f"{advice}"
     )
 
 
 def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
-    """A column as `(rows,)` float64, NaN where empty.
+    """Return a column as `(rows,)` float64, NaN where empty.
 
     Raises:
-        InputError: naming the first row that holds something else than a finite number.
+        InputError: naming the first row whose value is not a finite number.
     """
     values = _coerce(column)
     wrong = np.flatnonzero((np.isnan(values) & column.notna().to_numpy()) | np.isinf(values))
@@ -98,14 +98,14 @@ def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
 
 
 def _coerce(column: pd.Series) -> np.ndarray:
-    """A column as `(rows,)` float64, NaN where it holds no number."""
+    """Return a column as `(rows,)` float64, NaN where it holds no number."""
     if types.is_bool_dtype(column) or types.is_datetime64_any_dtype(column):
         return np.full(len(column), np.nan)
     return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
-    """Cell ids as an array of integers or of text, `(cell,)`.
+    """Return cell ids as an array of integers or of text, `(cell,)`.
 
     Raises:
         InputError: if an id is neither, or occurs more than once.
@@ -129,7 +129,7 @@ def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
 
 
 def factorize(cells: pd.Series, origin: Origin) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted cell ids `(cells,)` and the position of each row's among them, `(rows,)`.
+    """Return the sorted cell ids `(cells,)` and each row's position among them, `(rows,)`.
 
     Raises:
         InputError: if an id is empty, or neither an integer nor text.
@@ -145,7 +145,7 @@ def refuse_empty(column: pd.Series, what: str, origin: Origin) -> None:
     """Check that a column has no empty field.
 
     Raises:
-        InputError: naming the first row that has one, and `what` is empty there.
+        InputError: naming `what` and the first row where it is empty.
     """
     empty = np.flatnonzero(column.isna())
     if empty.size:

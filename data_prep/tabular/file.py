@@ -1,4 +1,4 @@
-"""Reading a CSV or Parquet file whole, guessing nothing and losing no field."""
+"""Read a CSV or Parquet file, without guessing and without dropping a field."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from data_prep.text import as_text
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet")
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
 MAX_NAMED = 12
-MAX_HEADER = 2**22  # characters of a line of column names
-MAX_COLUMNS = 20_000  # twice the cells of Milan; each costs a parser kilobytes
-ROW, FIELD = 32, 16  # bytes of memory that each takes at least while a table is read
+MAX_HEADER = 2**22  # characters in the line of column names
+MAX_COLUMNS = 20_000  # twice the cells of Milan; the parser needs kilobytes for each
+ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the rows of a table stand, to name them in errors.
+    """Location of a table's rows, for error messages.
 
     Args:
         name: the file or object.
-        unit: what its rows are called.
+        unit: name of a row, such as `"line"`.
         first: number of the first row of data.
-        reader: pandas' way to read it, for an advice; empty where it is a frame already.
+        reader: pandas call that reads the table, for advice; empty for a frame.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'
@@ -51,11 +51,11 @@ class Origin:
     reader: str = ""
 
     def advice(self, *steps: str, **options: object) -> str:
-        """A line of pandas that mends the table, to be typed as it is.
+        """Return a line of pandas code that repairs the table.
 
         Args:
-            steps: what to do with the frame `df`.
-            options: of the call that reads the file.
+            steps: statements that change the frame `df`.
+            options: arguments of the call that reads the file.
         """
         if not self.reader:
             return f"`{'; '.join(steps)}`"
@@ -64,22 +64,22 @@ class Origin:
         return f"`{'; '.join([read, *steps])}; df.to_csv('mended.csv', index=False)`"
 
     def at(self, row: int) -> str:
-        """Name and number of a row, counted from 0."""
+        """Return the name of a row, counted from 0."""
         return f"{self.name}, {self.unit} {self.first + int(row)}"
 
 
 def read_table(
     path: Path, *, text_columns: Sequence[str] = (), id_column: str | None = None
 ) -> tuple[pd.DataFrame, Origin]:
-    """Read a CSV or Parquet file whole.
+    """Read a CSV or Parquet file.
 
     Args:
         path: a file with one of the `SUFFIXES`.
-        text_columns: columns of a CSV to keep as text, so that nothing is guessed about them.
-        id_column: a column of ids: integers if every one reads like an integer, else text.
+        text_columns: columns of a CSV to keep as text, without type inference.
+        id_column: a column of ids: integers if all of them look like integers, else text.
 
     Returns:
-        The table, NaN or None where a field is empty, and what to call its rows in errors.
+        The table, NaN or None where a field is empty, and the location of its rows for errors.
 
     Raises:
         InputError: if the file cannot be read or a line has too few or too many fields.
@@ -87,7 +87,7 @@ def read_table(
     if not path.is_file():
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
     if as_text(str(path)) != str(path):
-        raise InputError(f"{path}: this name is not UTF-8, as that of a table must be; rename it")
+        raise InputError(f"{path}: this name is not UTF-8, expected UTF-8 for a table; rename it")
     if not path.name.endswith(SUFFIXES):
         raise InputError(
             f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
@@ -108,7 +108,7 @@ def read_table(
 
 @contextmanager
 def _without_panic() -> Iterator[None]:
-    """Make an ordinary error of what Polars raises where its own code stumbles over the data."""
+    """Turn a panic of Polars, a `BaseException`, into a `ValueError`."""
     try:
         yield
     except pl.exceptions.PanicException as e:
@@ -141,7 +141,7 @@ def _check_columns(n: int, name: str) -> None:
 
 
 def _check_texts(table: pl.DataFrame, path: Path) -> None:
-    """Refuse texts that are long together; many may be one and the same in the file."""
+    """Refuse texts that are too long in total; equal ones may be stored only once."""
     for column in table.iter_columns():
         if column.dtype == pl.String:
             n_bytes = int(column.str.len_bytes().sum())
@@ -149,7 +149,7 @@ def _check_texts(table: pl.DataFrame, path: Path) -> None:
 
 
 def whole_numbers(ids: pl.Series) -> pl.Series:
-    """Text ids as integers if every one reads like an integer, else unchanged."""
+    """Return text ids as integers if all of them look like integers, else unchanged."""
     if ids.dtype != pl.String:
         return ids
     return ids.cast(pl.Int64) if ids.str.contains(_WHOLE_NUMBER).all() else ids
@@ -177,7 +177,7 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, O
         wanted = ["time", *(f"cell{i}" for i in range(1, len(names)))]
         raise InputError(
             f"{path.name}, line 1: {', '.join(map(repr, names[:4]))} are values, expected the "
-            "columns' names; name them as is right, such as with "
+            "columns' names; add your own, such as with "
             f"{origin.advice(header=None, names=wanted[:MAX_NAMED])}"
         )
     repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -199,14 +199,14 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, O
     except pl.exceptions.PolarsError:
         _check_field_counts(path, separator, len(names))
         raise
-    # Polars fills a row that was cut short with nulls, so its last field is one.
+    # Polars fills a short row with nulls, so the last field of such a row is null.
     if table[table.columns[-1]].null_count():
         _check_field_counts(path, separator, len(names))
     return table, origin
 
 
 def _text_of(path: Path, separator: bytes) -> bytes | None:
-    """What a packed table unpacks to, None for a plain one, if its rows are not too many."""
+    """Check a table's size; return its text if the file is packed, else None."""
     if path.suffix != ".gz":
         check_size(4 * path.stat().st_size, path.name)
         return None
@@ -219,11 +219,11 @@ def _text_of(path: Path, separator: bytes) -> bytes | None:
 
 
 def _is_short(source: Path | bytes, separator: bytes, n_columns: int) -> bool:
-    """Whether some line must lack fields: a line of a byte would become a row of empty fields."""
+    """Return whether some line lacks fields; Polars would turn it into a row of nulls."""
     n_separators = n_lines = 0
     with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
         while part := file.read(CHUNK):
-            if b'"' in part:  # a quoted field may hold either
+            if b'"' in part:  # a quoted field may contain separators or newlines
                 return False
             n_separators += part.count(separator)
             n_lines += part.count(b"\n")
@@ -248,7 +248,7 @@ def _open(path: Path) -> TextIO:
 
 
 def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
-    if column.dtype == pl.String:  # equal texts are one object, as times and ids repeat a lot
+    if column.dtype == pl.String:  # share equal texts to save memory: times and ids repeat often
         texts = column.unique()
         places = pl.arange(len(texts), eager=True)
         at = column.replace_strict(texts, places, return_dtype=pl.Int64)

@@ -1,4 +1,4 @@
-"""A pandas frame, long or wide, to a cube."""
+"""Convert a pandas frame, long or wide, to a cube."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ RESERVED = ("time", "cell", "lon", "lat")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a cube must know that a table does not say.
+    """Metadata and options that a table does not contain.
 
     Args:
         units: unit of the values; `"1"` for none.
         time_zone: IANA name of the place's zone; None takes the table's own, else UTC.
-        clock: what times without a zone are, `"utc"` or `"local"`; those with one become UTC.
-        zero_is_missing: whether 0 says "not recorded".
+        clock: meaning of times without a zone, `"utc"` or `"local"`; those with one become UTC.
+        zero_is_missing: whether 0 means "not recorded".
         allow_gaps: leave NaN where a row is missing instead of raising.
-        duplicates: what to do with several rows for one place of the cube: `"error"`, or the
-            `"sum"` or `"mean"` of what was recorded.
-        title: what the data are.
-        source: where they come from.
-        license: their licence.
+        duplicates: treatment of several rows for one time and cell: `"error"`, or the `"sum"` or
+            `"mean"` of the recorded values.
+        title: title of the data.
+        source: origin of the data.
+        license: licence of the data.
         checksums: source file name to checksum.
-        origin: what to call the table and its rows in errors.
+        origin: location of the table's rows, for errors.
 
     Raises:
         InputError: listing the valid names if one is unknown.
@@ -70,15 +70,15 @@ def from_frame(
     """Turn a wide frame, one row per time and one column per cell, into a cube.
 
     Args:
-        df: `(time, cell)`; its index holds the times, its columns the cell ids.
+        df: `(time, cell)` values, with times as index and cell ids as columns.
         name: name of the variable.
-        options: units, time zone, clock and what to do about gaps.
+        options: units, time zone, clock and the treatment of gaps.
 
     Returns:
         The cube, cells in the order of the columns.
 
     Raises:
-        InputError: naming the row and what is wrong with it.
+        InputError: if a row is invalid; names it.
 
     >>> index = pd.date_range("2024-01-01", periods=2, freq="h", tz="Europe/Rome")
     >>> ds = from_frame(pd.DataFrame({7: [1.0, 2.0]}, index=index), name="net")
@@ -86,14 +86,14 @@ def from_frame(
     ('2023-12-31T23:00:00.000000000', 'Europe/Rome')
     """
     origin = options.origin
-    _refuse_nothing(df, origin)
+    _check_not_empty(df, origin)
     cells = cell_ids(df.columns, origin)
     times, zone = read_times(df.index.to_series(), options.clock, origin)
     axis, at = regular_steps(times, origin.name, allow_gaps=options.allow_gaps)
     repeat = _first_repeat(at)
     if repeat and options.duplicates == "error":
         raise InputError(
-            f"{origin.at(repeat[1])}: time {times[repeat[0]]} stands already in {origin.unit} "
+            f"{origin.at(repeat[1])}: time {times[repeat[0]]} is already in {origin.unit} "
             f"{origin.first + repeat[0]}, expected one row per time; name the column of cells with "
             "--cell if the table is long, or pass --duplicates sum or mean"
         )
@@ -117,16 +117,16 @@ def from_long(
         time: name of the column of times.
         cell: name of the column of cell ids, integers or text.
         values: the value columns; None takes every other column that holds numbers.
-        options: units, time zone, clock and what to do about gaps.
+        options: units, time zone, clock and the treatment of gaps.
 
     Returns:
         The cube, cells sorted.
 
     Raises:
-        InputError: naming the row and what is wrong with it.
+        InputError: if a row is invalid; names it.
     """
     origin = options.origin
-    _refuse_nothing(df, origin)
+    _check_not_empty(df, origin)
     columns = value_columns(df, [time, cell], values, origin)
     times, zone = read_times(df[time], options.clock, origin)
     cells, cell_at = factorize(df[cell], origin)
@@ -137,7 +137,7 @@ def from_long(
     if repeat and options.duplicates == "error":
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
-            f"stands already in {origin.unit} {origin.first + repeat[0]}, expected one row for "
+            f"is already in {origin.unit} {origin.first + repeat[0]}, expected one row for "
             "each; remove one or pass --duplicates sum or mean"
         )
     _check_holes(at, axis, cells, options)
@@ -146,7 +146,7 @@ def from_long(
     return _make_cube({c: g.reshape(shape) for c, g in grids.items()}, axis, cells, zone, options)
 
 
-def _refuse_nothing(df: pd.DataFrame, origin: Origin) -> None:
+def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:
     if df.empty:
         raise InputError(
             f"{origin.name}: {df.shape[0]} rows and {df.shape[1]} columns of data, expected at "
@@ -155,7 +155,7 @@ def _refuse_nothing(df: pd.DataFrame, origin: Origin) -> None:
 
 
 def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
-    """Two rows with the same position, or None."""
+    """Return two rows with the same position, or None."""
     order = np.argsort(at, kind="stable")
     repeats = np.flatnonzero(np.diff(at[order]) == 0)
     if not repeats.size:
@@ -166,7 +166,7 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
 def _check_periods(
     times: pd.DatetimeIndex, cells: np.ndarray, cell_at: np.ndarray, options: TableOptions
 ) -> None:
-    """Refuse or log cells that were never recorded at the same time."""
+    """Refuse or log cells whose recorded periods do not overlap."""
     spans = pd.Series(times).groupby(cell_at).agg(["min", "max"])
     early, late = int(spans["max"].argmin()), int(spans["min"].argmax())
     if spans["max"].iloc[early] < spans["min"].iloc[late]:
@@ -181,7 +181,7 @@ def _check_periods(
 def _check_holes(
     at: np.ndarray, axis: pd.DatetimeIndex, cells: np.ndarray, options: TableOptions
 ) -> None:
-    """Refuse or log cells that have no row at a time when others have one."""
+    """Refuse or log cells without a row at a time where others have one."""
     check_size(2 * len(axis) * len(cells), f"{options.origin.name}: the cube")
     present = np.zeros((len(axis), len(cells)), dtype=bool)
     present.flat[at] = True
@@ -196,7 +196,7 @@ def _check_holes(
 
 
 def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions) -> np.ndarray:
-    """Put rows at their positions among `size`, NaN elsewhere; repeated positions are merged."""
+    """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions."""
     check_size(8 * size * math.prod(values.shape[1:]), f"{options.origin.name}: the cube")
     out = np.full((size, *values.shape[1:]), np.nan)
     if _first_repeat(at) is None:
@@ -205,7 +205,7 @@ def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions)
     seen = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
     count, total = np.zeros_like(out), np.zeros_like(out)
     np.add.at(count, at, seen)
-    with np.errstate(over="ignore"):  # a cube is checked for it when it is written
+    with np.errstate(over="ignore"):  # `write_cube` checks for overflow
         np.add.at(total, at, np.where(seen, values, 0.0))
     merged = total / np.maximum(count, 1) if options.duplicates == "mean" else total
     return np.where(count > 0, merged, np.nan)

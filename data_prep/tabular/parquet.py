@@ -1,7 +1,7 @@
-"""What a Parquet file unpacks to, read from its headers before any of its pages is.
+"""Compute the unpacked size of a Parquet file from its headers, without reading its pages.
 
-Format: parquet.apache.org, whose structures are in Thrift's compact encoding. A table may be far
-larger than its pages, too: repeated values are kept once, so rows have to be counted besides.
+Format: parquet.apache.org; its structures use Thrift's compact encoding. A table may be far larger
+than its unpacked pages, because repeated values are stored once; so callers also count the rows.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 
 MAGIC = b"PAR1"
 TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
-"""Types of Thrift's compact encoding; those between are whole numbers."""
+"""Types of Thrift's compact encoding; those in between are integers."""
 
-# Fields of the structures that matter here, by the numbers that the format gives them.
+# Numbers that the format gives to the fields used here.
 ROW_GROUPS, COLUMNS, META = 4, 1, 3
 PACKED_SIZE, DATA_PAGES, DICTIONARY_PAGE = 7, 9, 11
 PAGE_UNPACKED, PAGE_PACKED = 2, 3
 
 
 def unpacked_size(path: Path) -> int:
-    """Bytes of all pages once they are unpacked, as their own headers say.
+    """Return the unpacked bytes of all pages, as declared by their headers.
 
     Raises:
-        ValueError: if it is no Parquet file.
-        IndexError: if it is cut.
+        ValueError: if the file is not Parquet.
+        IndexError: if the file is truncated.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         length = int.from_bytes(data[-8:-4], "little")
@@ -40,7 +40,7 @@ def unpacked_size(path: Path) -> int:
 
 
 def _unpacked_chunk(data: mmap.mmap, meta: dict[int, Any]) -> int:
-    """Bytes of a column's pages within a group of rows."""
+    """Return the unpacked bytes of a column's pages within a row group."""
     at = min(meta[DATA_PAGES], meta.get(DICTIONARY_PAGE) or meta[DATA_PAGES])
     end, size = at + meta[PACKED_SIZE], 0
     while 0 <= at < end:
@@ -52,7 +52,7 @@ def _unpacked_chunk(data: mmap.mmap, meta: dict[int, Any]) -> int:
 
 
 class _Reader:
-    """Reads Thrift's compact encoding, a structure as a dictionary of its fields by number."""
+    """Reader of Thrift's compact encoding; a structure is a dictionary of fields by number."""
 
     def __init__(self, data: mmap.mmap, at: int) -> None:
         self.data, self.at = data, at
@@ -83,7 +83,7 @@ class _Reader:
         return (number >> 1) ^ -(number & 1)
 
     def value(self, kind: int, *, inside: bool = False) -> Any:
-        if kind in (TRUE, FALSE):  # of a field the type is the value, in a list it is a byte
+        if kind in (TRUE, FALSE):  # a field's type is its value; in a list it is a byte
             return self.byte() == TRUE if inside else kind == TRUE
         if kind == BYTE:
             return self.byte()

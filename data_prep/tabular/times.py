@@ -1,4 +1,4 @@
-"""Times as people write them, and the even time axis that they lie on."""
+"""Parse times and find the regular time axis that they lie on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from data_prep.tabular.advice import date_formats, frequency
 from data_prep.tabular.columns import refuse_empty
 from data_prep.tabular.file import Origin
 
-# The years 1985 to 2030 in seconds: beyond them digits may also be a date such as 2031010100.
+# The years 1985 to 2030 in seconds; outside them digits may be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)
-BYTES_PER_STEP = 64  # of a time axis, with the index that finds a time on it
+BYTES_PER_STEP = 64  # memory of a time axis, including its index
 _OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 logger = logging.getLogger(__name__)
 
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 def read_times(
     column: pd.Series, clock: str, origin: Origin
 ) -> tuple[pd.DatetimeIndex, str | None]:
-    """Times `(rows,)` without a zone, and the name of the zone they had, if any.
+    """Parse times `(rows,)`; return them without a zone, and the name of their zone, if any.
 
     Args:
         column: `(rows,)` dates, ISO 8601 texts, or seconds or milliseconds since 1970.
-        clock: what times without a zone are, `"utc"` or `"local"`.
-        origin: where the rows stand.
+        clock: meaning of times without a zone, `"utc"` or `"local"`.
+        origin: location of the rows, for errors.
 
     Raises:
-        InputError: naming the first row that is empty, ambiguous or no time.
+        InputError: naming the first row that is empty, ambiguous or not a time.
     """
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):
@@ -51,13 +51,13 @@ def read_times(
     if clock == "local":
         raise InputError(
             f"{origin.at(0)}: time {column.iloc[0]} has an offset or counts from 1970 UTC, but the "
-            "clock is said to be local; leave out --clock local"
+            "clock is set to local; leave out --clock local"
         )
     return times.tz_convert("UTC").tz_localize(None), zone_name(str(times.tz))
 
 
 def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
-    """Seconds or milliseconds since 1970, told apart by their size, as UTC."""
+    """Convert seconds or milliseconds since 1970, distinguished by their size, to UTC times."""
     low, high = EPOCH_SECONDS
     seconds = (low <= numbers) & (numbers < high)
     milliseconds = (low * 1000 <= numbers) & (numbers < high * 1000)
@@ -73,7 +73,7 @@ def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
 
 
 def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
-    """ISO 8601 texts, all with an offset (UTC then) or all without, or digits since 1970."""
+    """Parse ISO 8601 texts, to UTC if all have an offset, or numbers since 1970."""
     if texts.str.fullmatch(r"\d+(\.\d+)?").all():
         return _from_epoch(texts.to_numpy(dtype=np.float64), origin)
     offset = texts.str.contains(_OFFSET, regex=True).to_numpy(dtype=bool)
@@ -94,7 +94,7 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
 
 
 def _rewrite(texts: pd.Series, origin: Origin) -> str:
-    """What to do about times in another format, as far as it can be told which."""
+    """Return advice on times in another format, with that format if it can be guessed."""
     name = texts.name or "Unnamed: 0"  # as pandas calls a column without a name
     at = f"df[{name!r}]" if origin.reader else "df.index"
     known = date_formats(texts.tolist())
@@ -107,11 +107,11 @@ def _rewrite(texts: pd.Series, origin: Origin) -> str:
     if len(known) == 1:
         return f"this is {known[0][0]}, convert it with {lines[0]}"
     ways = "; ".join(f"if {known[i][0]}, with {line}" for i, line in enumerate(lines))
-    return f"no row tells day from month, convert it: {ways}"
+    return f"day and month cannot be told apart, convert it: {ways}"
 
 
 def zone_name(zone: str) -> str | None:
-    """IANA name of a zone; None for a mere offset such as UTC+01:00."""
+    """Return the IANA name of a zone; None for an offset such as UTC+01:00."""
     try:
         return ZoneInfo(zone).key
     except (KeyError, ValueError, OSError):
@@ -131,18 +131,18 @@ def check_time_zone(name: str) -> None:
 def regular_steps(
     times: pd.DatetimeIndex, name: str, *, allow_gaps: bool = False
 ) -> tuple[pd.DatetimeIndex, np.ndarray]:
-    """Find the even time axis that times lie on; its step is the most frequent difference.
+    """Find the regular time axis of some times; its step is their most frequent difference.
 
     Args:
         times: `(rows,)` in any order, repeated or not.
-        name: what to call them in errors.
+        name: name of the table in errors.
         allow_gaps: log steps without a row instead of raising.
 
     Returns:
         The axis `(steps,)` and the position of each time on it, `(rows,)`.
 
     Raises:
-        InputError: if a time lies off the axis, or a step has no row and `allow_gaps` is False.
+        InputError: if a time is not on the axis, or a step has no row and `allow_gaps` is False.
     """
     unique = times.unique().sort_values()
     if len(unique) == 1:
@@ -156,8 +156,8 @@ def regular_steps(
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
             f"{pd.Timedelta(gaps[i])}, most steps are {pd.Timedelta(step)} "
-            f"({len(uneven)} of {len(gaps)} are no multiple of it); resample to even steps, such "
-            "as with `df.assign(time=pd.to_datetime(df['time'])).set_index('time').resample("
+            f"({len(uneven)} of {len(gaps)} are not a multiple of it); resample to even steps, "
+            "such as with `df.assign(time=pd.to_datetime(df['time'])).set_index('time').resample("
             f"'{frequency(pd.Timedelta(step))}').mean()`, for a long table with "
             "`.groupby('cell')` before `.resample`"
         )
@@ -175,10 +175,10 @@ def regular_steps(
 
 
 def refuse_gap(message: str, allow_gaps: bool, remedy: str = "add what is missing") -> None:
-    """Raise, or log that NaN stands where the message says something is missing.
+    """Raise for missing rows, or log a warning if gaps are allowed.
 
     Raises:
-        InputError: unless gaps are allowed.
+        InputError: if gaps are not allowed.
     """
     if not allow_gaps:
         raise InputError(f"{message}; {remedy} or pass --allow-gaps to leave NaN there")

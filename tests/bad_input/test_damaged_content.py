@@ -347,7 +347,7 @@ CUBE = {
 CSV = {
     "has negative infinity": (text((",3.0\n", ",-inf\n")), "line 5: column 'speed' holds '-inf'"),
     "holds a word": (text((",3.0\n", ",fast\n")), "line 5: column 'speed' holds 'fast'"),
-    "has a row twice": (text(("01:00:00,2", "01:00:00,1")), "line 5: .* stands already in line 4"),
+    "has a row twice": (text(("01:00:00,2", "01:00:00,1")), "line 5: .* is already in line 4"),
     "lacks a cell of a row": (text(("01:00:00,2", "01:00:00,")), "line 5: empty cell id"),
     "mixes time zones": (text(("01:00:00", "01:00:00Z")), "line 4: .* mix time zones"),
     "has a time that is none": (text(("01:00:00", "25:00:00")), "line 4: cannot read time"),

@@ -113,7 +113,7 @@ CASES = {
         "--values ,": "no column '' among",
         "--time-zone ../../etc/passwd": "unknown time zone '../../etc/passwd'",
         "--time-zone /etc/localtime": "unknown time zone '/etc/localtime'",
-        "--layout wide --name a/b --values speed": "stands already|cannot be named 'a/b'",
+        "--layout wide --name a/b --values speed": "is already|cannot be named 'a/b'",
         "--clock sun": "Invalid value for '--clock'",
     },
     "prepare table --raw wide.csv --out out.nc": {

@@ -70,7 +70,7 @@ def test_real_and_simulated_days_are_not_mixed(raw: Path, tmp_path: Path) -> Non
     day.with_name("sms-call-internet-mi-2013-11-03.txt").write_bytes(day.read_bytes())
     day.with_name("sms-call-internet-tn-2013-11-01.txt").write_bytes(day.read_bytes())
     for data_set, date in ((milan, "milan 2013-11-03"), (trentino, "trentino 2013-11-01")):
-        message = rf"SIMULATED\.json: says that milan .* the folder also holds {date}; keep simulated"
+        message = rf"SIMULATED\.json: says that milan .* the folder also holds {date}; keep"
         with pytest.raises(InputError, match=message):
             data_set.prepare(raw, tmp_path / "o.nc")
 

@@ -224,7 +224,7 @@ def test_unclear_times_are_refused(times, message):
 
 def test_absolute_times_have_no_local_clock():
     df = pd.DataFrame({"time": ["2024-01-01T00:00Z"], "cell": 1, "value": 1.0})
-    with pytest.raises(InputError, match="clock is said to be local"):
+    with pytest.raises(InputError, match="clock is set to local"):
         from_long(df, options=TableOptions(clock="local"))
 
 
@@ -287,11 +287,11 @@ def test_the_frame_of_a_user_loses_no_column():
         ("time,cell,km/h\n2024-01-01,1,9.1\n", "a variable cannot be named 'km/h'"),
         (
             "time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2\n2024-01-01,1,3\n",
-            "line 4: time 2024-01-01 00:00:00, cell 1 stands already in line 2",
+            "line 4: time 2024-01-01 00:00:00, cell 1 is already in line 2",
         ),
         (
             "time,sensor,v\n2024-01-01,1,2\n2024-01-01,2,2\n",
-            "line 3: time 2024-01-01 00:00:00 stands already in line 2.*name the column of cells",
+            "line 3: time 2024-01-01 00:00:00 is already in line 2.*name the column of cells",
         ),
         (
             "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-03,2\n2024-01-04T01:00,2\n",

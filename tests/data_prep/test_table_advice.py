@@ -62,7 +62,7 @@ def test_dates_that_do_not(table, way, form):
     times = DAYS[:12] if form == "%d/%m/%Y" else pd.date_range("2017-01-10", periods=3, freq="D")
     path = table({"time": times[times.day <= 12].strftime(form), "a": 1.0})
     message = refusal(path)
-    assert "no row tells day from month, convert it: if day/month/year, with `" in message
+    assert "day and month cannot be told apart, convert it: if day/month/year, with `" in message
     assert mended(path, message, way).indexes["time"][0] == times[0]
 
 
@@ -83,7 +83,7 @@ def test_decimal_commas(table, scale):
         path.write_text(re.sub(r"(\d)(\d{3},)", r"\1.\2", path.read_text()))
     message = refusal(path)
     assert "my.csv, line 2: column 'a' holds " in message
-    assert "which is a decimal comma" in message
+    assert "which has a decimal comma" in message
     np.testing.assert_array_equal(mended(path, message)["value"].values[:, 0], VALUES * scale)
 
 
@@ -144,7 +144,7 @@ def test_records_off_the_usual_step(table):
     times[[7, 9]] += pd.Timedelta("37s")
     path = table({"time": times.drop([20, 21]), "a": 1.0})
     message = refusal(path)
-    assert "is 0 days 00:02:37, most steps are 0 days 00:02:00 (4 of 57 are no multiple" in message
+    assert "is 0 days 00:02:37, most steps are 0 days 00:02:00 (4 of 57 are not" in message
     df = pd.read_csv(path)
     even = eval(re.findall("`(df.assign.*?)`", message)[0], {"df": df, "pd": pd})
     even.to_csv(path)
