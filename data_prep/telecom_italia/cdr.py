@@ -1,12 +1,12 @@
-"""One raw day of Telecom Italia's call detail records, checked and summed in a single pass.
+"""Read a raw day of Telecom Italia's call detail records: check and sum it in a single pass.
 
-A raw file holds one local day: no header, eight tab-separated fields a row (square id, start of the
-ten-minute interval in epoch milliseconds, country code, SMS in, SMS out, calls in, calls out,
+A raw file holds one local day: no header, eight tab-separated fields per row (square id, start of
+the ten-minute interval in epoch milliseconds, country code, SMS in, SMS out, calls in, calls out,
 internet), one row per (square, interval, country), an empty field where no activity was recorded.
 
-The file is read in blocks of whole lines. Checksum, field count and parser thus see the same bytes,
-memory does not grow with the file, a packed file is read like a plain one, and a fault is traced to
-its line by looking at one block again.
+The file is read in blocks of whole lines. So checksum, field count and parser see the same bytes,
+memory does not grow with the file, a packed file is read like a plain one, and the line of an error
+is found by checking one block again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ SERVICES = ("sms_in", "sms_out", "call_in", "call_out", "internet")
 
 BLOCK_BYTES = 4 << 20
 MAX_BYTES = 4 << 30
-"""Bytes of a day, however small it was packed."""
+"""Maximum bytes of a day once unpacked."""
 
 RATIO = 12
-"""Bytes that each byte of a packed day may become; published ones become about 6."""
+"""Maximum unpacked bytes per byte of a packed day; published days have about 6."""
 
 _KEYS = ("cell", "interval", "country")
 _SCHEMA = {"cell": pl.Int32, "interval": pl.Int64, "country": pl.Int32} | dict.fromkeys(
@@ -56,12 +56,11 @@ class DaySums:
     """The activity of one day, summed over country codes and over each step.
 
     Args:
-        values: `(service, step, cell)` in the order of `SERVICES`, no physical unit; 0 where no
-            activity was recorded, NaN in a step of which the file lacks an interval.
+        values: `(service, step, cell)` sums in the order of `SERVICES`, without physical unit; 0
+            where no activity was recorded, NaN in a step with an interval that the file lacks.
         cells: `(cell,)` ids that occur in the file, ascending.
-        recorded: `(interval,)` whether the file has any row in each ten-minute interval.
-        checksum: `"sha256:…"` of the text; of a gzip file, of what it unpacks to, which is the
-            file as published.
+        recorded: `(interval,)` bool: whether the file has a row in each ten-minute interval.
+        checksum: `"sha256:…"` of the text, unpacked if the file is gzip: the file as published.
     """
 
     values: np.ndarray
@@ -74,7 +73,7 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
     """Read, check and sum the file of one day.
 
     Args:
-        day: the file and what it may hold.
+        day: the file and its rules.
         per_step: ten-minute intervals in a step.
 
     Returns:
@@ -82,7 +81,7 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
 
     Raises:
         InputError: naming file and line if a row is short, long, not numeric, negative, of an
-            unknown cell or of another day, if a row is there twice or if the file is cut.
+            unknown cell or of another day, if a row is repeated or if the file is truncated.
     """
     sums, digest = _Sums(day, per_step), hashlib.sha256()
     with open_raw(day.path) as f:
@@ -102,10 +101,10 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
 
 
 def text_checksum(path: Path) -> str:
-    """`DaySums.checksum` of a file, in about a tenth of the time that summing takes.
+    """Return `DaySums.checksum` of a file, in about a tenth of the time of summing it.
 
     Raises:
-        InputError: if it cannot be read.
+        InputError: if the file cannot be read.
     """
     digest = hashlib.sha256()
     with open_raw(path) as f:
@@ -115,7 +114,7 @@ def text_checksum(path: Path) -> str:
 
 
 def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The file in blocks of whole lines; one that is too long is cut, and no good line then."""
+    """Yield the file in blocks of whole lines; a line that is too long is cut, hence refused."""
     n_bytes, most = 0, most_from(path, RATIO)
     while block := f.read(BLOCK_BYTES) + f.readline(MAX_LINE):
         n_bytes += len(block)
@@ -130,10 +129,10 @@ def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def _check_last_row(day: RawDay, sums: _Sums) -> None:
-    """Refuse a file cut in its last field, where the row still looks whole.
+    """Refuse a file truncated in its last field, where the row still looks complete.
 
-    Published rows are sorted by cell and time, so those of a whole file end with the last interval
-    of the day; an editor may have taken the newline after it, a cut almost never falls there.
+    Published rows are sorted by cell and time, so a complete file ends with the day's last
+    interval. An editor may have removed the newline after it; truncation there is very unlikely.
     """
     if sums.last_interval != day.n_intervals - 1:
         raise InputError(
@@ -143,11 +142,11 @@ def _check_last_row(day: RawDay, sums: _Sums) -> None:
 
 
 class _BadRowsError(Exception):
-    """Some row of a block breaks a rule of `RawDay`."""
+    """A row of a block violates a rule of `RawDay`."""
 
 
 class _Sums:
-    """Running sums of a day; `add` applies the rules of `RawDay.fault` to a block at a time."""
+    """Running sums of a day; `add` applies the rules of `RawDay.fault` to one block at a time."""
 
     def __init__(self, day: RawDay, per_step: int) -> None:
         self.day = day
@@ -166,13 +165,13 @@ class _Sums:
 
     def add(self, block: bytes) -> None:
         """Add a block of whole lines."""
-        # Polars drops a byte order mark before a block, and carriage returns after a number.
+        # Polars drops a byte order mark before a block and carriage returns after a number.
         _require(not block.startswith(codecs.BOM_UTF8))
         _require(block.count(b"\r") == block.count(b"\r\n") + block.endswith(b"\r"))
         frame = pl.read_csv(
             block, schema=_SCHEMA, separator="\t", has_header=False, quote_char=None
         )
-        # Polars fills a short row with nulls; only the tabs tell it from a row of empty fields.
+        # Polars fills a short row with nulls; only its tabs distinguish it from empty fields.
         n_tabs = np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("\t"))
         _require(n_tabs == frame.height * (len(FIELDS) - 1))
         _require(not any(frame[key].null_count() for key in _KEYS))
@@ -182,14 +181,14 @@ class _Sums:
         for total, service in zip(self.totals, activity, strict=True):
             values = service.to_numpy()
             _require(values.min() >= 0 and values.max() < np.inf)
-            with np.errstate(over="ignore"):  # a cube is checked for it when it is written
+            with np.errstate(over="ignore"):  # `write_slabs` checks for overflow
                 np.add.at(total, bins, values)
         self.occurs[cell] = True
         self.recorded[interval] = True
         self._remember(cell, interval, frame["country"].to_numpy())
 
     def _cell(self, frame: pl.DataFrame) -> np.ndarray:
-        """Positions of the rows' cells in `day.cells`, `(row,)`."""
+        """Return the positions of the rows' cells in `day.cells`, `(row,)`."""
         ids = frame["cell"].to_numpy()
         _require(ids.min() >= 0 and ids.max() < len(self._position))
         cell = self._position[ids]
@@ -197,7 +196,7 @@ class _Sums:
         return cell
 
     def _interval(self, frame: pl.DataFrame) -> np.ndarray:
-        """Numbers of the rows' intervals in the day, `(row,)`."""
+        """Return the index of each row's interval in the day, `(row,)`."""
         elapsed = frame["interval"].to_numpy() - self.day.start_ms
         interval = elapsed // INTERVAL_MS
         _require(interval.min() >= 0 and interval.max() < self.n_intervals)
@@ -214,7 +213,7 @@ class _Sums:
         self.n_rows += len(cell)
 
     def repeated_row(self) -> tuple[int, int, int] | None:
-        """Cell id, interval and country code of a row that occurs twice, if any does."""
+        """Return cell id, interval and country code of a repeated row; None if there is none."""
         if self._ascending:  # the published order
             return None
         keys = np.sort(np.concatenate(self._keys))
@@ -226,7 +225,7 @@ class _Sums:
         return int(self.day.cells[cell]), interval, country
 
     def result(self, checksum: str) -> DaySums:
-        """The sums of the cells that occur, with NaN in the steps that are not complete."""
+        """Return the sums of the cells that occur, NaN in incomplete steps."""
         complete = self.recorded.reshape(self.n_steps, self.per_step).all(axis=1)
         values = self.totals.reshape(len(SERVICES), self.n_steps, -1)[:, :, self.occurs]
         values[:, ~complete] = np.nan

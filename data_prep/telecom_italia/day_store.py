@@ -1,8 +1,8 @@
-"""Days that are already summed, kept beside the result until it is written.
+"""Cache of summed days beside the result, so that a killed run continues where it stopped.
 
-What is done is kept in a hidden folder, one `.npz` a day, with the checksum of the raw file and
-under a name that stands for all else that its content depends on: a killed run goes on where it
-stopped, a changed file or step is read anew.
+The cache is a hidden folder with one `.npz` per day, which holds the checksum of the raw file. Its
+name contains a hash of everything else that the sums depend on. So a day is read again if its file
+or the step has changed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from data_prep.telecom_italia.cdr import DaySums, read_day, text_checksum
 from data_prep.telecom_italia.raw_day import RawDay
 
 LAYOUT = 2
-"""Number of the folder's layout: raise it when the content of the files changes its meaning."""
+"""Version of the files' layout; increase it when the layout changes."""
 
 
 @dataclass(frozen=True)
 class StoredDay:
-    """A summed day whose values are on disk; the other fields are those of `DaySums`."""
+    """A summed day with its values on disk; other fields as in `DaySums`."""
 
     raw: RawDay
     path: Path
@@ -36,15 +36,15 @@ class StoredDay:
     checksum: str
 
     def values(self) -> np.ndarray:
-        """`(service, step, cell)` sums, read from disk."""
+        """Read the sums `(service, step, cell)` from disk."""
         return read_npz(self.path, ["values"])[0]
 
 
 class DayStore:
-    """The folder of summed days that belongs to one result.
+    """Folder of summed days for one result.
 
     Args:
-        out: the result.
+        out: path of the result.
         per_step: ten-minute intervals in a step.
     """
 
@@ -53,16 +53,16 @@ class DayStore:
         self.per_step = per_step
 
     def day(self, raw: RawDay) -> StoredDay:
-        """The sums of a raw day, read from its file unless they are already here.
+        """Return the sums of a raw day, read from its file unless they are in the folder.
 
         Raises:
-            InputError: if the file is refused (see `cdr.read_day`).
+            InputError: if `cdr.read_day` refuses the file.
         """
         path = self.folder / f"{raw.date}-{self._key(raw)}.npz"
         if path.exists():
             with suppress(InputError):
                 stored = _load(raw, path)
-                # Size and time do not tell: an editor or a copy may keep both.
+                # Not size and time: an editor or a copy may keep both.
                 if stored.checksum == text_checksum(raw.path):
                     return stored
         _save(read_day(raw, self.per_step), path)

@@ -1,8 +1,8 @@
-"""The official grid of Milan or Trentino: cell ids and the centroids of their squares.
+"""Official grid of Milan or Trentino: cell ids and the centroids of their squares.
 
 Telecom Italia publishes the squares as GeoJSON polygons in WGS 84 degrees, with the id in the
-property `cellId`. Milan's file lists them under `features`, as the standard says, Trentino's under
-`trentinogrid`. Row 1 of Milan's grid is its south edge: to draw it, put the first row at the bottom
+property `cellId`. Milan's file lists them under `features`, as in the standard, Trentino's under
+`trentinogrid`. Row 1 of Milan's grid is its south edge: draw it with the first row at the bottom
 (`origin="lower"`).
 
 Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence ODbL.
@@ -31,13 +31,13 @@ MAX_BYTES = 2**24
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the cells are.
+    """Locations of cells.
 
     Args:
         cells: `(cell,)` ids, ascending.
         lon: `(cell,)` longitude of the centroids, degrees east.
         lat: `(cell,)` latitude of the centroids, degrees north.
-        path: the file they come from.
+        path: the grid's file.
         checksum: `"sha256:…"` of that file.
     """
 
@@ -48,7 +48,7 @@ class Grid:
     checksum: str
 
     def at(self, cells: np.ndarray) -> Grid:
-        """The part of the grid with these ids, in their order.
+        """Return the grid of these cells, in their order.
 
         Raises:
             InputError: listing ids that the grid does not have.
@@ -65,7 +65,7 @@ class Grid:
 
 
 def read_grid(path: Path) -> Grid:
-    """Read a grid from `.geojson`, or `.geojson.gz`.
+    """Read a grid from `.geojson` or `.geojson.gz`.
 
     Args:
         path: the official file.
@@ -74,7 +74,7 @@ def read_grid(path: Path) -> Grid:
         Ids and centroids, sorted by id.
 
     Raises:
-        InputError: naming the file and the feature if it is not a grid of square cells in degrees.
+        InputError: if the file is not a grid of cells in degrees; names the first bad feature.
     """
     features = _features(path)
     cells = np.array([_cell_id(f, i, path) for i, f in enumerate(features)])
@@ -132,10 +132,10 @@ def _centroid_of(feature: Any, i: int, path: Path) -> tuple[float, float]:
 
 
 def _centroid(ring: list[list[float]]) -> tuple[float, float]:
-    """Centroid of a closed ring of (x, y), by the shoelace formula.
+    """Return the centroid of a closed ring of (x, y), by the shoelace formula.
 
-    Coordinates are taken relative to the first corner: squares of 1e-3 degrees at 45 degrees would
-    lose their digits in the products otherwise.
+    Coordinates are relative to the first corner; otherwise the products for squares of 1e-3 degrees
+    at 45 degrees would lose precision.
 
     >>> _centroid([[45.0, 9.0], [45.0, 9.5], [46.0, 9.5], [46.0, 9.0], [45.0, 9.0]])
     (45.5, 9.25)

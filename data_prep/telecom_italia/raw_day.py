@@ -1,7 +1,7 @@
-"""What a raw day of Telecom Italia must hold, and the words for a line that does not hold it.
+"""Rules for a raw day of Telecom Italia, and messages for lines that violate them.
 
-`cdr` checks a good file a block at a time. This module states the same rules for a single
-line, in plain Python: it is slow, and runs only to name the line of a file that is refused.
+`cdr` checks a good file one block at a time. This module implements the same rules for a single
+line in plain Python; it is slow and used only to find the bad line of a refused file.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ INTERVAL = pd.Timedelta("10min")
 INTERVAL_MS = 600_000
 AGAIN = "download it again"
 MAX_LINE = 2**16
-"""Bytes of a line; the published ones have less than 200."""
+"""Maximum bytes of a line; published lines have less than 200."""
 
 
 @dataclass(frozen=True)
 class RawDay:
-    """The raw file of one local day, and what it may hold.
+    """Raw file of one local day, and the values that it may hold.
 
     Args:
-        path: the file, plain or packed with gzip.
-        date: the local day its rows must belong to.
+        path: the file, plain or gzip.
+        date: local day of its rows.
         cells: `(cell,)` ids that may occur, ascending.
         time_zone: IANA name of the zone of the local day.
     """
@@ -59,7 +59,7 @@ class RawDay:
 
     @property
     def start(self) -> pd.Timestamp:
-        """Local midnight at which the day begins."""
+        """Local midnight at the start of the day."""
         return pd.Timestamp(self.date).tz_localize(self.time_zone)
 
     @property
@@ -69,12 +69,12 @@ class RawDay:
 
     @property
     def n_intervals(self) -> int:
-        """Ten-minute intervals of the day: 144, or 138 and 150 where the clock is changed."""
+        """Number of ten-minute intervals: 144, or 138 and 150 on days of a clock change."""
         tomorrow = pd.Timestamp(self.date + datetime.timedelta(days=1)).tz_localize(self.time_zone)
         return int((tomorrow - self.start) // INTERVAL)
 
     def n_steps(self, per_step: int) -> int:
-        """Steps of `per_step` intervals in the day.
+        """Return the number of steps of `per_step` intervals in the day.
 
         Raises:
             InputError: if the day is not a whole number of steps.
@@ -87,11 +87,11 @@ class RawDay:
         return self.n_intervals // per_step
 
     def clock(self, interval: int) -> str:
-        """Local wall clock at the start of the day's interval number `interval`."""
+        """Return the local wall clock at the start of the day's interval with this index."""
         return f"{self.start + interval * INTERVAL:%H:%M}"
 
     def fault(self, line: bytes) -> str | None:
-        """What is wrong with a line and what to do, or None if the line is good."""
+        """Return a message on the first error in a line; None if the line is valid."""
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
         fields = [field.lstrip(" ") for field in text.split("\t")]  # as Polars does
         if len(fields) != len(FIELDS):
@@ -128,13 +128,13 @@ class RawDay:
         except (OverflowError, ValueError, NotImplementedError):  # the last from the year 10000 on
             found = "no date"
         return (
-            f"interval start {time_ms} is {found}, outside {self.date} as the file's name says; "
-            "give the file the name of its own day"
+            f"interval start {time_ms} is {found}, outside {self.date}, the day in the file name; "
+            "rename the file to its own day"
         )
 
 
 def _is_activity(text: str) -> bool:
-    """Whether a field is empty or a finite number of at least 0."""
+    """Return whether a field is empty or a finite number of at least 0."""
     if not text:
         return True
     try:
@@ -144,7 +144,7 @@ def _is_activity(text: str) -> bool:
 
 
 def foreign_copy(line: bytes) -> str | None:
-    """What to do about a line that comes from a known foreign copy of the data."""
+    """Return advice if a line comes from a known foreign copy of the data, else None."""
     if line.lower().startswith(b"datetime,cellid"):
         return "this is the Kaggle copy (hourly, one week); download the raw files"
     if b"\t" in line:
@@ -158,10 +158,10 @@ def foreign_copy(line: bytes) -> str | None:
 
 @contextmanager
 def open_raw(path: Path) -> Iterator[BinaryIO]:
-    """Open a raw file for reading bytes, unpacking gzip whatever the file is called.
+    """Open a raw file for reading bytes, unpacking gzip whatever the file's name.
 
     Raises:
-        InputError: if it is a zip archive or, while it is read, if the gzip is damaged.
+        InputError: if it is a zip archive or, during reading, if the gzip is damaged.
     """
     with reading(path, "as text", AGAIN), path.open("rb") as f:
         magic = f.read(4)
@@ -178,13 +178,13 @@ def open_raw(path: Path) -> Iterator[BinaryIO]:
 
 
 def block_error(day: RawDay, block: bytes, n_before: int, reason: object) -> InputError:
-    """The error that names the first bad line of a block.
+    """Return an error that names the first bad line of a block.
 
     Args:
         day: the file and its rules.
         block: whole lines, at least one of them bad.
-        n_before: lines of the file before the block.
-        reason: what the parser said; used if every line looks good by itself.
+        n_before: number of lines before the block.
+        reason: the parser's message, used if every single line is valid.
     """
     lines = block.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, n_before + 1):
@@ -196,7 +196,7 @@ def block_error(day: RawDay, block: bytes, n_before: int, reason: object) -> Inp
 
 
 def repeat_error(day: RawDay, cell: int, interval: int, country: int) -> InputError:
-    """The error that names the lines on which one (cell, interval, country) stands twice."""
+    """Return an error that names the lines with the same (cell, interval, country)."""
     key = (cell, day.start_ms + interval * INTERVAL_MS, country)
     with open_raw(day.path) as f:
         numbers = [
@@ -205,5 +205,5 @@ def repeat_error(day: RawDay, cell: int, interval: int, country: int) -> InputEr
     return InputError(
         f"{day.path}: lines {' and '.join(numbers)} are the same square {cell}, interval "
         f"{day.clock(interval)} local and country {country}, expected one row; "
-        f"the file is damaged or joined from copies, {AGAIN}"
+        f"the file is damaged or concatenated from copies, {AGAIN}"
     )

@@ -1,4 +1,4 @@
-"""The raw files of a period: one a day, each under its own name, none missing or cut in silence."""
+"""Find the raw files of a period and check that no day is missing, doubled or truncated."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from data_prep.text import some
 
 CUT_SHARE = 0.01
 CUT_CELLS = 10
-"""A day whose ids stop this early (both hold), while other days go on, is taken for a cut file."""
+"""Share and number of missing last cells above which (both) a file counts as truncated."""
 
 _log = logging.getLogger(__name__)
 
 
 def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list[RawDay]:
-    """The raw days in a folder, by date.
+    """Return the raw days in a folder, by date.
 
     Args:
-        raw: a folder, in which files that do not begin with `prefix` are left alone, or one file.
+        raw: one file, or a folder; its files that do not begin with `prefix` are ignored.
         prefix: beginning of the names, such as `sms-call-internet-mi-`.
         cells: `(cell,)` ids that may occur.
         time_zone: IANA name of the zone of the local days.
@@ -36,11 +36,13 @@ def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list
         At least one day, in order.
 
     Raises:
-        InputError: if there is no file, a name does not tell its day, a day has two files, or what
-            bears a day's name is no file.
+        InputError: if there is no file, a name does not contain a day, a day has two files, or a
+            path with a day's name is not a file.
     """
     if not raw.exists():
-        raise InputError(f"{raw}: no such file or folder; give that of {prefix}YYYY-MM-DD.txt")
+        raise InputError(
+            f"{raw}: no such file or folder; give the folder of {prefix}YYYY-MM-DD.txt"
+        )
     files = sorted(raw.glob(f"{prefix}*")) if raw.is_dir() else [raw]
     if not files:
         found = some(sorted(p.name for p in raw.iterdir()), 3) or "nothing"
@@ -50,7 +52,7 @@ def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list
         )
     days: dict[datetime.date, RawDay] = {}
     for path in files:
-        check_regular(path, "file of a day", "put the day's file there, or take this away")
+        check_regular(path, "file of a day", "put the day's file there, or remove this one")
         day = RawDay(path, _date_of(path, prefix), cells, time_zone)
         if other := days.get(day.date):
             raise InputError(
@@ -69,12 +71,12 @@ def _date_of(path: Path, prefix: str) -> datetime.date:
         pass
     with open_raw(path) as f:
         foreign = foreign_copy(f.readline(MAX_LINE))
-    remedy = foreign or "rename it, or move it away if it is no such day"
+    remedy = foreign or "rename it, or move it away if it is not a day's file"
     raise InputError(f"{path}: expected a name like {prefix}2013-11-01.txt; {remedy}")
 
 
 def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
-    """Refuse missing days between the first and the last, or warn of them.
+    """Refuse missing days between the first and the last, or log a warning if gaps are allowed.
 
     Raises:
         InputError: naming the missing days.
@@ -83,7 +85,7 @@ def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
     whole = pd.date_range(dates[0], dates[-1]).date
     missing = sorted(set(whole) - set(dates))
     if missing:
-        _gap(
+        _report_gap(
             f"{name}: {len(dates)} of {len(whole)} days from {dates[0]} to {dates[-1]} "
             f"(missing {some(missing)})",
             allow_gaps,
@@ -91,7 +93,7 @@ def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
 
 
 def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
-    """Refuse a day that lacks intervals, or warn of it.
+    """Refuse a day that lacks intervals, or log a warning if gaps are allowed.
 
     Raises:
         InputError: naming the file and the missing intervals.
@@ -100,30 +102,30 @@ def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
     if len(missing):
         n = len(day.recorded)
         clocks = some(map(day.raw.clock, missing.tolist()))
-        _gap(
+        _report_gap(
             f"{name}: {day.raw.date} has {n - len(missing)} of {n} intervals "
             f"(missing {clocks} local) in {day.raw.path}",
             allow_gaps,
         )
 
 
-def _gap(message: str, allow: bool) -> None:
+def _report_gap(message: str, allow: bool) -> None:
     if not allow:
         raise InputError(f"{message}; {AGAIN} or pass --allow-gaps")
     _log.warning("%s; left as NaN", message)
 
 
 def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
-    """The cells of all days, once no file is found to be cut between two lines.
+    """Return the cells of all days, after checking that no file is cut between two lines.
 
-    Published files are sorted by cell, so a cut one has all intervals of its first cells and lacks
-    the last cells, which must not become "no activity". Only the other days can tell.
+    Published files are sorted by cell, so a truncated one has all intervals of its first cells and
+    lacks the last cells, which must not become "no activity". Comparison with other days shows it.
 
     Returns:
         `(cell,)` ids that occur on any day, ascending.
 
     Raises:
-        InputError: naming the file.
+        InputError: naming the truncated file.
     """
     cells = np.unique(np.concatenate([day.cells for day in days]))
     for day in days:

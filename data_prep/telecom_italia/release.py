@@ -1,7 +1,7 @@
-"""The raw days of Telecom Italia's open data to a cube: what Milan and Trentino share.
+"""Convert the raw days of Telecom Italia's open data to a cube, for Milan and Trentino.
 
-Each day is summed by `cdr` and kept by `day_store` until all days are done; then the cube is
-written a day at a time. Neither step holds more than one day.
+`cdr` sums each day and `day_store` caches the sums; then the cube is written one day at a time.
+Neither step holds more than one day in memory.
 
 Source: G. Barlacchi et al., "A multi-source dataset of urban life in the city of Milan and the
 Province of Trentino", Scientific Data 2, 150055 (2015).
@@ -57,14 +57,14 @@ class _Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class TelecomItalia:
-    """One of the two published sets. A data set's module takes its `prepare` from here.
+    """A published data set; its module uses this class's `prepare`.
 
     Args:
-        name: what to call it in messages, e.g. `"milan"`.
+        name: name in messages, e.g. `"milan"`.
         title: title of the cube.
         prefix: beginning of the raw files' names.
-        source: where the records come from.
-        max_cell: largest cell id there may be; the smallest is 1.
+        source: origin of the records.
+        max_cell: largest valid cell id; the smallest is 1.
         time_zone: IANA name of the zone of the local days.
     """
 
@@ -94,10 +94,10 @@ class TelecomItalia:
             raw: Folder of the daily files (`.txt`, or packed as `.txt.gz`), or a single one.
             out: The netCDF file to write.
             step: Length of a time step: 10min, or a multiple of it that divides a day.
-            cells: Only these cells: ids and ranges separated by commas, such as 1-100,5060.
-            sample: Only this many cells, drawn at random by the rule of the FedDA code.
-            seed: Seed of the draw.
-            grid: The official GeoJSON grid, which gives each cell its longitude and latitude.
+            cells: Cells to keep: ids and ranges separated by commas, such as 1-100,5060.
+            sample: Number of cells to draw at random, as FedDA's code does.
+            seed: Random seed of the sample.
+            grid: The official GeoJSON grid, the source of each cell's longitude and latitude.
             allow_gaps: Leave missing days and intervals as NaN instead of refusing them.
             progress: Show a progress bar.
 
@@ -105,8 +105,8 @@ class TelecomItalia:
             `out`.
 
         Raises:
-            InputError: naming the file and its line if raw files are damaged, foreign, doubled or
-                incomplete, or naming the option that cannot be met.
+            InputError: if raw files are damaged, foreign, doubled or incomplete, or an option is
+                invalid; names the file and line, or the option.
         """
         check_target(out)
         selection = Selection(cells, sample, seed)
@@ -130,7 +130,7 @@ class TelecomItalia:
         return out
 
     def _origin(self, days: Sequence[RawDay]) -> _Origin:
-        """What the days are and where they come from: as published, unless they are simulated."""
+        """Return title, source and licence of the days, which may be simulated."""
         folder = days[0].path.parent
         simulation = read_marker(folder)
         if simulation is None:
@@ -150,7 +150,7 @@ class TelecomItalia:
         places: Grid | None,
         origin: _Origin,
     ) -> xr.Dataset:
-        """The cube with its times, cells and attributes; its values take no memory."""
+        """Return the cube with its times, cells and attributes; its values take no memory."""
         first, last = days[0].raw, days[-1].raw
         end = last.start + last.n_intervals * INTERVAL
         time = pd.date_range(first.start, end, freq=INTERVAL * per_step, inclusive="left")
@@ -174,10 +174,10 @@ class TelecomItalia:
 
 
 def intervals_per_step(step: str) -> int:
-    """Ten-minute intervals in a step such as `"1h"`.
+    """Return the number of ten-minute intervals in a step such as `"1h"`.
 
     Raises:
-        InputError: if it is no multiple of ten minutes that divides a day.
+        InputError: if the step is not a multiple of ten minutes that divides a day.
 
     >>> intervals_per_step("30min")
     3
@@ -198,7 +198,7 @@ def intervals_per_step(step: str) -> int:
 def _slabs(
     days: Sequence[StoredDay], cells: np.ndarray, per_step: int
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Each day's first time step and its values of all variables, `(step, cell)`."""
+    """Yield each day's first time step and its values of all variables, `(step, cell)`."""
     step = INTERVAL * per_step
     for day in days:
         first, rest = divmod(day.raw.start - days[0].raw.start, step)
@@ -211,7 +211,7 @@ def _slabs(
 
 
 def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
-    """A day's values of all variables, `(step, cell)`: 0 for a cell that the day does not have."""
+    """Return a day's values of all variables, `(step, cell)`; 0 for cells not in the day."""
     n_steps = len(day.recorded) // per_step
     complete = day.recorded.reshape(n_steps, per_step).all(axis=1)
     sums = np.zeros((len(SERVICES), n_steps, len(cells)))
@@ -219,6 +219,6 @@ def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np
     _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
     sums[:, :, to] = day.values()[:, :, of]
     services = dict(zip(SERVICES, sums, strict=True))
-    with np.errstate(over="ignore"):  # a cube is checked for it when it is written
+    with np.errstate(over="ignore"):  # `write_slabs` checks for overflow
         sms, call = (services[f"{name}_in"] + services[f"{name}_out"] for name in ("sms", "call"))
     return services | {"sms": sms, "call": call, "net": services["internet"]}

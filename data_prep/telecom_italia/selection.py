@@ -1,4 +1,4 @@
-"""Which cells to keep: all that occur, a list such as `1-100,5060`, or a random sample."""
+"""Select the cells to keep: all that occur, a list such as `1-100,5060`, or a random sample."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from data_prep.text import some
 
 @dataclass(frozen=True)
 class Selection:
-    """The cells that a user asks for.
+    """A user's selection of cells.
 
     Args:
-        cells: ids and inclusive ranges, separated by commas; None if not asked for.
-        sample: how many cells to draw; None if not asked for.
-        seed: seed of the draw.
+        cells: ids and inclusive ranges, separated by commas; None selects no ids.
+        sample: number of cells to draw; None draws no sample.
+        seed: random seed of the sample.
 
     Raises:
-        InputError: if both are asked for.
+        InputError: if both `cells` and `sample` are given.
     """
 
     cells: str | None = None
@@ -34,29 +34,26 @@ class Selection:
             raise InputError("cells and sample are both given, expected at most one; drop one")
 
     def check(self, known: np.ndarray) -> None:
-        """Refuse ids that cannot exist, before any data are read.
+        """Refuse invalid ids before any data are read.
 
         Args:
             known: `(cell,)` ids that may occur.
 
         Raises:
-            InputError: naming some of the ids.
+            InputError: listing invalid ids.
         """
         if self.cells is not None:
             _require_among(known, parse_cells(self.cells))
 
     def choose(self, occurring: np.ndarray, grid: np.ndarray | None = None) -> np.ndarray:
-        """The ids to keep.
+        """Return the ids to keep, ascending.
 
         Args:
             occurring: `(cell,)` ids that occur in the data, ascending.
             grid: `(cell,)` ids of the whole grid, where known: a sample is drawn from these.
 
-        Returns:
-            The ids, ascending.
-
         Raises:
-            InputError: if an id does not occur, or a sample is larger than what it is drawn from.
+            InputError: if an id does not occur, or there are fewer ids than the sample needs.
         """
         if self.cells is not None:
             cells = parse_cells(self.cells)
@@ -68,7 +65,7 @@ class Selection:
 
 
 def parse_cells(text: str) -> np.ndarray:
-    """Ids from a list of ids and ranges, ascending, each once.
+    """Return the unique ids of a list of ids and ranges, ascending.
 
     Raises:
         InputError: if the text is not such a list.
@@ -98,14 +95,14 @@ def sample_cells(known: np.ndarray, n: int, seed: int) -> np.ndarray:
 
     Args:
         known: `(cell,)` ids to draw from, in any order.
-        n: how many.
+        n: number of cells.
         seed: seed of Python's generator.
 
     Returns:
         `(n,)` ids, ascending.
 
     Raises:
-        InputError: if there are not so many ids.
+        InputError: if there are fewer than `n` ids.
     """
     if not 0 < n <= len(known):
         raise InputError(f"sample: cannot draw {n} cells; choose from 1 to {len(known)}")
