@@ -1,1 +1,1 @@
-"""Programs that measure this project beside others in one run."""
+"""Benchmarks of speed and memory against other implementations."""

@@ -1,8 +1,8 @@
-"""FUELS's local training the way simulators write it: a loop over clients with `nn.GRU` modules.
+"""FUELS's local training as simulators implement it: a loop over clients with `nn.GRU` modules.
 
-Each client has a module and an optimiser of its own and trains alone; batches are slices, since a
-`DataLoader` would only be slower. It shares the random draws and the server's part with the
-project's own path, so that both compute the same numbers.
+Each client has its own module and optimiser and trains alone. Batches are slices, since a
+`DataLoader` would only be slower. The loop uses the same random draws and server code as the
+project's stacked path, so that both compute the same numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stforecast.methods.fuels import FuelsOptions
 
 
 class DualGRUModule(nn.Module):
-    """One client's model: a GRU for the recent values, one for the periodic ones, a linear head.
+    """Model of one client: a GRU for recent values, one for periodic values, and a linear head.
 
     Args:
-        closeness: recent values in a window; the others are periodic.
-        hidden_size: cells of each GRU.
-        n_slots: slots of the period, for the filtering matrix W.
+        closeness: number of recent values in a window; the others are periodic.
+        hidden_size: hidden size of each GRU.
+        n_slots: number of slots in a period, for the filtering matrix W.
     """
 
     def __init__(self, closeness: int, hidden_size: int, n_slots: int) -> None:
@@ -36,18 +36,18 @@ class DualGRUModule(nn.Module):
         self.filter = nn.Parameter(torch.empty(n_slots, n_slots))
 
     def encode(self, x: Tensor) -> Tensor:
-        """`(batch, inputs)` to features `(batch, 2 hidden_size)`."""
+        """Encode windows `(batch, inputs)` as features `(batch, 2 hidden_size)`."""
         _, recent = self.closeness(x[:, : self.parts, None])
         _, periodic = self.periodic(x[:, self.parts :, None])
         return torch.cat([recent[0], periodic[0]], dim=1)
 
     def decode(self, features: Tensor) -> Tensor:
-        """Features to predictions `(batch, 1)`."""
+        """Return predictions `(batch, 1)` from features `(batch, 2 hidden_size)`."""
         recent, periodic = features.chunk(2, dim=1)
         return self.head(recent + periodic)
 
     def load(self, row: dict[str, Tensor]) -> None:
-        """Take one client's parameters out of a population's."""
+        """Load the parameters that a stacked population holds for one client."""
         with torch.no_grad():
             for name in ("closeness", "periodic"):
                 for own, p in getattr(self, name).named_parameters():
@@ -59,7 +59,7 @@ class DualGRUModule(nn.Module):
 
 
 def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:
-    """Eq. 3 to 6 as printed, for one client."""
+    """Return the intra-client contrastive loss of one client, Eq. 3 to 6 as printed."""
     similarity = (F.normalize(features, dim=1) @ F.normalize(augmented, dim=1).T / tau).exp()
     positive = similarity.diagonal()
     negatives = F.relu(similarity * filters).sum(1)
@@ -67,7 +67,10 @@ def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float)
 
 
 def inter_loss(features: Tensor, positive: Tensor, negative: Tensor, tau: float) -> Tensor:
-    """Eq. 11 to 13 as a cross-entropy of two classes, for one client that has both prototypes."""
+    """Return the inter-client contrastive loss of one client with both prototypes.
+
+    Eq. 11 to 13, as a cross-entropy of two classes.
+    """
     similarity = torch.stack(
         [F.cosine_similarity(features, positive), F.cosine_similarity(features, negative)], dim=1
     )
@@ -75,10 +78,10 @@ def inter_loss(features: Tensor, positive: Tensor, negative: Tensor, tau: float)
 
 
 class LoneClient:
-    """One client: its module, its optimiser, and an epoch of training.
+    """A client that trains alone, with its own module and optimiser.
 
     Args:
-        federation: whose settings and initial parameters it takes.
+        federation: source of the settings, data and initial parameters.
         client: number of the client.
         tuned: encode a batch and its augmentation in one call, and use torch's fused Adam.
     """
@@ -100,11 +103,11 @@ class LoneClient:
         )
 
     def train(self, round: int, payload: dict[str, Tensor]) -> tuple[float, Tensor]:
-        """One epoch.
+        """Train for one epoch.
 
         Args:
             round: index of the round, from 0.
-            payload: positive and negative prototypes `(slots, d)`, or nothing.
+            payload: positive and negative prototypes `(slots, d)`, or empty.
 
         Returns:
             The mean loss, and the client's prototypes `(slots, d)`.
@@ -146,10 +149,10 @@ class LoneClient:
 
 
 class ClientLoop:
-    """Rounds of FUELS, client by client.
+    """Rounds of FUELS, one client after another.
 
     Args:
-        federation: whose data, initial parameters, settings and server it takes; not changed.
+        federation: source of data, initial parameters, settings and server; not modified.
         tuned: as for `LoneClient`.
     """
 
@@ -160,7 +163,7 @@ class ClientLoop:
         self.clients = [LoneClient(federation, i, tuned=tuned) for i in ids]
 
     def run_round(self) -> float:
-        """Train every client, aggregate, and return the mean training loss."""
+        """Train every client, aggregate the uploads and return the mean training loss."""
         payload = self.method.broadcast(self.server, self.everyone)
         trained = [
             c.train(self.round, {name: t[i] for name, t in payload.items()})

@@ -1,11 +1,11 @@
-"""FUELS's round in Flower's simulation: what the loop over clients costs in a peer's framework.
+"""Measure FUELS's round in Flower's simulation.
 
     python -m experiments.benchmarks.flower_round --clients 10
 
-needs `flwr[simulation]`, in an environment of its own where its pins disagree with others. Each
-client is a node with the tuned loop's training; model and moments are kept in the node's context,
-since any worker may host it next. Prints the mean loss and the seconds of each round; the first
-ones start the workers and are not to be counted.
+This needs `flwr[simulation]`, in a separate environment if its pinned versions conflict. Each
+client is a node that trains as in the tuned loop. Its model and moments are stored in the node's
+context, since any worker may run it next. Prints the mean loss and the seconds of each round;
+ignore the first rounds, which start the workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _federation(n_clients: int, n_batches: int) -> Any:
 
 
 def client_app(n_clients: int, n_batches: int) -> Any:
-    """The nodes' side: load the client, train it, keep it, return its prototypes."""
+    """Return the node's app: it restores its client, trains it and returns the prototypes."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -60,7 +60,7 @@ def client_app(n_clients: int, n_batches: int) -> Any:
 
 
 def snapshot(client: LoneClient) -> dict[str, Tensor]:
-    """A client's model and moments as named tensors."""
+    """Return a client's parameters and Adam moments as named tensors."""
     named = dict(client.model.named_parameters())
     moments = {
         f"{moment}/{name}": t
@@ -71,7 +71,7 @@ def snapshot(client: LoneClient) -> dict[str, Tensor]:
 
 
 def restore(client: LoneClient, tensors: dict[str, Tensor]) -> None:
-    """Put a snapshot back."""
+    """Load a snapshot into a client."""
     with torch.no_grad():
         for name, p in client.model.named_parameters():
             p.copy_(tensors[name])
@@ -82,7 +82,7 @@ def restore(client: LoneClient, tensors: dict[str, Tensor]) -> None:
 
 
 def server_app(n_clients: int, n_batches: int, rounds: int, report: list[dict[str, float]]) -> Any:
-    """The server's side: the method's own aggregation between rounds."""
+    """Return the server's app, which aggregates with the method between rounds."""
     from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
     from flwr.serverapp import ServerApp
 
@@ -100,7 +100,7 @@ def server_app(n_clients: int, n_batches: int, rounds: int, report: list[dict[st
             payload = federation.method.broadcast(server, everyone)
             messages = []
             for node in nodes:
-                # Who a node is shows in its first answer; in that round nothing is sent.
+                # A node's first answer names its client; in that round no payload is sent.
                 own = {name: t[of_node[node]] for name, t in payload.items()} if of_node else {}
                 content = {
                     PAYLOAD: ArrayRecord(own or {"nothing": torch.zeros(0)}),
@@ -132,7 +132,7 @@ def main(clients: int, batches: int, rounds: int) -> None:
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     from flwr.simulation import run_simulation
 
-    # Under its own name: Ray's workers know no __main__ of ours.
+    # Import by module name, because Ray's workers cannot import __main__.
     from experiments.benchmarks.flower_round import client_app, server_app
 
     report: list[dict[str, float]] = []

@@ -1,11 +1,12 @@
-"""What a frozen backbone costs, and what computing its features once saves.
+"""Measure the cost of a frozen backbone and the time saved by caching its features.
 
     python -m experiments.benchmarks.frozen --weights vit.safetensors --size 112
 
-prints CPU milliseconds an image for a query, for one that is looked up, for prompts forward and
-with gradients; then CPU seconds of one FedTA round of a client, as it is and with every feature
-computed where it is used, as prompt methods' code does: the query in each step, and the second
-stage behind the whole network. Both rounds must end with the same numbers. Images are noise.
+Prints CPU milliseconds per image for a query, for a cached query, and for prompts without and with
+gradients. Then prints CPU seconds of one FedTA round of a client, with cached features and with
+features computed where they are used, as other code of prompt methods does: the query in each step,
+and the whole network in each step of the second stage. Both rounds must end with the same numbers.
+Images are noise.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from vision.task import Classification
 N_CLASSES = 8
 
 
-class Forgetful(FeatureCache):
-    """A cache that keeps nothing."""
+class NoCache(FeatureCache):
+    """A cache that stores nothing."""
 
     def get(self, digests: Sequence[bytes]) -> list[Tensor | None]:
-        """Nothing."""
+        """Return None for each image."""
         return [None] * len(digests)
 
     def add(self, digests: Sequence[bytes], features: Tensor) -> None:
-        """Forget."""
+        """Discard the features."""
 
 
 class RecomputingFedTA(FedTA):
-    """FedTA that computes every feature in the step that needs it."""
+    """FedTA that computes every feature in the step where it is used."""
 
     name = ""
 
@@ -59,56 +60,56 @@ class RecomputingFedTA(FedTA):
         data: Batch,
         loss: Callable[[Cohort, Batch], Tensor],
     ) -> None:
-        """With images in both stages."""
+        """Train both stages on images."""
         size = int(cohort.data.sizes[0])
         images = {"x": cohort.data.tensors["x"][:, :size]}
         super().train(cohort, parts, epochs, {**data, **images}, loss)
 
     def enhancement_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
-        """With a query of its own."""
+        """Compute the query in the step."""
         return super().enhancement_loss(cohort, {**batch, "query": self.backbone.query(batch["x"])})
 
     def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Behind the whole network."""
+        """Compute the features with the whole network in the step."""
         with torch.no_grad():
             x = batch["x"]
             features = self.enhanced(cohort.params, x, self.backbone.query(x))
         return super().anchor_loss(cohort, {**batch, "feature": features}, payload)
 
 
-def forgetful(backbone: Backbone) -> Backbone:
-    """The same backbone without memory."""
+def without_cache(backbone: Backbone) -> Backbone:
+    """Return a copy of a backbone that caches no features."""
     other = copy.copy(backbone)
-    other._queries = other._prompted = Forgetful(backbone.width)
+    other._queries = other._prompted = NoCache(backbone.width)
     return other
 
 
 def federation(method: type[FedTA], model: ViTOptions, samples: int, epochs: int) -> Federation:
-    """One client with noise for images."""
+    """Return a federation of one client whose images are noise."""
     rng = torch.Generator().manual_seed(0)
     x = torch.randint(256, (1, samples, 3, 32, 32), dtype=torch.uint8, generator=rng)
     y = torch.randint(N_CLASSES, (1, samples), generator=rng)
     population = Population(lambda: FrozenViT((3, 32, 32), N_CLASSES, model), seed=0)
     training = Training(rounds=1, epochs=epochs, batch_size=16, drop_last=False)
     if method is RecomputingFedTA:
-        population.model.encoder = FrozenEncoder(forgetful(backbone_of(population, "this")))
+        population.model.encoder = FrozenEncoder(without_cache(backbone_of(population, "this")))
     made = method(population, Classification(N_CLASSES), training)
     return Federation(made, ClientData({"x": x, "y": y}, torch.tensor([samples])), seed=0)
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of the whole process that some work takes."""
+    """Return the CPU seconds of the process during a call."""
     start = time.process_time()
     work()
     return time.process_time() - start
 
 
 def costs(backbone: Backbone, images: Tensor, length: int = 10) -> dict[str, float]:
-    """CPU seconds an image of each way through the backbone."""
+    """Return CPU seconds per image of each use of the backbone."""
     prompts = torch.zeros(len(images), length, backbone.width, requires_grad=True)
     work = {
         "query": lambda: backbone.query(images),
-        "query, looked up": lambda: backbone.query(images),
+        "query, cached": lambda: backbone.query(images),
         "under prompts": lambda: _without_gradients(backbone, images, prompts),
         "under prompts, with gradients": lambda: (
             backbone.prompted(images, prompts).sum().backward()
@@ -123,7 +124,7 @@ def _without_gradients(backbone: Backbone, images: Tensor, prompts: Tensor) -> N
 
 
 def compare(model: ViTOptions, samples: int, epochs: int) -> tuple[dict[str, float], float]:
-    """CPU seconds of a round in both ways, and the largest difference of what they end with."""
+    """Return CPU seconds of a round with and without caching, and the largest difference."""
     seconds, ends = {}, []
     for name, method in (("once", FedTA), ("in every step", RecomputingFedTA)):
         run = federation(method, model, samples, epochs)
@@ -135,12 +136,12 @@ def compare(model: ViTOptions, samples: int, epochs: int) -> tuple[dict[str, flo
 
 @click.command()
 @click.option("--weights", help="A .safetensors file; without it, a tiny random network.")
-@click.option("--size", default=112, show_default=True, help="Height and width of its input.")
+@click.option("--size", default=112, show_default=True, help="Height and width of the input.")
 @click.option("--precision", default="float32", type=click.Choice(["float32", "bfloat16"]))
 @click.option("--samples", default=64, show_default=True, help="Images of the client.")
 @click.option("--epochs", default=5, show_default=True, help="Epochs of each stage.")
 def main(weights: str | None, size: int, precision: Precision, samples: int, epochs: int) -> None:
-    """Measure a frozen backbone, and FedTA with and without remembered features."""
+    """Measure a frozen backbone, and FedTA with and without cached features."""
     model = ViTOptions(
         backbone=TINY, backbone_weights=weights, input_size=size, precision=precision
     )

@@ -1,13 +1,13 @@
-"""How time and memory grow with the number of clients, a tenth of whom take part in a round.
+"""Measure time and memory as the number of clients grows, with a tenth of them in each round.
 
     python -m experiments.benchmarks.growth --clients 1000,2000,5000,10000 --memory 1GB
 
-Each size trains FUELS's model (a few batches an epoch) in a process of its own. Where the clients'
-states do not fit `--memory` they are in memory-mapped files, so that memory is that of those who
-take part. FUELS compares every client that takes part with all others, in the server and when it
-mixes prototypes for it: that grows with the product of both numbers, and FedAvg has nothing of the
-kind. The second table is the divergences' alone: all pairs of clients, with 24 prototypes of 256
-values, and anew for a tenth of the clients against all.
+Each size trains FUELS's model (a few batches per epoch) in a separate process. Clients' states that
+exceed `--memory` are in memory-mapped files, so that only those of participants use memory. FUELS
+compares every participant with all clients, on the server and when it mixes prototypes; this cost
+grows with the product of both numbers, and FedAvg does not have it. The second table measures the
+divergences alone: of all pairs of clients, with 24 prototypes of 256 values, and of a tenth of the
+clients against all.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from experiments.benchmarks.rounds import counts
 from stforecast.federated.prototypes import jensen_shannon
 
 SHARE = 0.1
-"""Of the clients that take part in a round."""
+"""Share of the clients that take part in a round."""
 
 BATCHES, ROUNDS = 4, 3
-"""Of a client's epoch, and timed after a first one."""
+"""Batches of a client's epoch, and timed rounds after a first one."""
 
 STATUS = Path("/proc/self/status")
 
 
 def memory(kind: str) -> float:
-    """Memory of this process in GB: `RssAnon` is its own now, `VmHWM` the most, files included."""
+    """Return this process's memory in GB: `RssAnon`, current without files, or `VmHWM`, peak."""
     lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
     return int(lines[kind].split()[0]) / 1e6
 
 
 def grow(n_clients: int, method: str, threads: int, allowed: str) -> list[float]:
-    """Cost of rounds of a federation of this size.
+    """Measure rounds of a federation of this size.
 
     Returns:
-        Participants, seconds of a round, of them the server's, milliseconds that a participant
-        adds, and GB of this process's own memory.
+        Number of participants, seconds of a round, those of the server, milliseconds per
+        participant, and GB of this process's memory without files.
     """
     torch.set_num_threads(threads)
     some = (("participation", SHARE), ("full_start", False))
@@ -63,10 +63,10 @@ def grow(n_clients: int, method: str, threads: int, allowed: str) -> list[float]
 
 
 def compare(n_clients: int, threads: int) -> list[float]:
-    """Cost of divergences between the prototypes of all pairs.
+    """Measure the divergences between the prototypes of all pairs of clients.
 
     Returns:
-        Seconds, seconds of a tenth of the clients against all, and GB that were needed besides the
+        Seconds, seconds of a tenth of the clients against all, and GB in addition to the
         prototypes.
     """
     torch.set_num_threads(threads)
@@ -84,12 +84,12 @@ def compare(n_clients: int, threads: int) -> list[float]:
 @click.option("--clients", default="1000,2000,5000,10000", show_default=True, callback=counts)
 @click.option("--method", multiple=True, default=["fedavg", "fuels"], show_default=True)
 @click.option("--pairs", default="500,1000,2000,5000", show_default=True, callback=counts)
-@click.option("--memory", "allowed", default="1GB", show_default=True, help="For the rounds.")
+@click.option("--memory", "allowed", default="1GB", show_default=True, help="Memory of a run.")
 @click.option("--threads", default=os.cpu_count(), show_default=True)
 def main(
     clients: list[int], method: tuple[str, ...], pairs: list[int], allowed: str, threads: int
 ) -> None:
-    """Measure rounds of more and more clients, and the server's divergences."""
+    """Measure rounds and the server's divergences as the number of clients grows."""
     rows = [
         [name, n, *in_own_process(grow, n, name, threads, allowed)]
         for name in method

@@ -1,4 +1,4 @@
-"""Measures rounds of several paths side by side, each in a process of its own, taking turns."""
+"""Measure rounds of several variants, each in its own process, in turns."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from experiments.benchmarks.problem import BATCH, EPOCH, HIDDEN, STEPS, make_fed
 from stforecast.federated.kernels.compiler import supported
 
 WARM_UP = 2
-"""Rounds before the clock starts: in the first, clients have no prototypes to compare with."""
+"""Rounds that are not timed; in the first, clients have no prototypes to compare with."""
 
 WORK, FEWEST_BATCHES = 2000, 2
-"""Batches of all clients that are measured, lest a thousand clients take an hour, and the least of
-each client."""
+"""Measured batches of all clients in total, to bound the time, and the minimum for each client."""
 
 CLOSE = 1.15
-"""Ratio of times up to which either number of threads may win with more clients."""
+"""Ratio of times up to which both numbers of threads are measured again with more clients."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to do the round.
+    """An implementation of the round.
 
     Attributes:
-        name: as the table calls it.
-        loop: whether it loops over clients: `peers`, `tuned`, or not at all (empty).
-        threads: threads, of which each of ours trains cohorts of its own.
+        name: name in the table.
+        loop: kind of loop over clients, `peers` or `tuned`; empty for stacked clients.
+        threads: number of threads; with stacked clients each one trains its own cohorts.
         kernel: whether to use the compiled kernels.
         settings: further settings of the run.
     """
@@ -48,12 +47,12 @@ class Variant:
 
     @property
     def path(self) -> Variant:
-        """What it does, on however many threads."""
+        """Variant without its name and number of threads."""
         return replace(self, name="", threads=1)
 
 
 def variants(threads: int) -> list[Variant]:
-    """What is compared, the reference first."""
+    """Return the variants to compare, the reference first."""
     found = [
         Variant("loop over clients, nn.GRU", "peers"),
         Variant("loop, tuned", "tuned"),
@@ -72,21 +71,21 @@ def variants(threads: int) -> list[Variant]:
 
 
 def batches_for(n_clients: int) -> int:
-    """Batches of a client's epoch that are measured: all, or fewer of many clients."""
+    """Return the measured batches of a client's epoch: all, or fewer with many clients."""
     return min(EPOCH, max(FEWEST_BATCHES, WORK // n_clients))
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round took.
+    """Loss and cost of one round.
 
     Attributes:
         loss: mean training loss.
         seconds: wall-clock seconds.
         cpu_seconds: CPU seconds, over all threads.
-        server_seconds: of the wall-clock seconds those of aggregation.
-        cohort_seconds: of the wall-clock seconds those around cohorts, in which they get what the
-            server sends, are made and written back. Neither grows with the number of batches.
+        server_seconds: wall-clock seconds of aggregation.
+        cohort_seconds: wall-clock seconds to create cohorts with the broadcast payload and to
+            write them back; like `server_seconds`, independent of the number of batches.
     """
 
     loss: float
@@ -97,12 +96,12 @@ class Round:
 
     @property
     def once_seconds(self) -> float:
-        """Wall-clock seconds of what happens once a round, however many batches there are."""
+        """Wall-clock seconds that are independent of the number of batches."""
         return self.server_seconds + self.cohort_seconds
 
 
 def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
-    """A function that does one round."""
+    """Return a function that runs and measures one round."""
     workers = variant.threads if not variant.loop else 1
     federation = make_federation(n_clients, n_batches, workers, **dict(variant.settings))
     server, trained, updated = Stopwatch(), Stopwatch(), Stopwatch()
@@ -130,13 +129,13 @@ def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[]
 
 
 class Stopwatch:
-    """Seconds that calls of some functions took, in any thread."""
+    """Timer of calls to functions, in all threads."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
     def watch(self, owner: object, name: str) -> None:
-        """Time a function of an object from now on."""
+        """Time all further calls of a method of an object."""
         function = getattr(owner, name)
 
         def timed(*given: Any) -> Any:
@@ -149,8 +148,8 @@ class Stopwatch:
         setattr(owner, name, timed)
 
 
-class Running:
-    """A variant in a process of its own, which gets ready while others do."""
+class VariantProcess:
+    """A variant in its own process; processes start concurrently."""
 
     def __init__(self, variant: Variant, n_clients: int, n_batches: int) -> None:
         self.variant = variant
@@ -160,10 +159,10 @@ class Running:
             initializer=_prepare,
             initargs=(variant, n_clients, n_batches),
         )
-        self._pool.submit(int)  # The first work starts the process.
+        self._pool.submit(int)  # The first task starts the process.
 
     def round(self) -> Round:
-        """Do one round."""
+        """Run and measure one round."""
         return self._pool.submit(_run_round).result()
 
     def close(self) -> None:
@@ -186,20 +185,20 @@ def _run_round() -> Round:
 
 
 def gigaflop(n_clients: int, n_batches: int) -> float:
-    """Arithmetic of the GRUs' matrix products in a round, in 10⁹ operations.
+    """Return the arithmetic of the GRUs' matrix products in a round, in 10⁹ operations.
 
-    Forward, and twice as much backward; the batch and its augmentation; two GRUs, whose first step
-    has no hidden product.
+    The backward pass takes twice as many operations as the forward pass. Both encode the batch and
+    its augmentation with two GRUs, whose first step has no hidden product.
     """
     product = 2 * (2 * BATCH) * HIDDEN * 3 * HIDDEN
     return n_clients * n_batches * 2 * 3 * (STEPS - 1) * product / 1e9
 
 
 def product_rate(cores: int, n_clients: int = 16) -> float:
-    """Rate of batched single-precision products of the round's shapes, in 10⁹ operations a second.
+    """Return the rate of batched float32 products of the round's shapes, in 10⁹ operations/s.
 
-    Torch's, on one core, the best of several tries, taken times the number of cores: clients are
-    independent, so nothing need be lost between cores.
+    This is torch's best rate of several tries on one core, times the number of cores: clients are
+    independent, so ideal scaling is possible.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -216,22 +215,22 @@ def product_rate(cores: int, n_clients: int = 16) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """Row of the table of results.
 
     Attributes:
         clients: number of clients.
-        variant: name of the path.
-        seconds: median wall-clock seconds of a round of a whole epoch. Where fewer batches were
-            measured, what grows with them is scaled to an epoch, and what does not is added.
+        variant: name of the variant.
+        seconds: median wall-clock seconds of a round with a full epoch. Where fewer batches were
+            measured, their time is scaled to an epoch and the rest of the round is added.
         batch_ms: median wall-clock milliseconds of a batch of one client, as measured.
         cpu_seconds: median CPU seconds of a round as measured, over all threads.
-        speedup: against the faster of the loops as peers write them.
-        speedup_tuned: against the faster of the tuned loops.
-        share: of the limit by arithmetic, in [0, 1].
+        speedup: speedup over the faster of the plain loops.
+        speedup_tuned: speedup over the faster of the tuned loops.
+        share: share of the limit by arithmetic, in [0, 1].
         difference: largest relative difference of a round's loss from the reference's.
-        batches: batches of each client that were measured.
-        once_seconds: median wall-clock seconds that do not grow with the number of batches.
-        losses: mean training losses of the rounds before the clock.
+        batches: number of measured batches of each client.
+        once_seconds: median wall-clock seconds that are independent of the number of batches.
+        losses: mean training losses of the rounds that are not timed.
     """
 
     clients: int
@@ -251,16 +250,16 @@ class Row:
 def measure(
     compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
 ) -> list[Row]:
-    """Time variants, taking turns.
+    """Time variants in turns, one round each.
 
     Args:
         compared: the variants, the reference first.
-        n_clients: clients of the federation.
-        n_batches: batches of each client that are measured.
-        repetitions: timed rounds of each.
-        rate: what `product_rate` gave.
+        n_clients: number of clients.
+        n_batches: measured batches of each client.
+        repetitions: timed rounds of each variant.
+        rate: result of `product_rate`.
     """
-    running = [Running(v, n_clients, n_batches) for v in compared]
+    running = [VariantProcess(v, n_clients, n_batches) for v in compared]
     first = [[r.round().loss for _ in range(WARM_UP)] for r in running]
     turns = [[r.round() for r in running] for _ in range(repetitions)]
     for r in running:
@@ -299,12 +298,12 @@ def _of_batches(r: Round) -> float:
 
 
 def _epoch_seconds(rounds: Sequence[Round], n_batches: int) -> float:
-    """Median seconds of a round of a whole epoch."""
+    """Return the median seconds of a round with a full epoch."""
     return _median(rounds, lambda r: _of_batches(r) * EPOCH / n_batches + r.once_seconds)
 
 
 def better_threads(compared: Sequence[Variant], rows: Sequence[Row]) -> list[Variant]:
-    """Of each path the faster one, on one thread or on several, or both where they are close."""
+    """Return each variant with its faster number of threads, or with both if they are close."""
     best: dict[Variant, float] = {}
     for v, row in zip(compared, rows, strict=True):
         best[v.path] = min(row.seconds, best.get(v.path, row.seconds))

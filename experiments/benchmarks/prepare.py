@@ -1,11 +1,11 @@
-"""How fast raw days become a cube: this project's reader and a plain pandas one, side by side.
+"""Compare this project's reader of raw days with a plain pandas reader.
 
     python -m experiments.benchmarks.prepare --files 3 --out FOLDER
 
-generates days of the published size (10,000 cells, about 4.9 million rows and 290 MB each), turns
-them into an hourly cube with either reader, each in a process of its own, and prints CPU and wall
-seconds a file, the largest memory, and how far the two cubes are apart. Imports are not counted.
-The pandas reader checks nothing; ours takes checksums and makes all its checks.
+Generates days of the published size (10,000 cells, about 4.9 million rows and 290 MB each), turns
+them into an hourly cube with each reader in a separate process, and prints CPU and wall-clock
+seconds per file, peak memory and the largest difference of the two cubes. Imports are not counted.
+The pandas reader checks nothing; ours computes checksums and makes all its checks.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def generate_day(path: Path, date: datetime.date, n_cells: int) -> None:
     """Write a raw day with the published layout, order and share of empty fields.
 
     Args:
-        path: where to.
+        path: file to write.
         date: the local day.
-        n_cells: cells, each with about 490 rows.
+        n_cells: number of cells, each with about 490 rows.
     """
     rng = np.random.default_rng(date.toordinal())
     cells = np.arange(1, n_cells + 1)
@@ -75,7 +75,7 @@ def generate(raw: Path, n_files: int, n_cells: int) -> None:
 
 
 def prepare_with_pandas(raw: Path, out: Path) -> Path:
-    """The plain reader: each file whole, summed by a group-by, all days joined in memory."""
+    """Convert raw days with plain pandas: sum each file by a group-by, join all in memory."""
     names = ["cell", "time", "country", *SERVICES]
     days = []
     for path in sorted(raw.iterdir()):
@@ -89,7 +89,7 @@ def prepare_with_pandas(raw: Path, out: Path) -> Path:
 
 
 def measure(prepare: Callable[[Path, Path], Path], raw: Path, out: Path) -> dict[str, float]:
-    """Cost of one reader in this process.
+    """Measure one reader in this process.
 
     Returns:
         `cpu` and `wall` seconds of the call, and `peak` memory of the process in MB.
@@ -102,7 +102,7 @@ def measure(prepare: Callable[[Path, Path], Path], raw: Path, out: Path) -> dict
 
 
 def largest_difference(ours: Path, theirs: Path) -> float:
-    """Largest relative difference of the two cubes over the services as published."""
+    """Return the largest relative difference of two cubes over the published services."""
     with cube.open_cube(ours) as a, cube.open_cube(theirs) as b:
         return max(
             float((abs(a[s] - b[s].values) / np.maximum(abs(b[s].values), 1e-300)).max())
@@ -111,8 +111,8 @@ def largest_difference(ours: Path, theirs: Path) -> float:
 
 
 def in_own_process(function: Callable[..., Result], *args: object) -> Result:
-    """Call `function` in a fresh process, so that its memory and CPU time are its own."""
-    # A child's peak starts at its parent's: this process must stay small, so it generates nothing.
+    """Call `function` in a new process, to measure its memory and CPU time alone."""
+    # A child's peak starts at its parent's memory, so this process must stay small.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(function, *args).result()
@@ -126,7 +126,7 @@ def in_own_process(function: Callable[..., Result], *args: object) -> Result:
 def main(files: int, cells: int, out: Path, keep: bool) -> None:
     """Compare this project's reader of raw days with a plain pandas one."""
     if out.exists():
-        raise click.BadParameter(f"{out} exists; give a new folder, it is removed in the end")
+        raise click.BadParameter(f"{out} exists; give a new folder, which is removed at the end")
     raw = out / "raw"
     in_own_process(generate, raw, files, cells)
     size = sum(p.stat().st_size for p in raw.iterdir()) / files / 1e6

@@ -1,4 +1,4 @@
-"""The round that benchmarks measure: FUELS's, with the paper's sizes."""
+"""Federation that benchmarks measure: FUELS with the paper's sizes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stforecast.federated.sizing import parse_bytes
 from stforecast.trained_method import build_method
 
 BATCH, STEPS, HIDDEN = 24, 3, 128
-"""Samples a batch (the period), steps that each GRU reads, its hidden size: the paper's."""
+"""Batch size (the period), steps of each GRU and its hidden size, as in the paper."""
 
 EPOCH = 37
-"""Batches of a client's epoch: days of Milan's training part."""
+"""Batches of a client's epoch: the days of Milan's training part."""
 
 
 def make_data(n_clients: int, n_batches: int, n_inputs: int) -> ClientData:
-    """Windows of the reference round's shapes, the same for all paths.
+    """Return windows with the reference round's shapes, the same for all variants.
 
-    Clients differ in level and swing: were they alike, rounding would decide who resembles whom.
+    Clients differ in level and amplitude; otherwise rounding would decide which are most similar.
     """
     samples = BATCH * n_batches
     g = torch.Generator().manual_seed(0)
@@ -42,14 +42,14 @@ def make_data(n_clients: int, n_batches: int, n_inputs: int) -> ClientData:
 def make_federation(
     n_clients: int, n_batches: int, workers: int = 1, method: str = "fuels", **settings: Any
 ) -> Federation:
-    """A federation before its first round, the same for the same sizes.
+    """Return a federation before its first round, deterministic in the sizes.
 
     Args:
         n_clients: number of clients.
         n_batches: batches of a client's epoch.
-        workers: cohorts that train at the same time.
-        method: the method.
-        **settings: any setting of a run besides.
+        workers: number of cohorts that train concurrently.
+        method: name of the method.
+        **settings: further settings of a run.
     """
     config = resolve(method, **{"rounds": 10**6, "seed": 1, **settings})
     data = make_data(n_clients, n_batches, config.window.closeness + config.window.periods)

@@ -1,19 +1,19 @@
-"""How long a federated round takes: this project's paths, and loops over clients, side by side.
+"""Compare the time of a federated round between this project's variants and loops over clients.
 
     python -m experiments.benchmarks.rounds --clients 10,100,1000 --out FOLDER
 
-Every path does FUELS's round on the same data from the same seeds (dual GRU of 128, batches of 24,
-the batch and its augmentation encoded, all three losses, Adam, prototypes aggregated), each in a
-process of its own. Rounds of all paths take turns, so that whatever else the machine does falls on
-all alike; medians count. The first two rounds are not timed: there the paths' losses are compared,
-since a path that is fast because it computes something else is worth nothing.
+Every variant runs FUELS's round on the same data and seeds (dual GRU of 128, batches of 24, the
+batch and its augmentation encoded, all three losses, Adam, prototypes aggregated) in a separate
+process. Variants take turns, so that other load on the machine affects all equally; results are
+medians. The first two rounds are not timed; their losses are compared, to check that all variants
+compute the same.
 
-An epoch has 37 batches. With many clients fewer are measured, by all paths alike: their time is
-scaled to an epoch, and what happens once a round, at the server and around cohorts, is added. Paths
-are measured on one thread and on all with the fewest clients, then on the better of the two, or on
-both where they are close.
+An epoch has 37 batches. With many clients all variants measure fewer: the time of these batches is
+scaled to an epoch, and the server's and the cohorts' fixed costs of a round are added. With the
+fewest clients, variants are measured on one thread and on all; after that on the better of the two,
+or on both if they are close.
 
-The limit is what torch's matrix products allow: the round's arithmetic over the measured rate of
+The limit by torch's matrix products is the round's arithmetic divided by the measured rate of
 single-precision batched products of the round's shapes, on all cores.
 """
 
@@ -49,16 +49,16 @@ from experiments.benchmarks.problem import EPOCH
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, panels, save_figure
 
 MOST_FLOWER = 100
-"""Clients up to which Flower's simulation is measured: each is a node with messages of its own."""
+"""Maximum clients for Flower's simulation, where each client is a node with its own messages."""
 
 
 def flower(python: str, reference: Row, repetitions: int) -> Row:
-    """The row of Flower's simulation with whole epochs, after the others: Ray takes all cores.
+    """Measure Flower's simulation with full epochs; run it last, because Ray uses all cores.
 
     Args:
-        python: interpreter of an environment that has `flwr[simulation]` and this project.
-        reference: the first row of the same number of clients.
-        repetitions: timed rounds.
+        python: interpreter of an environment with `flwr[simulation]` and this project.
+        reference: the first row with the same number of clients.
+        repetitions: number of timed rounds.
     """
     sizes = {"clients": reference.clients, "batches": EPOCH, "rounds": WARM_UP + repetitions}
     options = [text for name, n in sizes.items() for text in (f"--{name}", str(n))]
@@ -84,7 +84,7 @@ def flower(python: str, reference: Row, repetitions: int) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as text."""
+    """Return the rows as a text table."""
     headers = [
         "clients", "path", "s/round", "ms/batch", "CPU s", "× loop", "× tuned", "of limit",
         "loss differs", "batches",
@@ -95,14 +95,14 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Seconds a round of each path, one panel for each number of clients."""
+    """Draw the seconds per round of each variant, with one panel per number of clients."""
     sizes = sorted({row.clients for row in rows})
     fig, axes = panels(1.7 * ONE_COLUMN, 2.4, len(sizes))
     for ax, n in zip(axes, sizes, strict=True):
-        some = [row for row in rows if row.clients == n][::-1]
-        colors = ["0.6" if "stacked" not in row.variant else "tab:blue" for row in some]
-        bars = ax.barh([r.variant for r in some], [r.seconds for r in some], color=colors)
-        labels = [f" {r.seconds:.3g} s, {r.speedup:.1f}×" for r in some]
+        of_size = [row for row in rows if row.clients == n][::-1]
+        colors = ["0.6" if "stacked" not in row.variant else "tab:blue" for row in of_size]
+        bars = ax.barh([r.variant for r in of_size], [r.seconds for r in of_size], color=colors)
+        labels = [f" {r.seconds:.3g} s, {r.speedup:.1f}×" for r in of_size]
         ax.bar_label(bars, labels, fontsize=SMALL)
         ax.margins(x=0.25)
         ax.grid(visible=False, axis="y")
@@ -111,7 +111,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def machine(rate: float) -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Return the properties of the machine that affect the results."""
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -121,7 +121,7 @@ def machine(rate: float) -> dict[str, Any]:
 
 
 def counts(_: click.Context, __: click.Parameter, text: str) -> list[int]:
-    """Numbers with commas between them, for an option."""
+    """Parse an option of comma-separated numbers."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as e:
@@ -130,11 +130,11 @@ def counts(_: click.Context, __: click.Parameter, text: str) -> list[int]:
 
 @click.command()
 @click.option("--clients", default="10,100,1000", show_default=True, callback=counts)
-@click.option("--batches", type=int, help=f"Measured of an epoch's {EPOCH}; fewer of many clients.")
-@click.option("--repetitions", default=3, show_default=True, help="Timed rounds of each path.")
-@click.option("--threads", default=os.cpu_count(), show_default=True, help="Most of a path.")
-@click.option("--flower", "python", help="Interpreter that has flwr[simulation], to compare with.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder.")
+@click.option("--batches", type=int, help=f"Batches measured of {EPOCH}; fewer for many clients.")
+@click.option("--repetitions", default=3, show_default=True, help="Timed rounds of each variant.")
+@click.option("--threads", default=os.cpu_count(), show_default=True, help="Maximum threads.")
+@click.option("--flower", "python", help="Interpreter with flwr[simulation], to compare with.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of results.")
 def main(
     clients: list[int],
     batches: int | None,
