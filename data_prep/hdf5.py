@@ -40,7 +40,7 @@ def open_hdf5(path: Path, how: str, remedy: str) -> Iterator[h5py.File]:
 
         def check(name: str, item: h5py.Group | h5py.Dataset) -> None:
             nonlocal room
-            _refuse_elsewhere(name, item)
+            _refuse_external(name, item)
             room -= _size_of_attributes(item, path)
             if room < 0:
                 raise InputError(
@@ -54,7 +54,7 @@ def open_hdf5(path: Path, how: str, remedy: str) -> Iterator[h5py.File]:
         yield file
 
 
-def _refuse_elsewhere(name: str, item: h5py.Group | h5py.Dataset) -> None:
+def _refuse_external(name: str, item: h5py.Group | h5py.Dataset) -> None:
     """Refuse links to other files and data sets that are stored in them."""
     if isinstance(item, h5py.Dataset):
         outside = item.external or item.is_virtual

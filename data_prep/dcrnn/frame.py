@@ -1,4 +1,4 @@
-"""Frames that pandas saved as HDF5, read with neither PyTables nor pickle."""
+"""Read frames that pandas saved as HDF5, without PyTables or pickle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABEL = 128
 
 
 def read_frame(path: Path, year: int) -> pd.DataFrame:
-    """Read a frame that pandas saved with `to_hdf`, with neither PyTables nor pickle.
+    """Read a frame that pandas saved with `to_hdf`, without PyTables or pickle.
 
     Args:
         path: an HDF5 file that holds one frame in pandas' fixed format.

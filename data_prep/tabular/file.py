@@ -165,7 +165,7 @@ def _read_text(path: Path, text_columns: Iterable[str]) -> tuple[pl.DataFrame, O
     if "\N{REPLACEMENT CHARACTER}" in header:
         raise InputError(
             f"{path.name}, line 1: {header.strip()!r:.100} is not UTF-8; save the table as UTF-8, "
-            f"if it is Latin-1 with pandas.read_csv({path.name!r}, encoding='latin-1')"
+            f"from Latin-1 with pandas.read_csv({path.name!r}, encoding='latin-1')"
             ".to_csv('utf8.csv', index=False)"
         )
     separator = max(",;\t", key=header.count)
@@ -219,7 +219,7 @@ def _text_of(path: Path, separator: bytes) -> bytes | None:
 
 
 def _is_short(source: Path | bytes, separator: bytes, n_columns: int) -> bool:
-    """Return whether some line lacks fields; Polars would turn it into a row of nulls."""
+    """Return whether some line lacks fields; a one-byte line would become a full row of nulls."""
     n_separators = n_lines = 0
     with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
         while part := file.read(CHUNK):
