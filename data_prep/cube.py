@@ -193,7 +193,7 @@ def check_finite(
         origin: name of the cube in errors, usually its path.
 
     Raises:
-        InputError: naming the first infinite value.
+        InputError: if a value is infinite.
     """
     if np.isinf(values).any():
         step, at = np.argwhere(np.isinf(values))[0]
@@ -230,7 +230,7 @@ def check_axes(file: h5py.File, path: Path) -> None:
         path: its path.
 
     Raises:
-        InputError: naming the axis.
+        InputError: if the axes are too large.
     """
     datasets = (item for item in file.values() if isinstance(item, h5py.Dataset))
     size = 0

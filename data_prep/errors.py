@@ -72,7 +72,7 @@ def check_regular(path: Path, what: str, remedy: str) -> None:
         remedy: what to do.
 
     Raises:
-        InputError: naming what was found instead.
+        InputError: if the path is not a file; names what was found.
     """
     if not path.is_file() and os.path.lexists(path):
         raise no_file(path, what, remedy)

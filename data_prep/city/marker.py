@@ -67,7 +67,7 @@ class Simulation:
             folder: folder of the marker, for the error.
 
         Raises:
-            InputError: naming the first such day.
+            InputError: if there is such a day.
         """
         other = sorted(set(dates) - (self.dates if city == self.city else set()))
         if other:

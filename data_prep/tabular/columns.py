@@ -23,7 +23,7 @@ def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) ->
     """Check that a table has all of `columns`.
 
     Raises:
-        InputError: naming the first missing column and those found.
+        InputError: if a column is missing.
     """
     for column in columns:
         if column not in df.columns:
@@ -84,7 +84,7 @@ def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
     """Return a column as `(rows,)` float64, NaN where empty.
 
     Raises:
-        InputError: naming the first row whose value is not a finite number.
+        InputError: if a row holds anything but a finite number.
     """
     values = _coerce(column)
     wrong = np.flatnonzero((np.isnan(values) & column.notna().to_numpy()) | np.isinf(values))
@@ -145,7 +145,7 @@ def refuse_empty(column: pd.Series, what: str, origin: Origin) -> None:
     """Check that a column has no empty field.
 
     Raises:
-        InputError: naming `what` and the first row where it is empty.
+        InputError: if a field is empty; `what` names the column in the message.
     """
     empty = np.flatnonzero(column.isna())
     if empty.size:

@@ -40,7 +40,7 @@ class TableOptions:
         origin: location of the table's rows, for errors.
 
     Raises:
-        InputError: listing the valid names if one is unknown.
+        InputError: if a name is unknown.
     """
 
     units: str = "1"

@@ -33,7 +33,7 @@ def read_times(
         origin: location of the rows, for errors.
 
     Raises:
-        InputError: naming the first row that is empty, ambiguous or not a time.
+        InputError: if a row is empty, ambiguous or not a time.
     """
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):

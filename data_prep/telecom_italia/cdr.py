@@ -80,8 +80,8 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
         The sums of every cell that occurs in the file.
 
     Raises:
-        InputError: naming file and line if a row is short, long, not numeric, negative, of an
-            unknown cell or of another day, if a row is repeated or if the file is truncated.
+        InputError: if a row is short, long, not numeric, negative, repeated, of an unknown cell or
+            of another day, or the file is truncated; names file and line.
     """
     sums, digest = _Sums(day, per_step), hashlib.sha256()
     with open_raw(day.path) as f:
@@ -114,7 +114,7 @@ def text_checksum(path: Path) -> str:
 
 
 def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the file in blocks of whole lines; a line that is too long is cut, hence refused."""
+    """Yield the file in blocks of whole lines; an overlong line is cut, so `add` refuses it."""
     n_bytes, most = 0, most_from(path, RATIO)
     while block := f.read(BLOCK_BYTES) + f.readline(MAX_LINE):
         n_bytes += len(block)

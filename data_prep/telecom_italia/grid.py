@@ -51,7 +51,7 @@ class Grid:
         """Return the grid of these cells, in their order.
 
         Raises:
-            InputError: listing ids that the grid does not have.
+            InputError: if the grid lacks a cell.
         """
         unknown = np.setdiff1d(cells, self.cells)
         if len(unknown):

@@ -79,7 +79,7 @@ def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
     """Refuse missing days between the first and the last, or log a warning if gaps are allowed.
 
     Raises:
-        InputError: naming the missing days.
+        InputError: if days are missing and gaps are not allowed.
     """
     dates = [day.date for day in days]
     whole = pd.date_range(dates[0], dates[-1]).date
@@ -96,7 +96,7 @@ def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
     """Refuse a day that lacks intervals, or log a warning if gaps are allowed.
 
     Raises:
-        InputError: naming the file and the missing intervals.
+        InputError: if intervals are missing and gaps are not allowed.
     """
     missing = np.flatnonzero(~day.recorded)
     if len(missing):
@@ -125,7 +125,7 @@ def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
         `(cell,)` ids that occur on any day, ascending.
 
     Raises:
-        InputError: naming the truncated file.
+        InputError: if a file is truncated.
     """
     cells = np.unique(np.concatenate([day.cells for day in days]))
     for day in days:

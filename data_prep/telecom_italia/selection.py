@@ -40,7 +40,7 @@ class Selection:
             known: `(cell,)` ids that may occur.
 
         Raises:
-            InputError: listing invalid ids.
+            InputError: if an id is invalid.
         """
         if self.cells is not None:
             _require_among(known, parse_cells(self.cells))
