@@ -14,9 +14,10 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
+from click.types import OptionHelpExtra
 
 from data_prep.registry import Registry
 
@@ -36,13 +37,16 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
         options: a dataclass; fields that it inherits are described by the class that has them.
         defaults: values by field name in place of the dataclass's own.
     """
-    hints, given = typing.get_type_hints(options), defaults or {}
+    # Pydantic takes a while to import, and commands without such options need none.
+    from stforecast.federated.options import range_of, type_hints
+
+    values = {f.name: _default(f) for f in dataclasses.fields(options)} | dict(defaults or {})
     texts: dict[str, str] = {}
     for cls in reversed(options.__mro__):
         texts |= entries(cls.__doc__, "Attributes")
     return [
-        _option(f.name, hints[f.name], given.get(f.name, _default(f)), texts.get(f.name, ""))
-        for f in dataclasses.fields(options)
+        _option(name, hint, values[name], texts.get(name, ""), str(range_of(hint)))
+        for name, hint in type_hints(options).items()
     ]
 
 
@@ -97,13 +101,31 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return None if field.default is dataclasses.MISSING else field.default
 
 
-def _option(name: str, hint: Any, default: Any, text: str) -> click.Option:
+class RangedOption(click.Option):
+    """An option whose help says which numbers it takes; the dataclass refuses all others.
+
+    Args:
+        takes: the range; empty without bounds.
+    """
+
+    def __init__(self, *args: Any, takes: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.takes = takes
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """What stands in brackets: the default and the range."""
+        extra = super().get_help_extra(ctx)
+        return {**extra, "range": self.takes} if self.takes else extra
+
+
+def _option(name: str, hint: Any, default: Any, text: str, takes: str = "") -> click.Option:
     flag = "--" + name.replace("_", "-")
     if hint is bool and default:
         flag = f"{flag}/--no-{flag[2:]}"
     missing = default is inspect.Parameter.empty
-    return click.Option(
+    return RangedOption(
         [flag, name],
+        takes=takes,
         type=_click_type(hint),
         is_flag=hint is bool,
         default=None if missing else default,
@@ -127,6 +149,8 @@ def _click_type(hint: Any) -> click.ParamType | None:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
         return _click_type(inner)
+    if typing.get_origin(hint) is Annotated:
+        return _click_type(hint.__origin__)
     known: dict[Any, click.ParamType] = {
         bool: click.BOOL,
         int: click.INT,

@@ -11,16 +11,18 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
+from annotated_types import Ge
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
 from data_prep.errors import InputError
 from stforecast.data.windows import Calendar, WindowSpec, day_slots, input_windows, target_windows
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 
 DAY = pd.Timedelta(days=1)
 WEEK = pd.Timedelta(days=7)
@@ -250,18 +252,14 @@ class HistoricalAverage(Baseline):
 
 
 @dataclass(frozen=True)
-class RidgeConfig:
+class RidgeConfig(CheckedOptions):
     """Options of `Ridge`.
 
     Attributes:
         alpha: weight of the squared coefficients, 0 or more; 1.0 is scikit-learn's default.
     """
 
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, not_negative=("alpha",))
+    alpha: NonNegativeFloat = 1.0
 
 
 class Ridge(Baseline):
@@ -313,7 +311,7 @@ def _ridge(x: np.ndarray, y: np.ndarray, mask: np.ndarray, alpha: float) -> np.n
 
 
 @dataclass(frozen=True)
-class BoostingConfig:
+class BoostingConfig(CheckedOptions):
     """Options of `Boosting`, with scikit-learn's defaults.
 
     Attributes:
@@ -324,17 +322,10 @@ class BoostingConfig:
             on more than 10,000 records.
     """
 
-    max_iter: int = 100
-    learning_rate: float = 0.1
-    max_leaf_nodes: int = 31
-    random_state: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        positive = ("max_iter", "learning_rate", "max_leaf_nodes")
-        check_options(self, positive=positive, not_negative=("random_state",))
-        if self.max_leaf_nodes < 2:
-            raise InputError(f"max_leaf_nodes is {self.max_leaf_nodes}; a tree has 2 or more")
+    max_iter: PositiveInt = 100
+    learning_rate: PositiveFloat = 0.1
+    max_leaf_nodes: Annotated[int, Ge(2)] = 31
+    random_state: NonNegativeInt = 0
 
 
 class Boosting(Baseline):

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from data_prep.errors import InputError
 from data_prep.registry import find
 from stforecast.baselines import BASELINES
 from stforecast.data.windows import WindowSpec
-from stforecast.federated.options import MOST_WORKERS, check_options
+from stforecast.federated.options import CheckedOptions, Workers
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.training import Training
@@ -32,7 +33,7 @@ from stforecast.task import LossOptions
 
 
 @dataclass(frozen=True)
-class DataOptions:
+class DataOptions(CheckedOptions):
     """What is forecast, and on which part of it.
 
     Attributes:
@@ -49,7 +50,7 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(CheckedOptions):
     """How it is computed.
 
     Attributes:
@@ -66,25 +67,23 @@ class RunOptions:
     """
 
     model: str = "dual_gru"
-    seed: int = 1
+    seed: NonNegativeInt = 1
     device: str = "auto"
     select: Literal["best", "last"] = "best"
-    cohort: int = 0
-    workers: int = 0
+    cohort: NonNegativeInt = 0
+    workers: Workers = 0
     memory: str = ""
-    checkpoint_every: int | None = None
+    checkpoint_every: NonNegativeInt | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = () if self.checkpoint_every is None else ("checkpoint_every",)
-        not_negative = ("seed", "cohort", "workers", *given)
-        check_options(self, not_negative=not_negative, at_most={"workers": MOST_WORKERS})
+        """Refuse a memory that is no size."""
+        super().__post_init__()
         if self.memory:
             parse_bytes(self.memory)
 
 
 @dataclass(frozen=True)
-class RollingOptions:
+class RollingOptions(CheckedOptions):
     """Refitting while the test part goes by; see `stforecast.rolling`.
 
     Attributes:
@@ -95,12 +94,8 @@ class RollingOptions:
     """
 
     refit: Literal["never", "daily", "weekly"] = "never"
-    refit_rounds: int = 3
-    refit_lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("refit_rounds",), not_negative=("refit_lr",))
+    refit_rounds: PositiveInt = 3
+    refit_lr: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import NonNegativeFloat
 
 from stforecast.data.windows import Calendar
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.metrics.quantiles import pair_coverages
 
 
 @dataclass(frozen=True)
-class IntervalOptions:
+class IntervalOptions(CheckedOptions):
     """How sure a forecast is.
 
     Attributes:
@@ -39,11 +40,7 @@ class IntervalOptions:
     """
 
     intervals: Literal["none", "conformal", "adaptive"] = "none"
-    adapt_rate: float = 0.005
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, not_negative=("adapt_rate",))
+    adapt_rate: NonNegativeFloat = 0.005
 
 
 @dataclass(frozen=True, eq=False)

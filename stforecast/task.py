@@ -8,17 +8,18 @@ from typing import Literal
 
 import numpy as np
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.data.windows import Windows
 from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.metrics.quantiles import parse_levels
 
 
 @dataclass(frozen=True)
-class LossOptions:
+class LossOptions(CheckedOptions):
     """What training minimises, and so what a forecast is: a mean, a median or some quantiles.
 
     Attributes:
@@ -31,12 +32,12 @@ class LossOptions:
     """
 
     loss: Literal["mse", "mae", "huber", "quantile"] = "mse"
-    huber_delta: float = 0.5
+    huber_delta: PositiveFloat = 0.5
     quantiles: str = "0.05,0.5,0.95"
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("huber_delta",))
+        """Refuse what is no list of quantiles."""
+        super().__post_init__()
         parse_levels(self.quantiles)
 
     @property

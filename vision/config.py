@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from data_prep.registry import find, join
-from stforecast.federated.options import MOST_WORKERS, check_options
+from annotated_types import Ge
+from pydantic import NonNegativeInt, PositiveInt
+
+from stforecast.federated.options import CheckedOptions, Workers
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.robust import Robust
@@ -35,7 +37,7 @@ NO_DIFFERENCE = frozenset({"seed", "device", "workers", "cohort", "images", "che
 
 
 @dataclass(frozen=True)
-class DataOptions:
+class DataOptions(CheckedOptions):
     """Which images.
 
     Attributes:
@@ -50,17 +52,13 @@ class DataOptions:
 
     data: str = "digits8x8"
     images: str | None = None
-    size: int = 32
-    imbalance: float = 1.0
-    surrogate: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("imbalance",), not_negative=("size", "surrogate"))
+    size: NonNegativeInt = 32
+    imbalance: Annotated[float, Ge(1)] = 1.0
+    surrogate: NonNegativeInt = 0
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(CheckedOptions):
     """How it is computed.
 
     Attributes:
@@ -78,19 +76,12 @@ class RunOptions:
 
     partition: str = "n-way"
     model: str = "convnet"
-    seed: int = 1
+    seed: NonNegativeInt = 1
     device: str = "auto"
-    workers: int = 0
-    cohort: int = 0
-    test_every: int = 1
-    checkpoint_every: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = () if self.checkpoint_every is None else ("checkpoint_every",)
-        positive, not_negative = ("test_every",), ("seed", "workers", "cohort", *given)
-        most = {"workers": MOST_WORKERS}
-        check_options(self, positive=positive, not_negative=not_negative, at_most=most)
+    workers: Workers = 0
+    cohort: NonNegativeInt = 0
+    test_every: PositiveInt = 1
+    checkpoint_every: NonNegativeInt | None = None
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from annotated_types import Le
+from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.cube import step_of
-from data_prep.errors import InputError, choose
+from data_prep.errors import InputError
 from data_prep.limits import check_size
 from data_prep.text import counted
 from stforecast.data.calendar import (
@@ -31,7 +33,8 @@ from stforecast.data.calendar import (
     holiday_inputs,
     public_holidays,
 )
-from stforecast.data.imputation import IMPUTE, impute
+from stforecast.data.imputation import impute
+from stforecast.federated.options import CheckedOptions
 
 MONDAY = pd.Timestamp("1970-01-05")
 DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
@@ -46,9 +49,12 @@ LAGS = rf"({LAG}(, *{LAG})*)?"
 MOST_STEPS = 10**6
 """Most steps that any setting of a window may count: nine years of steps of five minutes."""
 
+Steps = Annotated[NonNegativeInt, Le(MOST_STEPS)]
+"""A number of steps, or none."""
+
 
 @dataclass(frozen=True)
-class WindowSpec:
+class WindowSpec(CheckedOptions):
     """Which steps a window reads and how many it forecasts.
 
     The defaults are those of FUELS (appendix D.1). A plain window of 12 in and 12 out is
@@ -81,10 +87,10 @@ class WindowSpec:
         InputError: naming the field that is out of range.
     """
 
-    closeness: int = 3
-    periods: int = 3
-    period: int = 24
-    horizon: int = 1
+    closeness: Steps = 3
+    periods: Steps = 3
+    period: Steps = 24
+    horizon: Annotated[PositiveInt, Le(MOST_STEPS)] = 1
     newest_first: bool = False
     extra_lags: str = ""
     calendar: Literal["none", "day", "week", "weekdays"] = "none"
@@ -92,10 +98,8 @@ class WindowSpec:
     impute: Literal["none", "ffill", "last-week"] = "none"
 
     def __post_init__(self) -> None:
-        if self.calendar not in CALENDAR_INPUTS:
-            raise choose("calendar", self.calendar, CALENDAR_INPUTS)
-        if self.impute not in IMPUTE:
-            raise choose("impute", self.impute, IMPUTE)
+        """Refuse regions, lags and windows that there are not."""
+        super().__post_init__()
         if self.holidays:
             public_holidays(self.holidays)
         if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
@@ -103,13 +107,6 @@ class WindowSpec:
                 f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
                 f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
             )
-        lowest = {"closeness": 0, "periods": 0, "period": 0, "horizon": 1}
-        for name, low in lowest.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-                raise InputError(f"{name} is {value!r}; give a whole number of at least {low}")
-            if value > MOST_STEPS:
-                raise InputError(f"{name} is {value}; give at most {MOST_STEPS} steps")
         if not self.closeness and not self.periods:
             raise InputError("closeness and periods are both 0: a window needs at least one input")
 

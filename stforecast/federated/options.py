@@ -1,63 +1,199 @@
-"""Checks that settings share: choices, ranges, and one wording of what is wrong."""
+"""Options that check themselves: types, ranges and choices, in one wording for errors and help.
+
+The range of an option is part of its type, as in `lr: PositiveFloat` or `shift: Share`. Pydantic
+reads it; `range_of` says it in words.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from data_prep.errors import InputError
 
-WIDEST = 8192
-"""Most units of a layer: beyond, one client's model alone may fill a machine."""
+LARGEST = 2**32 - 1
+"""Largest whole number of any option: generators take no larger seed, and no count is above."""
 
-DEEPEST = 16
-"""Most layers of a kind: with dilations of 1, 2, 4, … the last one reaches 32,768 steps."""
+Share = Annotated[float, Ge(0), Le(1)]
+"""0 to 1, both included."""
 
-MOST_WORKERS = 1024
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+"""Above 0, up to 1."""
+
+ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
+"""From 0, below 1."""
+
+Width = Annotated[PositiveInt, Le(8192)]
+"""Units of a layer: with more, one client's model alone may fill a machine."""
+
+Depth = Annotated[PositiveInt, Le(16)]
+"""Layers of a kind: with dilations of 1, 2, 4, … the last one reaches 32,768 steps."""
+
+Workers = Annotated[NonNegativeInt, Le(1024)]
 """Each is a thread with a model of its own."""
 
+TOO_LOW = {"greater_than", "greater_than_equal", "finite_number"}
+TOO_HIGH = {"less_than", "less_than_equal"}
+"""Pydantic's names of the errors of a range."""
 
-def check_options(
-    options: Any,
-    *,
-    positive: Iterable[str] = (),
-    not_negative: Iterable[str] = (),
-    share: Iterable[str] = (),
-    at_most: Mapping[str, float] | None = None,
-) -> None:
-    """Refuse settings outside their range, to be called from `__post_init__`.
 
-    Fields annotated as `Literal` must have one of its values, whatever else is asked.
+class CheckedOptions:
+    """Base of frozen dataclasses whose values are converted and checked when one is made.
 
-    Args:
-        options: a dataclass.
-        positive: names of fields that must be finite and above 0.
-        not_negative: names of fields that must be finite and not below 0.
-        share: names of fields that must be in [0, 1].
-        at_most: names of fields that must not be above a number.
+    >>> @dataclass(frozen=True)
+    ... class Ties(CheckedOptions):
+    ...     mu: Share = 0.5
+    >>> Ties(mu=1)
+    Ties(mu=1.0)
+    >>> Ties(mu=2)
+    Traceback (most recent call last):
+    data_prep.errors.InputError: mu is 2; it must be in [0, 1]
 
     Raises:
         InputError: naming the field, its value and what it must be.
     """
-    for name, hint in get_type_hints(type(options)).items():
-        value = getattr(options, name)
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            raise InputError(f"{name} is {value!r}; choose {_either(get_args(hint))}")
-    rules: list[tuple[Iterable[str], Callable[[float], bool], str]] = [
-        (positive, lambda v: 0 < v < math.inf, "positive"),
-        (not_negative, lambda v: 0 <= v < math.inf, "0 or more"),
-        (share, lambda v: 0 <= v <= 1, "in [0, 1]"),
-    ]
-    for names, holds, wanted in rules:
-        for name in names:
-            if not holds(getattr(options, name)):
-                raise InputError(f"{name} is {getattr(options, name)}; it must be {wanted}")
-    for name, most in (at_most or {}).items():
-        if getattr(options, name) > most:
-            raise InputError(f"{name} is {getattr(options, name)}; it must be at most {most}")
+
+    def __post_init__(self) -> None:
+        """Convert the values to the types of their fields, within their ranges."""
+        self.__dict__.update(converted(type(self), self.__dict__))
 
 
-def _either(values: tuple[Any, ...]) -> str:
-    *first, last = map(str, values)
-    return f"{', '.join(first)} or {last}" if first else last
+def converted(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of some of a dataclass's fields, in the types of the fields.
+
+    Args:
+        options: the dataclass.
+        values: name of a field to its value, converted where it can be without loss.
+
+    Raises:
+        InputError: naming the first value that does not fit and what it must be.
+    """
+    hints = type_hints(options)
+    return {name: _convert(name, hints[name], value) for name, value in values.items()}
+
+
+@functools.cache
+def type_hints(options: type) -> dict[str, Any]:
+    """Types of a dataclass's fields, their ranges included."""
+    hints = get_type_hints(options, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(options)}
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    """A validator, which takes about a millisecond to make."""
+    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
+
+
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    _check_switch(name, value, hint is bool)
+    if isinstance(value, int) and value > LARGEST:
+        shown = f"{float(min(value, 10**300)):.4g}"  # A float holds no more than 308 digits.
+        raise InputError(f"{name} is {shown}; it must be at most {LARGEST}")
+    try:
+        return _adapter(hint).validate_python(value)
+    except ValidationError as e:
+        raise InputError(f"{name} is {_objection(hint, value, e.errors()[0])}") from e
+
+
+def _check_switch(name: str, value: Any, is_switch: bool) -> None:
+    """Refuse true and false where another value is meant, and numbers where one of them is.
+
+    Raises:
+        InputError: as that would count as 1 and 0.
+    """
+    if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise InputError(f"{name} is {value}; it must be true or false")
+    if not is_switch and isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {str(value).lower()}; it is no switch, give it a value")
+
+
+def _objection(hint: Any, value: Any, error: ErrorDetails) -> str:
+    """The value and what is wrong with it."""
+    if error["type"] == "literal_error":
+        *first, last = map(str, get_args(hint))
+        return f"{value!r}; choose {', '.join(first)} or {last}"
+    if error["type"] in TOO_LOW | TOO_HIGH:
+        return f"{value}; it must be {range_of(hint).wanted(error['type'] in TOO_HIGH)}"
+    return f"{value!r}: {error['msg']}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that an option may be.
+
+    Attributes:
+        whole: whether only whole numbers are meant.
+        low: the lower bound, if there is one.
+        above: whether the number must lie above it.
+        high: the upper bound, if there is one.
+        below: whether the number must lie below it.
+    """
+
+    whole: bool
+    low: float | None = None
+    above: bool = False
+    high: float | None = None
+    below: bool = False
+
+    def wanted(self, too_high: bool) -> str:
+        """In words, what a number outside must be: a share in its range, others beyond one bound.
+
+        >>> range_of(Share).wanted(True), range_of(Width).wanted(True)
+        ('in [0, 1]', 'at most 8192')
+
+        Args:
+            too_high: whether the upper bound is broken.
+        """
+        if self.low is not None and self.high is not None and not self.whole:
+            return f"in {'[('[self.above]}{self.low}, {self.high}{'])'[self.below]}"
+        if too_high:
+            return f"{'below' if self.below else 'at most'} {self.high}"
+        if self.low is None:
+            return "finite"
+        if self.above:
+            return f"above {self.low}" if self.low else "positive"
+        return f"{self.low} or more"
+
+    def __str__(self) -> str:
+        """In signs, as click writes ranges; empty without bounds.
+
+        >>> print(range_of(PositiveShare), range_of(PositiveInt | None))
+        0<x<=1 x>0
+        """
+        high = "" if self.high is None else f"{'<' if self.below else '<='}{self.high}"
+        if self.low is None:
+            return high and f"x{high}"
+        if high:
+            return f"{self.low}{'<' if self.above else '<='}x{high}"
+        return f"x{'>' if self.above else '>='}{self.low}"
+
+
+def range_of(hint: Any) -> Range:
+    """The range that a type gives a number; without bounds if it gives none.
+
+    Args:
+        hint: such as `float`, `PositiveInt` or `Share | None`.
+    """
+    if NoneType in get_args(hint):
+        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
+    kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    bounds: dict[str, Any] = {}
+    for rule in rules:
+        if isinstance(rule, Gt):
+            bounds |= {"low": rule.gt, "above": True}
+        elif isinstance(rule, Ge):
+            bounds |= {"low": rule.ge}
+        elif isinstance(rule, Lt):
+            bounds |= {"high": rule.lt, "below": True}
+        elif isinstance(rule, Le):
+            bounds |= {"high": rule.le}
+    return Range(kind is int, **bounds)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Iterable, Mapping
-from typing import Any, get_type_hints
-
-import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from data_prep.errors import InputError, choose
-
-LARGEST = 2**32 - 1
-"""Largest whole number of any setting: generators take no larger seed, and no count is above."""
+from stforecast.federated.options import converted
 
 
 def distribute(
@@ -45,7 +39,7 @@ def distribute(
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
     for name, value in settings.items():
         chosen[section_of[name]][name] = value
-    return {section: _build(t, chosen[section]) for section, t in types.items()}
+    return {section: t(**converted(t, chosen[section])) for section, t in types.items()}
 
 
 def flatten(*parts: Any) -> dict[str, Any]:
@@ -58,42 +52,3 @@ def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
     if close := difflib.get_close_matches(name, list(valid)):
         return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
     return choose(kind, name, valid)
-
-
-def _build(options: type, values: Mapping[str, Any]) -> Any:
-    """An instance, of numbers that a setting can have."""
-    hints = get_type_hints(options)
-    for name, value in values.items():
-        _check_switch(name, value, hints[name] is bool)
-        # Before the dataclass sees it, which may count up to it.
-        if isinstance(value, int) and value > LARGEST:
-            raise InputError(f"{name} is {value:.4g}; it must be at most {LARGEST}")
-    built = _validated(options, values)
-    for field in dataclasses.fields(built):
-        value = getattr(built, field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{field.name} is {value}; it must be finite")
-    return built
-
-
-def _check_switch(name: str, value: Any, is_switch: bool) -> None:
-    """Refuse true and false where another value is meant, and numbers where one of them is.
-
-    Raises:
-        InputError: as that would count as 1 and 0.
-    """
-    if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise InputError(f"{name} is {value}; it must be true or false")
-    if not is_switch and isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name} is {str(value).lower()}; it is no switch, give it a value")
-
-
-def _validated(options: type, values: Mapping[str, Any]) -> Any:
-    try:
-        return TypeAdapter(options).validate_python(dict(values))
-    except ValidationError as e:
-        first = e.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:
-            raise InputError(message) from e
-        raise InputError(f"{first['loc'][0]} is {first['input']!r}: {message}") from e

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, PositiveShare
 from stforecast.federated.population import Params
 
 Moments = dict[str, Params]
@@ -23,7 +23,7 @@ STEPS = "steps"
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(CheckedOptions):
     """Settings that all methods share. Defaults are FUELS's (appendix D.1).
 
     Attributes:
@@ -49,32 +49,22 @@ class Training:
             processor multiplies bfloat16.
     """
 
-    rounds: int = 200
-    epochs: int = 1
-    batch_size: int = 24
-    lr: float = 1e-3
+    rounds: PositiveInt = 200
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt = 24
+    lr: PositiveFloat = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"
     optimizer: Literal["adam", "sgd"] = "adam"
     optimizer_state: Literal["keep", "round"] = "keep"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip_gradients: float = 0.0
-    participation: float = 1.0
+    momentum: NonNegativeFloat = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+    clip_gradients: NonNegativeFloat = 0.0
+    participation: PositiveShare = 1.0
     full_start: bool = True
     shuffle: bool = False
     drop_last: bool = True
-    patience: int = 0
+    patience: NonNegativeInt = 0
     mixed_precision: Literal["no", "bf16"] = "no"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(
-            self,
-            positive=("rounds", "epochs", "batch_size", "lr"),
-            not_negative=("momentum", "weight_decay", "clip_gradients", "patience"),
-        )
-        if not 0 < self.participation <= 1:
-            raise InputError(f"participation is {self.participation}; it must be in (0, 1]")
 
     def lr_in(self, round: int) -> float:
         """Learning rate of a round, counted from 0; after the last round still that of the last."""

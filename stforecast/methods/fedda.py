@@ -47,13 +47,13 @@ replacement.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
@@ -61,7 +61,7 @@ from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.federated.data import ClientData, take
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg, weighted_mean
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, PositiveShare
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.uploads.payload import Payload
@@ -71,7 +71,7 @@ SERVER_SEED = (0, 0, 4)
 
 
 @dataclass(frozen=True)
-class FedDAOptions:
+class FedDAOptions(CheckedOptions):
     """Settings of FedDA: the defaults of the released code's arguments.
 
     Its scripts pass `clusters` 16, `warmup_lr` 0.1 and `rho` -0.3 to 0.3.
@@ -94,30 +94,17 @@ class FedDAOptions:
             joins the next round's from it; if not, always from the quasi-global model.
     """
 
-    clusters: int = 4
-    phi: float = 1.0
+    clusters: PositiveInt = 4
+    phi: PositiveShare = 1.0
     rho: float = 0.2
-    epsilon: float = 1.0
-    warmup_epochs: int = 150
-    warmup_lr: float = 1e-4
-    warmup_momentum: float = 0.9
-    warmup_batch_size: int = 64
-    profile_periods: int = 7
+    epsilon: PositiveFloat = 1.0
+    warmup_epochs: NonNegativeInt = 150
+    warmup_lr: PositiveFloat = 1e-4
+    warmup_momentum: NonNegativeFloat = 0.9
+    warmup_batch_size: PositiveInt = 64
+    profile_periods: PositiveInt = 7
     profile_zscore: bool = True
     update_clusters: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(
-            self,
-            positive=(
-                "clusters", "phi", "epsilon", "warmup_lr", "warmup_batch_size", "profile_periods"
-            ),
-            not_negative=("warmup_epochs", "warmup_momentum"),
-            share=("phi",),
-        )  # fmt: skip
-        if not math.isfinite(self.rho):
-            raise InputError(f"rho is {self.rho}; it must be a finite number")
 
 
 class FedDA(FedAvg):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +27,7 @@ from stforecast.federated.data import Batch
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.features import attract_repel, filtered_contrast
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
@@ -39,7 +40,7 @@ from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class FuelsOptions:
+class FuelsOptions(CheckedOptions):
     """Settings of FUELS; the paper's values where it gives them.
 
     Attributes:
@@ -67,23 +68,19 @@ class FuelsOptions:
         include_self: whether a client's own prototype counts as positive.
     """
 
-    tau: float = 0.02
-    rho: float = 5.0
-    beta: float = 0.5
+    tau: PositiveFloat = 0.02
+    rho: NonNegativeFloat = 5.0
+    beta: Share = 0.5
     loss_form: Literal["eq15", "alg1"] = "eq15"
     intra: bool = True
     inter: bool = True
     filter_init: Literal["uniform", "ones"] = "uniform"
     filter_train: bool = True
-    shift: float = 0.5
+    shift: Share = 0.5
     prototypes: Literal["periodic", "concat"] = "periodic"
     prototype_pass: Literal["training", "fresh"] = "training"
     divergence: Literal["flat", "rows"] = "flat"
     include_self: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("tau",), not_negative=("rho",), share=("beta", "shift"))
 
 
 class Fuels(Method):

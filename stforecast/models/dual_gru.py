@@ -11,13 +11,13 @@ from typing import Literal
 
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientGRU
-from stforecast.federated.options import WIDEST, check_options
+from stforecast.federated.options import CheckedOptions, Width
 from stforecast.federated.population import SplitModel
 from stforecast.models.dual import DualEncoder, FusionHead
 
 
 @dataclass(frozen=True)
-class DualGRUOptions:
+class DualGRUOptions(CheckedOptions):
     """Settings of the dual GRU.
 
     Attributes:
@@ -27,12 +27,8 @@ class DualGRUOptions:
             text says (100,865).
     """
 
-    hidden_size: int = 128
+    hidden_size: Width = 128
     fusion: Literal["sum", "concat"] = "sum"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("hidden_size",), at_most={"hidden_size": WIDEST})
 
 
 class DualGRU(SplitModel):

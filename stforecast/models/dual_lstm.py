@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from data_prep.errors import InputError
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientLSTM
-from stforecast.federated.options import DEEPEST, WIDEST, check_options
+from stforecast.federated.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.population import SplitModel
 from stforecast.models.dual import DualEncoder, FusionHead
 
 
 @dataclass(frozen=True)
-class DualLSTMOptions:
+class DualLSTMOptions(CheckedOptions):
     """Settings of the dual LSTM; the defaults are those of FedDA's code.
 
     Attributes:
@@ -27,16 +26,9 @@ class DualLSTMOptions:
         dropout: share of the values between two layers that training zeroes, in [0, 1).
     """
 
-    hidden_size: int = 64
-    num_layers: int = 2
-    dropout: float = 0.2
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        most = {"hidden_size": WIDEST, "num_layers": DEEPEST}
-        check_options(self, positive=most, at_most=most)
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
+    hidden_size: Width = 64
+    num_layers: Depth = 2
+    dropout: ShareBelowOne = 0.2
 
 
 class DualLSTM(SplitModel):

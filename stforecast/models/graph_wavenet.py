@@ -35,12 +35,12 @@ from data_prep.errors import InputError
 from stforecast.data.pooling import Cells
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import DEEPEST, WIDEST, check_options
+from stforecast.federated.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.population import PerClient, SplitModel
 
 
 @dataclass(frozen=True)
-class GraphWaveNetOptions:
+class GraphWaveNetOptions(CheckedOptions):
     """Settings of Graph WaveNet; the defaults are those of the released code.
 
     Attributes:
@@ -56,24 +56,15 @@ class GraphWaveNetOptions:
             paper's best results.
     """
 
-    channels: int = 32
-    skip_channels: int = 256
-    end_channels: int = 512
-    blocks: int = 4
-    layers: int = 2
-    diffusion_steps: int = 2
-    embed_size: int = 10
-    dropout: float = 0.3
+    channels: Width = 32
+    skip_channels: Width = 256
+    end_channels: Width = 512
+    blocks: Depth = 4
+    layers: Depth = 2
+    diffusion_steps: Depth = 2
+    embed_size: Width = 10
+    dropout: ShareBelowOne = 0.3
     graph: Literal["adaptive", "both"] = "adaptive"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        widths = ("channels", "skip_channels", "end_channels", "embed_size")
-        depths = ("blocks", "layers", "diffusion_steps")
-        most = dict.fromkeys(widths, WIDEST) | dict.fromkeys(depths, DEEPEST)
-        check_options(self, positive=most, at_most=most)
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
 
     @property
     def dilations(self) -> tuple[int, ...]:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import Stacked
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import SplitModel
 
 
 @dataclass(frozen=True)
-class LinearOptions:
+class LinearOptions(CheckedOptions):
     """Settings of the linear model.
 
     Attributes:
@@ -30,10 +30,6 @@ class LinearOptions:
     """
 
     normalise: Literal["none", "last"] = "last"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self)
 
 
 class Linear(SplitModel):

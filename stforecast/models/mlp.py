@@ -12,12 +12,12 @@ from torch import nn
 
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import WIDEST, check_options
+from stforecast.federated.options import CheckedOptions, Width
 from stforecast.federated.population import SplitModel
 
 
 @dataclass(frozen=True)
-class MLPOptions:
+class MLPOptions(CheckedOptions):
     """Settings of the perceptron.
 
     Attributes:
@@ -25,13 +25,8 @@ class MLPOptions:
         feature_size: units of the second layer, the width of features and prototypes.
     """
 
-    hidden_size: int = 64
-    feature_size: int = 32
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        most = {"hidden_size": WIDEST, "feature_size": WIDEST}
-        check_options(self, positive=most, at_most=most)
+    hidden_size: Width = 64
+    feature_size: Width = 32
 
 
 class MLP(SplitModel):

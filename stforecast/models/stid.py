@@ -25,12 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.pooling import Cells
-from stforecast.data.windows import MOST_STEPS, WindowSpec
+from stforecast.data.windows import Steps, WindowSpec
 from stforecast.federated.layers import ClientLinear, Stacked
-from stforecast.federated.options import DEEPEST, WIDEST, check_options
+from stforecast.federated.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.population import SplitModel
 from stforecast.federated.prototypes import by_key
 
@@ -41,7 +40,7 @@ N_TIMES = CALENDAR_INPUTS["day"]
 
 
 @dataclass(frozen=True)
-class STIDOptions:
+class STIDOptions(CheckedOptions):
     """Settings of STID; the defaults are those of the released code.
 
     Attributes:
@@ -53,19 +52,11 @@ class STIDOptions:
             set so (288 for steps of 5 minutes).
     """
 
-    embed_size: int = 32
-    identity_size: int = 32
-    num_layers: int = 3
-    dropout: float = 0.15
-    day_slots: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        most = {"embed_size": WIDEST, "identity_size": WIDEST, "num_layers": DEEPEST}
-        slots = {"day_slots": MOST_STEPS}
-        check_options(self, positive=most, not_negative=slots, at_most=most | slots)
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout}; it must be in [0, 1)")
+    embed_size: Width = 32
+    identity_size: Width = 32
+    num_layers: Depth = 3
+    dropout: ShareBelowOne = 0.15
+    day_slots: Steps = 0
 
 
 class STID(SplitModel):

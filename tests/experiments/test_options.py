@@ -5,6 +5,7 @@ from typing import Literal
 import click
 import pytest
 from click.testing import CliRunner
+from pydantic import PositiveInt
 
 from data_prep.errors import InputError
 from experiments.options import (
@@ -17,6 +18,7 @@ from experiments.options import (
     peek,
     title,
 )
+from stforecast.federated.options import Share
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,15 @@ class Settings:
     Attributes:
         n_cells: number of cells, 1 or
             more.
+        share: how many of them.
         kind: `small`: a village; `large`: a town.
         lazy: whether to rest.
         keen: whether to work.
         out: where to write.
     """
 
-    n_cells: int = 3
+    n_cells: PositiveInt = 3
+    share: Share | None = None
     kind: Literal["small", "large"] = "small"
     lazy: bool = False
     keen: bool = True
@@ -63,11 +67,12 @@ def parse(options, *args):
 
 def test_a_field_becomes_an_option_with_its_type_and_default():
     assert parse(from_dataclass(Settings))[0] == {
-        "n_cells": 3, "kind": "small", "lazy": False, "keen": True, "out": None,
+        "n_cells": 3, "share": None, "kind": "small", "lazy": False, "keen": True, "out": None,
     }  # fmt: skip
     given = ["--n-cells", "5", "--kind", "large", "--lazy", "--no-keen", "--out", "a/b"]
-    assert parse(from_dataclass(Settings), *given)[0] == {
-        "n_cells": 5, "kind": "large", "lazy": True, "keen": False, "out": Path("a/b"),
+    assert parse(from_dataclass(Settings), *given, "--share", "0.5")[0] == {
+        "n_cells": 5, "share": 0.5, "kind": "large", "lazy": True, "keen": False,
+        "out": Path("a/b"),
     }  # fmt: skip
 
 
@@ -78,7 +83,8 @@ def test_what_does_not_fit_a_field_is_refused(args):
 
 def test_help_has_the_docstrings_texts_and_defaults():
     text = " ".join(parse(from_dataclass(Settings), "--help")[1].output.split())
-    assert "--n-cells INTEGER Number of cells, 1 or more. [default: 3]" in text
+    assert "--n-cells INTEGER Number of cells, 1 or more. [default: 3; x>0]" in text
+    assert "--share FLOAT How many of them. [0<=x<=1]" in text
     assert "--kind [small|large] small: a village; large: a town. [default: small]" in text
     assert "--lazy Whether to rest. --keen" in text
     assert "--keen / --no-keen Whether to work. [default: keen]" in text

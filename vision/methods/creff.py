@@ -33,13 +33,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.data import Batch, batches
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.uploads.payload import Payload
@@ -60,7 +61,7 @@ EPS = 1e-6
 
 
 @dataclass(frozen=True)
-class CReFFOptions:
+class CReFFOptions(CheckedOptions):
     """Settings of CReFF.
 
     Attributes:
@@ -72,19 +73,11 @@ class CReFFOptions:
         retrain_lr: its learning rate for each 32 features in a step (released code: 0.01).
     """
 
-    features: int = 100
-    match_steps: int = 100
-    match_lr: float = 0.1
-    retrain_steps: int = 300
-    retrain_lr: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(
-            self,
-            positive=("features", "match_lr", "retrain_lr"),
-            not_negative=("match_steps", "retrain_steps"),
-        )
+    features: PositiveInt = 100
+    match_steps: NonNegativeInt = 100
+    match_lr: PositiveFloat = 0.1
+    retrain_steps: NonNegativeInt = 300
+    retrain_lr: PositiveFloat = 0.01
 
 
 class CReFF(FedAvg):

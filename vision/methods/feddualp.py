@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
@@ -35,7 +36,7 @@ from vision.methods.prompts import PromptedFedAvg, chosen_prompts, key_distance,
 
 
 @dataclass(frozen=True)
-class FedDualPOptions:
+class FedDualPOptions(CheckedOptions):
     """Settings of FedDualP; defaults of the released code for CIFAR-100.
 
     Attributes:
@@ -48,18 +49,13 @@ class FedDualPOptions:
         within_task: whether training predictions choose among the present task's classes only.
     """
 
-    g_length: int = 5
-    g_blocks: int = 2
-    e_length: int = 5
-    e_blocks: int = 3
-    experts: int = 10
-    pull: float = 1.0
+    g_length: PositiveInt = 5
+    g_blocks: PositiveInt = 2
+    e_length: PositiveInt = 5
+    e_blocks: PositiveInt = 3
+    experts: PositiveInt = 10
+    pull: NonNegativeFloat = 1.0
     within_task: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        counts = ("g_length", "g_blocks", "e_length", "e_blocks", "experts")
-        check_options(self, positive=counts, not_negative=("pull",))
 
 
 class FedDualP(PromptedFedAvg):

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,7 +39,7 @@ from stforecast.federated.data import Batch
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Participants, Task
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Optimizer, Training, moment_names, zero_moments
@@ -59,7 +60,7 @@ SERVER = (0, 4)
 
 
 @dataclass(frozen=True)
-class FedGenOptions:
+class FedGenOptions(CheckedOptions):
     """Settings of FedGen.
 
     Attributes:
@@ -75,24 +76,15 @@ class FedGenOptions:
         server_lr: Adam's learning rate for it (released code: 1e-4 or 3e-4).
     """
 
-    alpha: float = 1.0
-    beta: float = 0.0
-    decay: float = 1.0
-    diversity: float = 1.0
-    noise_width: int = 32
-    hidden: int = 256
-    server_steps: int = 50
-    server_batch_size: int = 32
-    server_lr: float = 1e-4
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(
-            self,
-            positive=("noise_width", "hidden", "server_steps", "server_batch_size", "server_lr"),
-            not_negative=("alpha", "beta", "diversity"),
-            share=("decay",),
-        )
+    alpha: NonNegativeFloat = 1.0
+    beta: NonNegativeFloat = 0.0
+    decay: Share = 1.0
+    diversity: NonNegativeFloat = 1.0
+    noise_width: PositiveInt = 32
+    hidden: PositiveInt = 256
+    server_steps: PositiveInt = 50
+    server_batch_size: PositiveInt = 32
+    server_lr: PositiveFloat = 1e-4
 
 
 class FedGen(FedAvg):

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,7 +38,7 @@ from data_prep.errors import InputError
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, generator
 from stforecast.federated.training import Optimizer, Training, zero_moments
@@ -56,7 +57,7 @@ ROWS = 256
 
 
 @dataclass(frozen=True)
-class FEDICOptions:
+class FEDICOptions(CheckedOptions):
     """Settings of FEDIC.
 
     Attributes:
@@ -69,22 +70,13 @@ class FEDICOptions:
         ld: share of the distillation in step 3, in [0, 1] (released code: 0.5).
     """
 
-    server_steps: int = 100
-    server_lr: float = 1e-3
-    server_decay: float = 2e-4
-    labelled_batch: int = 20
-    distilled_batch: int = 128
-    temperature: float = 2.0
-    ld: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(
-            self,
-            positive=("server_lr", "labelled_batch", "distilled_batch", "temperature"),
-            not_negative=("server_steps", "server_decay"),
-            share=("ld",),
-        )
+    server_steps: NonNegativeInt = 100
+    server_lr: PositiveFloat = 1e-3
+    server_decay: NonNegativeFloat = 2e-4
+    labelled_batch: PositiveInt = 20
+    distilled_batch: PositiveInt = 128
+    temperature: PositiveFloat = 2.0
+    ld: Share = 0.5
 
 
 class FEDIC(FedAvg):

@@ -59,7 +59,7 @@ from stforecast.federated.methods.two_models import (
     personal_copies,
     personal_model,
 )
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
@@ -74,7 +74,7 @@ HIDDEN = "hidden"
 
 
 @dataclass(frozen=True)
-class FedKDOptions:
+class FedKDOptions(CheckedOptions):
     """Settings of FedKD.
 
     Attributes:
@@ -83,12 +83,12 @@ class FedKDOptions:
         t_end: share T in the last round, not below `t_start` (paper and code: 0.98); 1 keeps all.
     """
 
-    t_start: float = 0.95
-    t_end: float = 0.98
+    t_start: Share = 0.95
+    t_end: Share = 0.98
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, share=("t_start", "t_end"))
+        """Refuse values that do not go together."""
+        super().__post_init__()
         if self.t_end < self.t_start:
             raise InputError(f"t_end is {self.t_end}; it must not be below t_start {self.t_start}")
 

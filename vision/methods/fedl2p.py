@@ -20,11 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.data import Batch
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import (
@@ -37,7 +38,7 @@ from vision.methods.prompts import (
 
 
 @dataclass(frozen=True)
-class FedL2POptions:
+class FedL2POptions(CheckedOptions):
     """Settings of FedL2P; defaults of the released code for CIFAR-100.
 
     Attributes:
@@ -49,18 +50,16 @@ class FedL2POptions:
         within_task: whether training predictions choose among the present task's classes only.
     """
 
-    pool_size: int = 10
-    prompt_length: int = 5
-    top_n: int = 5
+    pool_size: PositiveInt = 10
+    prompt_length: PositiveInt = 5
+    top_n: PositiveInt = 5
     vote: bool = True
-    pull: float = 0.1
+    pull: NonNegativeFloat = 0.1
     within_task: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(
-            self, positive=("pool_size", "prompt_length", "top_n"), not_negative=("pull",)
-        )
+        """Refuse values that do not go together."""
+        super().__post_init__()
         if self.top_n > self.pool_size:
             raise InputError(f"top_n is {self.top_n}; the pool has {self.pool_size} prompts")
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from stforecast.federated.data import Batch
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.anchors import UNKNOWN
@@ -28,7 +29,7 @@ from vision.methods.teacher import TaughtFedAvg
 
 
 @dataclass(frozen=True)
-class FedLwFOptions:
+class FedLwFOptions(CheckedOptions):
     """Settings of FedLwF.
 
     Attributes:
@@ -36,12 +37,8 @@ class FedLwFOptions:
         temperature: T of the softened predictions (paper: 2).
     """
 
-    distillation: float = 1.0
-    temperature: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("temperature",), not_negative=("distillation",))
+    distillation: NonNegativeFloat = 1.0
+    temperature: PositiveFloat = 2.0
 
 
 class FedLwF(TaughtFedAvg):

@@ -32,13 +32,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Method, Participants, Task
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Optimizer, Training, zero_moments
@@ -65,7 +66,7 @@ SERVER = (0, 7)
 
 
 @dataclass(frozen=True)
-class FedMGPOptions:
+class FedMGPOptions(CheckedOptions):
     """Settings of FedMGP; defaults of the released code for CIFAR-100.
 
     Attributes:
@@ -80,21 +81,19 @@ class FedMGPOptions:
         server_epochs: the server's epochs on the surrogate set; by default the run's.
     """
 
-    pool_size: int = 10
-    prompt_length: int = 10
-    top_n: int = 1
-    fine_length: int = 10
-    first_block: int = 2
-    fine_blocks: int = 3
-    pull: float = 0.1
+    pool_size: PositiveInt = 10
+    prompt_length: PositiveInt = 10
+    top_n: PositiveInt = 1
+    fine_length: PositiveInt = 10
+    first_block: NonNegativeInt = 2
+    fine_blocks: PositiveInt = 3
+    pull: NonNegativeFloat = 0.1
     within_task: bool = True
-    server_epochs: int | None = None
+    server_epochs: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = () if self.server_epochs is None else ("server_epochs",)
-        counts = ("pool_size", "prompt_length", "top_n", "fine_length", "fine_blocks", *given)
-        check_options(self, positive=counts, not_negative=("first_block", "pull"))
+        """Refuse values that do not go together."""
+        super().__post_init__()
         if self.top_n > self.pool_size:
             raise InputError(f"top_n is {self.top_n}; the pool has {self.pool_size} prompts")
 

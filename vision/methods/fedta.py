@@ -59,13 +59,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Method, Participants, Task
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params, Population
 from stforecast.federated.prototypes import PrototypeMeans
 from stforecast.federated.state import Clients, Cohort, generator
@@ -100,7 +101,7 @@ TARGET = (0, 6)
 
 
 @dataclass(frozen=True)
-class FedTAOptions:
+class FedTAOptions(CheckedOptions):
     """Settings of FedTA.
 
     Attributes:
@@ -124,33 +125,28 @@ class FedTAOptions:
         selection: whether global prototypes are selected (ablation "w/o BGPS": averaged).
     """
 
-    pool_size: int = 10
-    prompt_length: int = 10
-    top_n: int = 1
+    pool_size: PositiveInt = 10
+    prompt_length: PositiveInt = 10
+    top_n: PositiveInt = 1
     vote: bool = False
-    lambda1: float = 0.1
-    anchors: int = 100
+    lambda1: NonNegativeFloat = 0.1
+    anchors: PositiveInt = 100
     mix: Literal["interleave", "random", "add"] = "interleave"
-    lambda2: float = 1.0
-    lambda3: float = 0.1
-    temperature: float = 0.1
+    lambda2: NonNegativeFloat = 1.0
+    lambda3: NonNegativeFloat = 0.1
+    temperature: PositiveFloat = 0.1
     threshold: float = 0.15
     same_class: Literal["one", "exclude"] = "one"
-    anchor_epochs: int | None = None
-    fusion_epochs: int | None = None
+    anchor_epochs: PositiveInt | None = None
+    fusion_epochs: PositiveInt | None = None
     within_task: bool = True
     tail_anchor: bool = True
     fusion: bool = True
     selection: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = [n for n in ("anchor_epochs", "fusion_epochs") if getattr(self, n) is not None]
-        check_options(
-            self,
-            positive=("pool_size", "prompt_length", "top_n", "anchors", "temperature", *given),
-            not_negative=("lambda1", "lambda2", "lambda3"),
-        )
+        """Refuse values that do not go together."""
+        super().__post_init__()
         if self.top_n > self.pool_size:
             raise InputError(f"top_n is {self.top_n}; the pool has {self.pool_size} prompts")
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import PositiveFloat
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -35,7 +36,7 @@ from torch.nn import functional as F
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.prototypes import PrototypeMeans, instance_distance
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
@@ -43,7 +44,7 @@ from vision.methods.conditional import feature_width
 
 
 @dataclass(frozen=True)
-class FPLOptions:
+class FPLOptions(CheckedOptions):
     """Settings of FPL.
 
     Attributes:
@@ -53,13 +54,9 @@ class FPLOptions:
             code) or the `sum` (Eq. 10) over the features.
     """
 
-    tau: float = 0.02
+    tau: PositiveFloat = 0.02
     clusters: Literal["first", "last"] = "first"
     distance: Literal["mean", "sum"] = "mean"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("tau",))
 
 
 class FPL(FedAvg):

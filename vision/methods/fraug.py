@@ -39,6 +39,7 @@ from math import exp
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from data_prep.errors import InputError
@@ -46,7 +47,7 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import KEPT
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Population
 from stforecast.federated.prototypes import PrototypeMeans, by_key
 from stforecast.federated.state import Clients, Cohort
@@ -66,7 +67,7 @@ KERNELS = 5
 
 
 @dataclass(frozen=True)
-class FRAugOptions:
+class FRAugOptions(CheckedOptions):
     """Settings of FRAug.
 
     Attributes:
@@ -82,21 +83,12 @@ class FRAugOptions:
             embedding's (released code).
     """
 
-    lam_syn: float = 0.5
-    gamma: float = 0.01
-    lam_generator: float = 1.0
-    lam_transform: float = 1.0
-    ema: float = 0.3
-    noise_width: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(
-            self,
-            positive=() if self.noise_width is None else ("noise_width",),
-            not_negative=("gamma", "lam_generator", "lam_transform"),
-            share=("lam_syn", "ema"),
-        )
+    lam_syn: Share = 0.5
+    gamma: NonNegativeFloat = 0.01
+    lam_generator: NonNegativeFloat = 1.0
+    lam_transform: NonNegativeFloat = 1.0
+    ema: Share = 0.3
+    noise_width: PositiveInt | None = None
 
 
 class FRAug(FedAvg):

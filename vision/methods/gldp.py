@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -51,7 +52,7 @@ from stforecast.federated.algebra import plain_mean
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants, Task
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Population
 from stforecast.federated.prototypes import (
     PrototypeMeans,
@@ -68,7 +69,7 @@ BODY, HEAD = "encoder.", "head."
 
 
 @dataclass(frozen=True)
-class GLDPOptions:
+class GLDPOptions(CheckedOptions):
     """Settings of GLDP.
 
     Attributes:
@@ -85,20 +86,14 @@ class GLDPOptions:
             class.
     """
 
-    lam: float = 0.5
+    lam: Share = 0.5
     relations: bool = True
-    beta: float = 0.5
-    server_beta: float | None = None
-    body_epochs: int | None = None
+    beta: Share = 0.5
+    server_beta: Share | None = None
+    body_epochs: PositiveInt | None = None
     fedrep_order: bool = False
     form: Literal["feature", "head"] = "feature"
     align: Literal["instance", "batch"] = "instance"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        epochs = () if self.body_epochs is None else ("body_epochs",)
-        betas = ("beta",) if self.server_beta is None else ("beta", "server_beta")
-        check_options(self, positive=epochs, share=("lam", *betas))
 
 
 class GLDP(FedAvg):

@@ -41,12 +41,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Participants, Task
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
@@ -69,7 +70,7 @@ MONITOR = ("proxy.feature", "proxy.class", "proxy.score")
 
 
 @dataclass(frozen=True)
-class GLFCOptions:
+class GLFCOptions(CheckedOptions):
     """Settings of GLFC.
 
     Attributes:
@@ -83,21 +84,11 @@ class GLFCOptions:
         perturbation: γ of the noise in shared samples, 0 or more (paper: 0.1).
     """
 
-    memory: int = 2000
-    relation: float = 0.5
-    entropy_rise: float | None = None
-    prototypes: int = 10
-    perturbation: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = () if self.entropy_rise is None else ("entropy_rise",)
-        check_options(
-            self,
-            positive=("memory", "prototypes", *given),
-            not_negative=("perturbation",),
-            share=("relation",),
-        )
+    memory: PositiveInt = 2000
+    relation: Share = 0.5
+    entropy_rise: PositiveFloat | None = None
+    prototypes: PositiveInt = 10
+    perturbation: NonNegativeFloat = 0.1
 
 
 class GLFC(TaughtFedAvg):

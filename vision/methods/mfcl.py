@@ -42,11 +42,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Optimizer, Training, zero_moments
@@ -57,7 +58,7 @@ from vision.task import cross_entropy
 
 
 @dataclass(frozen=True)
-class MFCLOptions:
+class MFCLOptions(CheckedOptions):
     """Settings of MFCL; defaults are the released code's.
 
     Attributes:
@@ -74,24 +75,15 @@ class MFCLOptions:
     """
 
     split: bool = True
-    fine_tuning: float = 1.0
-    replay: int = 128
-    diversity: float = 1.0
-    content_temperature: float = 1000.0
-    noise_width: int = 1000
-    hidden: int = 256
-    server_steps: int = 100
-    server_batch_size: int = 128
-    server_lr: float = 1e-3
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        counts = ("replay", "noise_width", "hidden", "server_steps", "server_batch_size")
-        check_options(
-            self,
-            positive=(*counts, "content_temperature", "server_lr"),
-            not_negative=("fine_tuning", "diversity"),
-        )
+    fine_tuning: NonNegativeFloat = 1.0
+    replay: PositiveInt = 128
+    diversity: NonNegativeFloat = 1.0
+    content_temperature: PositiveFloat = 1000.0
+    noise_width: PositiveInt = 1000
+    hidden: PositiveInt = 256
+    server_steps: PositiveInt = 100
+    server_batch_size: PositiveInt = 128
+    server_lr: PositiveFloat = 1e-3
 
 
 class MFCL(DataFreeFedAvg):

@@ -31,12 +31,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.prototypes import (
     PrototypeMeans,
     instance_distance,
@@ -50,7 +51,7 @@ EPS = 1e-12
 
 
 @dataclass(frozen=True)
-class PFPLOptions:
+class PFPLOptions(CheckedOptions):
     """Settings of PFPL.
 
     Attributes:
@@ -63,15 +64,11 @@ class PFPLOptions:
         align: what is drawn to the mixture: every `instance`, or the `batch` mean of each class.
     """
 
-    alpha: float = 0.5
-    lam: float = 1.0
+    alpha: Share = 0.5
+    lam: NonNegativeFloat = 1.0
     weights: Literal["inverse", "softmax", "as_printed"] = "inverse"
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
     align: Literal["instance", "batch"] = "instance"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("temperature",), not_negative=("lam",), share=("alpha",))
 
 
 class PFPL(Method):

@@ -41,12 +41,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Optimizer, Training, zero_moments
@@ -65,7 +66,7 @@ Logits = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class TARGETOptions:
+class TARGETOptions(CheckedOptions):
     """Settings of TARGET; defaults are the released code's for CIFAR-100 where it has them.
 
     Attributes:
@@ -88,33 +89,21 @@ class TARGETOptions:
     """
 
     split: bool = True
-    distillation: float = 25.0
-    temperature: float = 2.0
-    replay: int = 128
-    synthetic: int = 8000
-    noise_width: int = 256
-    hidden: int = 256
-    label_weight: float = 0.5
-    adversarial: float = 1.0
-    server_batch_size: int = 256
-    server_steps: int = 10
-    server_lr: float = 2e-3
-    noise_lr: float = 0.01
-    warm_up: int = 20
-    student_steps: int = 400
-    student_temperature: float = 20.0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        counts = ("replay", "synthetic", "noise_width", "hidden", "server_batch_size")
-        rates = ("temperature", "server_lr", "noise_lr", "student_temperature")
-        check_options(
-            self,
-            positive=(*counts, *rates, "server_steps"),
-            not_negative=(
-                "distillation", "label_weight", "adversarial", "warm_up", "student_steps",
-            ),
-        )  # fmt: skip
+    distillation: NonNegativeFloat = 25.0
+    temperature: PositiveFloat = 2.0
+    replay: PositiveInt = 128
+    synthetic: PositiveInt = 8000
+    noise_width: PositiveInt = 256
+    hidden: PositiveInt = 256
+    label_weight: NonNegativeFloat = 0.5
+    adversarial: NonNegativeFloat = 1.0
+    server_batch_size: PositiveInt = 256
+    server_steps: PositiveInt = 10
+    server_lr: PositiveFloat = 2e-3
+    noise_lr: PositiveFloat = 0.01
+    warm_up: NonNegativeInt = 20
+    student_steps: NonNegativeInt = 400
+    student_temperature: PositiveFloat = 20.0
 
 
 class TARGET(DataFreeFedAvg):

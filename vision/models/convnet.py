@@ -8,13 +8,13 @@ from typing import Literal
 from torch import nn
 
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import WIDEST, check_options
+from stforecast.federated.options import CheckedOptions, Width
 from stforecast.federated.population import PerClient, SplitModel
 from vision.models.pixels import Pixels, Shape
 
 
 @dataclass(frozen=True)
-class ConvNetOptions:
+class ConvNetOptions(CheckedOptions):
     """Settings of the convolutional network.
 
     Attributes:
@@ -23,14 +23,9 @@ class ConvNetOptions:
         norm: batch normalisation, group normalisation (which has no running statistics) or none.
     """
 
-    channels: int = 16
-    feature_size: int = 128
+    channels: Width = 16
+    feature_size: Width = 128
     norm: Literal["batch", "group", "none"] = "batch"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        most = {"channels": WIDEST, "feature_size": WIDEST}
-        check_options(self, positive=most, at_most=most)
 
 
 class ConvNet(SplitModel):

@@ -7,13 +7,14 @@ section 3.3 (ResNet-18) and 4.2 (the CIFAR family of 6n + 2 layers). Blocks are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Le
 from torch import nn
 
 from data_prep.errors import InputError
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import WIDEST, check_options
+from stforecast.federated.options import CheckedOptions, Width
 from stforecast.federated.population import PerClient, SplitModel
 from vision.models.pixels import Pixels, Shape
 from vision.torchvision_ops import torchvision_models
@@ -23,7 +24,7 @@ DEEPEST = 1202
 
 
 @dataclass(frozen=True)
-class ResNet18Options:
+class ResNet18Options(CheckedOptions):
     """Settings of ResNet-18.
 
     Attributes:
@@ -32,10 +33,6 @@ class ResNet18Options:
     """
 
     stem: Literal["cifar", "imagenet"] = "cifar"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self)
 
 
 class ResNet18(SplitModel):
@@ -69,7 +66,7 @@ class ResNet18(SplitModel):
 
 
 @dataclass(frozen=True)
-class ResNetOptions:
+class ResNetOptions(CheckedOptions):
     """Settings of a small residual network.
 
     Attributes:
@@ -77,13 +74,13 @@ class ResNetOptions:
         width: channels of the first stage; the features are four times as wide.
     """
 
-    depth: int = 8
-    width: int = 16
+    depth: Annotated[int, Ge(8), Le(DEEPEST)] = 8
+    width: Width = 16
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("width",), at_most={"width": WIDEST, "depth": DEEPEST})
-        if self.depth < 8 or self.depth % 6 != 2:
+        """Refuse depths between two networks."""
+        super().__post_init__()
+        if self.depth % 6 != 2:
             raise InputError(f"depth is {self.depth}; a small ResNet has 6n + 2 layers: 8, 14, 20")
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Le
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from data_prep.errors import InputError
 from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Population, SplitModel
 from vision.backbones import Backbone, load_backbone
 from vision.models.pixels import Shape
 
 
 @dataclass(frozen=True)
-class ViTOptions:
+class ViTOptions(CheckedOptions):
     """Settings of the frozen transformer.
 
     Attributes:
@@ -35,17 +37,12 @@ class ViTOptions:
 
     backbone: str = "vit_base_patch16_224"
     backbone_weights: str | None = None
-    input_size: int = 224
+    input_size: Annotated[PositiveInt, Le(2048)] = 224
     pool: Literal["cls", "mean"] = "cls"
-    blocks: int = 0
+    blocks: NonNegativeInt = 0
     normalisation: Literal["auto", "imagenet", "half"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     feature_cache: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        most = {"input_size": 2048}
-        check_options(self, positive=most, not_negative=("blocks",), at_most=most)
 
 
 class FrozenEncoder(nn.Module):

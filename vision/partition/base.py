@@ -9,10 +9,11 @@ from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, PositiveShare
 from stforecast.federated.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import chosen
@@ -61,7 +62,7 @@ def _counts(images: ImageSet, ids: Tensor) -> list[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True)
-class Partitioner(ABC):
+class Partitioner(CheckedOptions, ABC):
     """Divides a set's training and test part among clients.
 
     A kind of partition is a subclass in a file of its own that has a `name` and says in `deal` how
@@ -92,18 +93,17 @@ class Partitioner(ABC):
 
     name: ClassVar[str] = ""
 
-    clients: int = 20
+    clients: PositiveInt = 20
     domains: str = "mixed"
-    share: float = 1.0
+    share: PositiveShare = 1.0
     test: Literal["by-class", "own-mix"] = "by-class"
     test_classes: Literal["own", "all"] = "own"
-    test_shots: int | None = None
+    test_shots: PositiveInt | None = None
     shared_test: bool = True
 
     def __post_init__(self) -> None:
-        check_options(self, positive=("clients", "share"), share=("share",))
-        if self.test_shots is not None:
-            check_options(self, positive=("test_shots",))
+        """Refuse values that do not go together."""
+        super().__post_init__()
         if self.test == "own-mix" and self.test_classes == "all":
             raise InputError(
                 "test is own-mix and test_classes all; own-mix has the client's own classes, so "

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
 from vision.partition.base import Partitioner
 from vision.partition.pools import Pool
 
@@ -37,12 +37,8 @@ class Dirichlet(Partitioner):
 
     name: ClassVar[str] = "dirichlet"
 
-    concentration: float = 0.5
-    min_samples: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(self, positive=("concentration", "min_samples"))
+    concentration: PositiveFloat = 0.5
+    min_samples: PositiveInt = 10
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
         """Draw proportions until all clients have enough, then cut each class by them."""

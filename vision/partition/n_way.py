@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
 from vision.partition.base import Partitioner
 from vision.partition.pools import Pool, deal_classes
 
@@ -34,14 +34,14 @@ class NWay(Partitioner):
 
     name: ClassVar[str] = "n-way"
 
-    ways: int = 3
-    spread: int = 1
+    ways: PositiveInt = 3
+    spread: NonNegativeInt = 1
     shots: int | None = None
-    shot_spread: int = 0
+    shot_spread: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
+        """Refuse values that do not go together."""
         super().__post_init__()
-        check_options(self, positive=("ways",), not_negative=("spread", "shot_spread"))
         if self.shots is None and self.shot_spread:
             raise InputError(f"shot_spread is {self.shot_spread} but shots is not set; set both")
         if self.shots is not None and self.shot_spread >= self.shots:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
 from vision.partition.base import Partitioner
 from vision.partition.pools import Pool
 
@@ -29,11 +29,7 @@ class Shards(Partitioner):
 
     name: ClassVar[str] = "shards"
 
-    shards: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(self, positive=("shards",))
+    shards: PositiveInt = 2
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
         """Sort by class, cut, and deal the pieces in random order."""

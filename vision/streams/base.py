@@ -10,10 +10,11 @@ from typing import ClassVar
 
 import pandas as pd
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.stream import Order
 from vision.datasets.image_set import ImageSet
 from vision.partition.base import Partition
@@ -93,7 +94,7 @@ class TaskStream:
 
 
 @dataclass(frozen=True)
-class Streamer(ABC):
+class Streamer(CheckedOptions, ABC):
     """Divides a set among clients and stages.
 
     A kind of stream is a subclass in a file of its own that has a `name` and says in `deal` who has
@@ -109,13 +110,10 @@ class Streamer(ABC):
 
     name: ClassVar[str] = ""
 
-    clients: int = 20
-    stages: int = 5
+    clients: PositiveInt = 20
+    stages: PositiveInt = 5
     stage_order: Order = "inside"
     accumulate: bool = False
-
-    def __post_init__(self) -> None:
-        check_options(self, positive=("clients", "stages"))
 
     @abstractmethod
     def deal(self, images: ImageSet, seed: int) -> tuple[Sequence[Sequence[Tensor]], ...]:

@@ -7,10 +7,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
+from stforecast.federated.options import PositiveShare
 from stforecast.federated.state import generator
 from stforecast.federated.stream import Order
 from vision.datasets.image_set import ImageSet
@@ -50,26 +51,20 @@ class FedTATasks(Streamer):
 
     name: ClassVar[str] = "fedta-tasks"
 
-    clients: int = 5
+    clients: PositiveInt = 5
     stage_order: Order = "sequential"
-    task_classes: int = 8
-    private_classes: int = 15
-    concentration: float = 1.0
-    min_share: float = 0.1
+    task_classes: PositiveInt = 8
+    private_classes: NonNegativeInt = 15
+    concentration: PositiveFloat = 1.0
+    min_share: NonNegativeFloat = 0.1
     tested_on: Literal["official", "local"] = "official"
-    local_test: float = 0.3
-    train_shots: int | None = None
-    test_shots: int | None = None
+    local_test: PositiveShare = 0.3
+    train_shots: PositiveInt | None = None
+    test_shots: PositiveInt | None = None
 
     def __post_init__(self) -> None:
+        """Refuse values that do not go together."""
         super().__post_init__()
-        given = [n for n in ("train_shots", "test_shots") if getattr(self, n) is not None]
-        check_options(
-            self,
-            positive=("task_classes", "concentration", "local_test", *given),
-            not_negative=("private_classes", "min_share"),
-            share=("local_test",),
-        )
         if self.private_classes > self._n_own:
             raise InputError(
                 f"private_classes is {self.private_classes}; a client has {self._n_own} classes, "

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
 from stforecast.federated.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.partition.pools import Pool, deal_classes, make_pools
@@ -46,14 +46,14 @@ class GLDPShards(Streamer):
 
     name: ClassVar[str] = "gldp-shards"
 
-    shards: int = 4
+    shards: PositiveInt = 4
     cut: Literal["equal", "class"] = "equal"
-    stage_spread: int = 0
+    stage_spread: NonNegativeInt = 0
     shared_test: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse values that do not go together."""
         super().__post_init__()
-        check_options(self, positive=("shards",), not_negative=("stage_spread",))
         if self.stage_spread >= self.stages:
             raise InputError(
                 f"stage_spread is {self.stage_spread} and stages {self.stages}; it must be less"

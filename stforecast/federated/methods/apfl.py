@@ -36,14 +36,14 @@ from stforecast.federated.algebra import plain_mean
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class ApflOptions:
+class ApflOptions(CheckedOptions):
     """Settings of APFL.
 
     Attributes:
@@ -52,12 +52,8 @@ class ApflOptions:
         adaptive: whether each client learns its own α, from `alpha` on. Algorithm 1 has it fixed.
     """
 
-    alpha: float = 0.75
+    alpha: Share = 0.75
     adaptive: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, share=("alpha",))
 
 
 class Apfl(TwoModels):

@@ -26,18 +26,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.federated.algebra import squared_distance
 from stforecast.federated.data import Batch
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class DittoOptions:
+class DittoOptions(CheckedOptions):
     """Settings of Ditto.
 
     Attributes:
@@ -47,13 +48,8 @@ class DittoOptions:
             run's local epochs.
     """
 
-    lam: float = 1.0
-    personal_epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = () if self.personal_epochs is None else ("personal_epochs",)
-        check_options(self, positive=given, not_negative=("lam",))
+    lam: NonNegativeFloat = 1.0
+    personal_epochs: PositiveInt | None = None
 
 
 class Ditto(TwoModels):

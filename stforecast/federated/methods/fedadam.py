@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
-from data_prep.errors import InputError
 from stforecast.federated.methods.server_optimizers import ServerOptimizer
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, ShareBelowOne
 from stforecast.federated.population import Params
 
 
 @dataclass(frozen=True)
-class FedAdamOptions:
+class FedAdamOptions(CheckedOptions):
     """Settings of FedAdam and FedYogi.
 
     Attributes:
@@ -40,17 +40,10 @@ class FedAdamOptions:
         tau: τ, added to √v, positive; the larger, the less adaptive (paper: 0.001).
     """
 
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("server_lr", "tau"))
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
+    server_lr: PositiveFloat = 0.01
+    beta1: ShareBelowOne = 0.9
+    beta2: ShareBelowOne = 0.99
+    tau: PositiveFloat = 1e-3
 
 
 class FedAdam(ServerOptimizer):

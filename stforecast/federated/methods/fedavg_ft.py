@@ -24,16 +24,18 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import PositiveFloat, PositiveInt
+
 from stforecast.federated.methods.fedper import HEAD
 from stforecast.federated.methods.two_models import Fitted
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Optimizer, zero_moments
 from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class FedAvgFTOptions:
+class FedAvgFTOptions(CheckedOptions):
     """Settings of fine-tuned FedAvg.
 
     Attributes:
@@ -42,14 +44,9 @@ class FedAvgFTOptions:
         personal_part: what is fine-tuned: the whole model (all), or its head alone (head).
     """
 
-    personal_epochs: int = 1
-    personal_lr: float | None = None
+    personal_epochs: PositiveInt = 1
+    personal_lr: PositiveFloat | None = None
     personal_part: Literal["all", "head"] = "all"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = () if self.personal_lr is None else ("personal_lr",)
-        check_options(self, positive=("personal_epochs", *given))
 
 
 class FedAvgFT(Fitted):

@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
-from data_prep.errors import InputError
 from stforecast.federated.methods.server_optimizers import ServerOptimizer
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, ShareBelowOne
 from stforecast.federated.population import Params
 
 
 @dataclass(frozen=True)
-class FedAvgMOptions:
+class FedAvgMOptions(CheckedOptions):
     """Settings of FedAvgM.
 
     Attributes:
@@ -38,14 +38,8 @@ class FedAvgMOptions:
         server_lr: how far η the server goes along the velocity, positive (paper: 1).
     """
 
-    beta: float = 0.5
-    server_lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("server_lr",))
-        if not 0 <= self.beta < 1:
-            raise InputError(f"beta is {self.beta}; it must be in [0, 1)")
+    beta: ShareBelowOne = 0.5
+    server_lr: PositiveFloat = 1.0
 
 
 class FedAvgM(ServerOptimizer):

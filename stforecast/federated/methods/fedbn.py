@@ -20,7 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from stforecast.federated.method import Task
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Population
 from stforecast.federated.state import Clients
 from stforecast.federated.training import Training
@@ -35,7 +35,7 @@ KEPT: dict[str, tuple[type[nn.Module], ...]] = {
 
 
 @dataclass(frozen=True)
-class FedBNOptions:
+class FedBNOptions(CheckedOptions):
     """Settings of FedBN.
 
     Attributes:
@@ -44,10 +44,6 @@ class FedBNOptions:
     """
 
     norms: Literal["batch", "all"] = "batch"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self)
 
 
 class FedBN(FedAvg):

@@ -37,13 +37,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from stforecast.federated.algebra import plain_mean, slope, squared_distance, without_prefix
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
@@ -55,7 +56,7 @@ N_CLIENTS = "n_clients"
 
 
 @dataclass(frozen=True)
-class FedDynOptions:
+class FedDynOptions(CheckedOptions):
     """Settings of FedDyn.
 
     Attributes:
@@ -64,11 +65,7 @@ class FedDynOptions:
             hundreds of rounds; on Milan's hours 0.3 did not overshoot in tens of them.
     """
 
-    alpha: float = 0.3
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("alpha",))
+    alpha: PositiveFloat = 0.3
 
 
 class FedDyn(FedAvg):

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from stforecast.federated.method import Participants
@@ -46,7 +47,7 @@ class FedNovaOptions(FedProxOptions):
             main setting and the default of its released code.
     """
 
-    mu: float = 0.0
+    mu: NonNegativeFloat = 0.0
 
 
 class FedNova(FedProx):

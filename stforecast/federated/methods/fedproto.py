@@ -26,18 +26,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.prototypes import PrototypeMeans, instance_distance
 from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class FedProtoOptions:
+class FedProtoOptions(CheckedOptions):
     """Settings of FedProto.
 
     Attributes:
@@ -47,12 +48,8 @@ class FedProtoOptions:
             evenly over the clients that hold it (released code).
     """
 
-    lam: float = 1.0
+    lam: NonNegativeFloat = 1.0
     average: Literal["samples", "clients"] = "samples"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, not_negative=("lam",))
 
 
 class FedProto(Method):

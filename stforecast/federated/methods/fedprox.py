@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from stforecast.federated.algebra import squared_distance
 from stforecast.federated.data import Batch
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class FedProxOptions:
+class FedProxOptions(CheckedOptions):
     """Settings of FedProx.
 
     Attributes:
@@ -34,11 +35,7 @@ class FedProxOptions:
             and 1 and keeps 0.001 and 0.01 for its two recurrent networks, 1 elsewhere.
     """
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, not_negative=("mu",))
+    mu: NonNegativeFloat = 0.01
 
 
 class FedProx(FedAvg):

@@ -21,9 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from stforecast.federated.method import Task
 from stforecast.federated.methods.fedper import HEAD, REPRESENTATION, FedPer
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
@@ -31,7 +33,7 @@ from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class FedRepOptions:
+class FedRepOptions(CheckedOptions):
     """Settings of FedRep.
 
     Attributes:
@@ -41,13 +43,8 @@ class FedRepOptions:
             federation as it is (released code: 10 after the last round).
     """
 
-    head_epochs: int | None = None
-    personal_epochs: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        given = () if self.head_epochs is None else ("head_epochs",)
-        check_options(self, positive=given, not_negative=("personal_epochs",))
+    head_epochs: PositiveInt | None = None
+    personal_epochs: NonNegativeInt = 0
 
 
 class FedRep(FedPer):

@@ -32,20 +32,21 @@ from itertools import chain, cycle, islice
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from stforecast.federated.algebra import plain_mean
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.two_models import Fitted
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params
 from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class PerFedAvgOptions:
+class PerFedAvgOptions(CheckedOptions):
     """Settings of Per-FedAvg.
 
     Attributes:
@@ -59,13 +60,9 @@ class PerFedAvgOptions:
     """
 
     order: Literal["fo", "hf"] = "fo"
-    alpha: float = 0.005
-    delta: float = 1e-3
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("delta",), not_negative=("alpha", "steps"))
+    alpha: NonNegativeFloat = 0.005
+    delta: PositiveFloat = 1e-3
+    steps: NonNegativeInt = 1
 
 
 class PerFedAvg(Fitted):

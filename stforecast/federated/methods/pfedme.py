@@ -29,20 +29,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.federated.algebra import plain_mean, squared_distance
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
-class PFedMeOptions:
+class PFedMeOptions(CheckedOptions):
     """Settings of pFedMe; defaults of the released code.
 
     Attributes:
@@ -56,15 +57,11 @@ class PFedMeOptions:
             more extrapolates (the released code's tuned runs have 2).
     """
 
-    lam: float = 15.0
-    eta: float = 0.005
-    personal_lr: float = 0.09
-    inner_steps: int = 5
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("lam", "eta", "personal_lr", "inner_steps", "beta"))
+    lam: PositiveFloat = 15.0
+    eta: PositiveFloat = 0.005
+    personal_lr: PositiveFloat = 0.09
+    inner_steps: PositiveInt = 5
+    beta: PositiveFloat = 1.0
 
 
 class PFedMe(TwoModels):

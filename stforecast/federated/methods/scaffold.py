@@ -41,13 +41,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from stforecast.federated.algebra import plain_mean, slope, without_prefix
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
@@ -59,7 +60,7 @@ N_CLIENTS = "n_clients"
 
 
 @dataclass(frozen=True)
-class ScaffoldOptions:
+class ScaffoldOptions(CheckedOptions):
     """Settings of SCAFFOLD.
 
     Attributes:
@@ -69,11 +70,7 @@ class ScaffoldOptions:
     """
 
     control_option: Literal["I", "II"] = "II"
-    server_lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, positive=("server_lr",))
+    server_lr: PositiveFloat = 1.0
 
 
 class Scaffold(FedAvg):

@@ -26,13 +26,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Lt
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions
 from stforecast.federated.uploads.payload import Payload
 
 OUTLYING = 3.0
@@ -40,7 +41,7 @@ OUTLYING = 3.0
 
 
 @dataclass(frozen=True)
-class Robust:
+class Robust(CheckedOptions):
     """How uploads are guarded; by default they are not.
 
     Attributes:
@@ -50,13 +51,7 @@ class Robust:
     """
 
     robust: Literal["none", "median", "trimmed", "clip"] = "none"
-    robust_trim: float = 0.2
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self)
-        if not 0 <= self.robust_trim < 0.5:
-            raise InputError(f"robust_trim is {self.robust_trim}; it must be in [0, 0.5)")
+    robust_trim: Annotated[NonNegativeFloat, Lt(0.5)] = 0.2
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
         """The uploads as the method shall see them.

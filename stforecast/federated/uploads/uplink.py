@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.options import check_options
+from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.uploads.payload import Payload
 
 CODES, SCALE = "/codes", "/scale"
@@ -26,7 +27,7 @@ CODES, SCALE = "/codes", "/scale"
 
 
 @dataclass(frozen=True)
-class Uplink:
+class Uplink(CheckedOptions):
     """What is done to every upload; the defaults do nothing.
 
     Attributes:
@@ -43,15 +44,15 @@ class Uplink:
 
     noise: Literal["none", "laplace", "gaussian", "exponential"] = "none"
     noise_mean: float = 0.0
-    noise_std: float = 1.0
-    clip: float = 0.0
-    privacy_delta: float = 1e-5
+    noise_std: NonNegativeFloat = 1.0
+    clip: NonNegativeFloat = 0.0
+    privacy_delta: Share = 1e-5
     bits: Literal[32, 8, 4] = 32
     delta_coding: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        check_options(self, not_negative=("noise_std", "clip"), share=("privacy_delta",))
+        """Refuse values that do not go together."""
+        super().__post_init__()
         if self.noise == "exponential" and self.noise_mean:
             raise InputError("an exponential law has the mean noise_std; leave noise_mean at 0")
 

@@ -24,7 +24,7 @@ def test_gaps_are_filled_from_the_past(how, expected):
 
 
 def test_an_unknown_rule_lists_the_rules():
-    with pytest.raises(InputError, match="unknown impute 'mean'; choose one of: ffill, last-week"):
+    with pytest.raises(InputError, match="impute is 'mean'; choose none, ffill or last-week"):
         WindowSpec(impute="mean")
 
 

@@ -33,11 +33,11 @@ def test_lags_follow_the_paper(spec, lags, max_lag):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"closeness": -1}, "closeness is -1; give a whole number of at least 0"),
+        ({"closeness": -1}, "closeness is -1; it must be 0 or more"),
         ({"periods": 1.5}, "periods is 1.5"),
-        ({"period": -1}, "period is -1; give a whole number of at least 0"),
-        ({"horizon": 0}, "horizon is 0"),
-        ({"horizon": True}, "horizon is True"),
+        ({"period": -1}, "period is -1; it must be 0 or more"),
+        ({"horizon": 0}, "horizon is 0; it must be positive"),
+        ({"horizon": True}, "horizon is true; it is no switch"),
         ({"closeness": 0, "periods": 0}, "at least one input"),
     ],
 )
@@ -222,7 +222,7 @@ def test_further_lags_are_positive_whole_numbers(lags):
 
 
 def test_an_unknown_calendar_is_refused():
-    with pytest.raises(InputError, match="unknown calendar 'moon'; choose one of: day, none, week"):
+    with pytest.raises(InputError, match="calendar is 'moon'; choose none, day, week or weekdays"):
         WindowSpec(calendar="moon")
 
 

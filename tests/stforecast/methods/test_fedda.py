@@ -613,7 +613,7 @@ def test_clients_get_the_global_model_or_that_of_their_cluster(method):
         ({"clusters": 0}, "clusters is 0"),
         ({"phi": 0.0}, "phi is 0.0"),
         ({"phi": 1.1}, "phi is 1.1"),
-        ({"rho": float("nan")}, "rho is nan; it must be a finite number"),
+        ({"rho": float("nan")}, "rho is nan; it must be finite"),
         ({"epsilon": 0.0}, "epsilon is 0.0"),
         ({"warmup_epochs": -1}, "warmup_epochs is -1"),
         ({"warmup_lr": 0.0}, "warmup_lr is 0.0"),
