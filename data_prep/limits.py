@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+import psutil
+
 from data_prep.errors import InputError
 
 CHUNK = 2**20
@@ -41,21 +43,17 @@ def memory(root: Path = Path("/")) -> int:
     process and all above it leave. Cached files count as free: the system gives them up.
 
     Args:
-        root: of the file system; another one in tests.
+        root: of the file system that says what the groups leave; another one in tests.
     """
-    free = [_free_in_machine(root), *_left_by_groups(root)]
-    return max(0, min((n for n in free if n is not None), default=UNKNOWN))
+    free = [_free_in_machine(), *_left_by_groups(root)]
+    return max(0, min(n for n in free if n is not None))
 
 
-def _free_in_machine(root: Path) -> int | None:
-    lines = _lines(root / "proc/meminfo")
-    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
-    if found:
-        return int(found.split()[1]) * 1024
+def _free_in_machine() -> int:
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
+        return int(psutil.virtual_memory().available)
+    except (OSError, psutil.Error):
+        return UNKNOWN
 
 
 def _left_by_groups(root: Path) -> Iterator[int | None]:

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import psutil
+
 from data_prep.errors import InputError
 from experiments.flower_keys import Keys
 
@@ -238,15 +240,13 @@ def free_port() -> int:
 
 
 def process_groups(pid: int) -> set[int]:
-    """The groups of a process and of all that it started, which may have groups of their own."""
-    done = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,pgid="], stdout=subprocess.PIPE, text=True, check=True
-    )
-    rows = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    family = {pid}
-    while more := {child for child, parent, _ in rows if parent in family} - family:
-        family |= more
-    return {pid} | {group for member, _, group in rows if member in family}
+    """The groups of a process that leads one and of all that it started, which may have others."""
+    groups = {pid}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(ProcessLookupError):
+                groups.add(os.getpgid(child.pid))
+    return groups
 
 
 def _signal(groups: set[int], number: signal.Signals) -> set[int]:

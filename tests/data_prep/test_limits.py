@@ -1,6 +1,7 @@
 """The memory that a process may take, on machines and in containers made of files."""
 
 import gzip
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,11 +18,12 @@ V1 = (
 
 
 @pytest.fixture
-def machine(tmp_path):
-    """Makes a machine's `/proc` and `/sys/fs/cgroup`, given as paths and contents."""
+def machine(tmp_path, monkeypatch):
+    """Makes a machine's memory, and its `/proc` and `/sys/fs/cgroup` as paths and contents."""
 
     def make(files, free=20 * GB):
-        files = {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {free // 1024} kB\n"} | files
+        said = SimpleNamespace(available=free)
+        monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: said)
         for name, text in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,8 +51,13 @@ def test_without_groups_what_is_free_counts(machine):
     assert memory(machine({}, free=3 * GB)) == 3 * GB
 
 
-def test_a_system_that_says_nothing_has_some_memory(tmp_path):
-    assert memory(tmp_path) > 0
+def test_a_system_that_says_nothing_has_some_memory(tmp_path, monkeypatch):
+    def unknown():
+        raise FileNotFoundError("/proc/meminfo")
+
+    assert 0 < memory(tmp_path) < 2**50
+    monkeypatch.setattr(limits.psutil, "virtual_memory", unknown)
+    assert memory(tmp_path) == limits.UNKNOWN
 
 
 def test_a_group_of_version_2_leaves_its_limit_less_its_use(machine):

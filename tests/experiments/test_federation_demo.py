@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from data_prep.cube import write_cube
@@ -34,11 +34,10 @@ def flwr():
 def started(out):
     """Flower's processes whose home is below the folder."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"FLWR_HOME={out}".encode() in path.read_bytes():
-                words = (path.parent / "cmdline").read_text().split("\0")
-                found.append(f"{path.parent.name} {' '.join(words)}")
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("FLWR_HOME", "").startswith(str(out)):
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
     return found
 
 
