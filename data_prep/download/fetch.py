@@ -12,11 +12,12 @@ from tqdm import tqdm
 from data_prep.atomic import atomic_path
 from data_prep.checksum import checksum
 from data_prep.download.archive import DamagedError, unpack
-from data_prep.download.folder import check_space, disk, inside, partial, size_of, tag_of
+from data_prep.download.folder import check_space, disk, inside, lock_of, partial, size_of, tag_of
 from data_prep.download.http import persist, request
 from data_prep.download.listing import is_url, plan, select
 from data_prep.download.sources import Archive, Item, Source
 from data_prep.errors import InputError, check_regular
+from data_prep.lock import file_lock
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +86,10 @@ def _bring(item: Item, out: Path, progress: bool) -> Path:
     with disk(path):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _obtain_verified(item, partial(path), progress)
-            partial(path).replace(path)
+            with file_lock(lock_of(path), path):
+                if not path.exists():  # Nor has another download brought it just now.
+                    _obtain_verified(item, partial(path), progress)
+                    partial(path).replace(path)
         elif problem := _mismatch(path, item):
             raise InputError(f"{path}: is there but {problem}; move it away and run again")
         if item.checksum is None:

@@ -46,6 +46,11 @@ def partial(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
+def lock_of(path: Path) -> Path:
+    """What one download at a time has while it brings the file."""
+    return path.with_name(path.name + ".lock")
+
+
 def tag_of(part: Path) -> Path:
     """Where the ETag of the version that `part` is a piece of is kept between runs."""
     return part.with_name(part.name + ".etag")

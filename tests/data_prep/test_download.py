@@ -11,14 +11,16 @@ import stat
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from data_prep.download import Archive, Dataverse, File, archive, download, http
+from data_prep.download import Archive, Dataverse, File, archive, download, fetch, http
 from data_prep.errors import InputError
+from data_prep.lock import file_lock
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
 DAY = "sms-call-internet-mi-2013-11-01.txt"
@@ -319,6 +321,27 @@ def test_unknown_checksum_is_logged(
 
 def test_a_file_that_is_there_and_right_is_not_fetched_again(site: Site, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(BODY)
+    assert download(one(site), tmp_path) == [tmp_path / "data.bin"]
+    assert site.asked == []
+
+
+def test_two_downloads_do_not_write_to_one_file(site: Site, tmp_path: Path) -> None:
+    with file_lock(tmp_path / "data.bin.lock", tmp_path / "data.bin"):
+        assert "data.bin: process " in error(one(site), tmp_path)
+        assert site.asked == []
+    download(one(site), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.bin"]
+
+
+def test_a_file_that_another_download_has_just_brought_is_kept(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def late(path: Path, place: Path) -> Iterator[None]:
+        place.write_bytes(BODY)
+        yield
+
+    monkeypatch.setattr(fetch, "file_lock", late)
     assert download(one(site), tmp_path) == [tmp_path / "data.bin"]
     assert site.asked == []
 
