@@ -256,7 +256,7 @@ class RidgeConfig(CheckedOptions):
     """Options of `Ridge`.
 
     Attributes:
-        alpha: weight of the squared coefficients, 0 or more; 1.0 is scikit-learn's default.
+        alpha: weight of the squared coefficients; 1.0 is scikit-learn's default.
     """
 
     alpha: NonNegativeFloat = 1.0
@@ -315,11 +315,11 @@ class BoostingConfig(CheckedOptions):
     """Options of `Boosting`, with scikit-learn's defaults.
 
     Attributes:
-        max_iter: number of trees, 1 or more.
-        learning_rate: shrinkage of each tree, above 0.
-        max_leaf_nodes: leaves of a tree, 2 or more.
-        random_state: seed, 0 or more, of the tenth held out to stop early, which scikit-learn does
-            on more than 10,000 records.
+        max_iter: number of trees.
+        learning_rate: shrinkage of each tree.
+        max_leaf_nodes: leaves of a tree.
+        random_state: seed of the tenth held out to stop early, which scikit-learn does on more than
+            10,000 records.
     """
 
     max_iter: PositiveInt = 100

@@ -55,7 +55,7 @@ class RunOptions(CheckedOptions):
 
     Attributes:
         model: name of the model that federated methods train.
-        seed: seed of everything random, 0 or more; the same seed gives the same numbers.
+        seed: seed of everything random; the same seed gives the same numbers.
         device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
         select: whether the model of the best validation round or of the last one is kept.
         cohort: most clients trained together; 0 chooses.

@@ -36,7 +36,7 @@ class IntervalOptions(CheckedOptions):
         intervals: bounds at --quantiles: `none` (but a quantile loss has its own), `conformal`
             (from the errors on the validation part, of each client and step ahead by itself) or
             `adaptive` (besides, wider when too much is missed and narrower when too little is).
-        adapt_rate: γ of adaptive intervals, 0 or more; 0.005 is the paper's.
+        adapt_rate: γ of adaptive intervals; 0.005 is the paper's.
     """
 
     intervals: Literal["none", "conformal", "adaptive"] = "none"

@@ -26,7 +26,7 @@ class LossOptions(CheckedOptions):
         loss: `mse`, squared error (FUELS, Eq. 14); `mae`, absolute error, as METR-LA's papers
             train; `huber`, squared up to huber_delta and linear beyond, so that bursts of traffic
             weigh less; or `quantile`, the pinball loss of several quantiles at once.
-        huber_delta: in z-scores, positive.
+        huber_delta: in z-scores.
         quantiles: levels that the quantile loss learns, and at which --intervals gives bounds, in
             pairs around 0.5, which is the forecast: 0.05,0.5,0.95 makes intervals for 90 %.
     """

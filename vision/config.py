@@ -65,7 +65,7 @@ class RunOptions(CheckedOptions):
         partition: how images are divided among clients, or among clients and stages, see:
             stforecast vision list partitions.
         model: name of the model, see: stforecast vision list models.
-        seed: seed of everything random, 0 or more; the same seed gives the same numbers.
+        seed: seed of everything random; the same seed gives the same numbers.
         device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
         workers: clients that train at the same time on a CPU; 0 takes as many as there are cores.
         cohort: clients whose models run together; 0 chooses, which is 1 for convolutions.

@@ -66,10 +66,10 @@ class WindowSpec(CheckedOptions):
     (1, 2, 3, 24, 48, 72)
 
     Attributes:
-        closeness: number of steps just before the first target (c), 0 or more.
-        periods: number of steps one, two, … periods before the first target (q), 0 or more.
+        closeness: number of steps just before the first target (c).
+        periods: number of steps one, two, … periods before the first target (q).
         period: length of a period in steps (p); 0 is a day, whatever the step.
-        horizon: number of target steps, 1 or more; periodic lags refer to the first of them.
+        horizon: number of target steps; periodic lags refer to the first of them.
         newest_first: newest to oldest inside each part, the order of the FedDA code.
         extra_lags: how far back from the first target to read besides: steps, as in "167,168,169"
             or "145-168", or times, as in "30min,23h,7d". What lies before the series counts as

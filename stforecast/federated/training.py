@@ -27,7 +27,7 @@ class Training(CheckedOptions):
     """Settings that all methods share. Defaults are FUELS's (appendix D.1).
 
     Attributes:
-        rounds: communication rounds, at least 1.
+        rounds: communication rounds.
         epochs: local epochs a round.
         batch_size: samples a batch; FUELS needs it equal to the period.
         lr: learning rate, in the first round.
@@ -39,7 +39,7 @@ class Training(CheckedOptions):
         weight_decay: L2 penalty added to the gradient.
         clip_gradients: largest L2 norm of the gradient of a client's model in a step; a longer one
             is scaled down to it. 0 never clips. A client's second model is clipped by itself.
-        participation: share α of the clients that take part in a round, in (0, 1].
+        participation: share α of the clients that take part in a round.
         full_start: all clients take part in the first round (FUELS, section 3.3.2).
         shuffle: draw batches in random order instead of in time.
         drop_last: leave out an epoch's last batch where it is not full; the paper's slots need it.

@@ -78,9 +78,9 @@ class FedDAOptions(CheckedOptions):
 
     Attributes:
         clusters: groups of clients; fewer where fewer clients differ.
-        phi: φ, share of a client's mean windows that it sends, drawn with replacement, in (0, 1].
+        phi: φ, share of a client's mean windows that it sends, drawn with replacement.
         rho: ρ, weight of the pull towards the quasi-global model; negative pushes away from it.
-        epsilon: ε, step of the server, positive.
+        epsilon: ε, step of the server.
         warmup_epochs: epochs in which the server trains the quasi-global model; 0 leaves it as
             initialised.
         warmup_lr: learning rate of that training, a tenth of it after half and a hundredth after

@@ -44,10 +44,10 @@ class FuelsOptions(CheckedOptions):
     """Settings of FUELS; the paper's values where it gives them.
 
     Attributes:
-        tau: temperature τ of both contrastive losses, positive (section 5.4: 0.02).
+        tau: temperature τ of both contrastive losses (section 5.4: 0.02).
         rho: weight ρ of the inter-client loss, or of the prediction loss with `loss_form="alg1"`
             (section 5.4: 5).
-        beta: the threshold β as a quantile of all JSD values, in [0, 1] (section 5.4: 0.5).
+        beta: the threshold β as a quantile of all JSD values (section 5.4: 0.5).
         loss_form: `eq15`: pred + intra + ρ inter; `alg1`: intra + inter + ρ pred. The paper prints
             both; the notation table and the sweep agree with Eq. 15.
         intra: whether to use the intra-client loss (False: ablation "w/o intra").

@@ -23,7 +23,7 @@ class DualLSTMOptions(CheckedOptions):
     Attributes:
         hidden_size: cells of each layer; features are twice as wide.
         num_layers: layers of each LSTM.
-        dropout: share of the values between two layers that training zeroes, in [0, 1).
+        dropout: share of the values between two layers that training zeroes.
     """
 
     hidden_size: Width = 64

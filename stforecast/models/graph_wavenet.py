@@ -51,7 +51,7 @@ class GraphWaveNetOptions(CheckedOptions):
         layers: layers of a block, of dilations 1, 2, 4, …
         diffusion_steps: steps of diffusion along each graph.
         embed_size: width of the two embeddings of each cell that give the self-adaptive graph.
-        dropout: share of the graph convolutions' outputs that training zeroes, in [0, 1).
+        dropout: share of the graph convolutions' outputs that training zeroes.
         graph: `adaptive`: the self-adaptive graph alone; `both`: the cube's roads too, as in the
             paper's best results.
     """

@@ -47,7 +47,7 @@ class STIDOptions(CheckedOptions):
         embed_size: width of the window's embedding.
         identity_size: width of each identity: of the cell, the time of day and the day.
         num_layers: residual layers.
-        dropout: share of the values inside a residual layer that training zeroes, in [0, 1).
+        dropout: share of the values inside a residual layer that training zeroes.
         day_slots: entries of the table of times of day; 0 takes the windows' period, a day if it is
             set so (288 for steps of 5 minutes).
     """

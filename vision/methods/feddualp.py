@@ -45,7 +45,7 @@ class FedDualPOptions(CheckedOptions):
         e_length: tokens of an expert prompt (paper: 20).
         e_blocks: blocks after those, which have an expert.
         experts: expert prompts, one for each task.
-        pull: weight of the pull on the expert's key, 0 or more.
+        pull: weight of the pull on the expert's key.
         within_task: whether training predictions choose among the present task's classes only.
     """
 

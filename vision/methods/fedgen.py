@@ -64,11 +64,11 @@ class FedGenOptions(CheckedOptions):
     """Settings of FedGen.
 
     Attributes:
-        alpha: weight of the loss on generated features, 0 or more (Eq. 5: 1; released code: 10).
+        alpha: weight of the loss on generated features (Eq. 5: 1; released code: 10).
         beta: weight of the distance between predictions on real and on generated features of a
-            label, 0 or more (Eq. 5: 0; released code: 10).
-        decay: factor of both weights from round to round, in [0, 1] (released code: 0.98).
-        diversity: weight of the generator's diversity loss, 0 or more (released code: 1).
+            label (Eq. 5: 0; released code: 10).
+        decay: factor of both weights from round to round (released code: 0.98).
+        diversity: weight of the generator's diversity loss (released code: 1).
         noise_width: width of the generator's noise (released code: 32, for CIFAR 64).
         hidden: width of its hidden layer (released code: 256, for CIFAR 512).
         server_steps: the generator's steps a round (released code: 50).

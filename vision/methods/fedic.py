@@ -67,7 +67,7 @@ class FEDICOptions(CheckedOptions):
         labelled_batch: images in a batch with labels (released code: 20).
         distilled_batch: images in a batch without (released code: 128).
         temperature: of the distillation (released code: 2).
-        ld: share of the distillation in step 3, in [0, 1] (released code: 0.5).
+        ld: share of the distillation in step 3 (released code: 0.5).
     """
 
     server_steps: NonNegativeInt = 100

@@ -78,8 +78,7 @@ class FedKDOptions(CheckedOptions):
     """Settings of FedKD.
 
     Attributes:
-        t_start: share T of the squared singular values kept at first, in [0, 1] (paper and code:
-            0.95).
+        t_start: share T of the squared singular values kept at first (paper and code: 0.95).
         t_end: share T in the last round, not below `t_start` (paper and code: 0.98); 1 keeps all.
     """
 

@@ -46,7 +46,7 @@ class FedL2POptions(CheckedOptions):
         prompt_length: tokens of a prompt.
         top_n: prompts of an image, at most `pool_size`.
         vote: while training, a batch uses the prompts that most of its samples choose.
-        pull: weight of the pull on the chosen keys, 0 or more (paper: 0.5).
+        pull: weight of the pull on the chosen keys (paper: 0.5).
         within_task: whether training predictions choose among the present task's classes only.
     """
 

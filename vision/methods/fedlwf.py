@@ -33,7 +33,7 @@ class FedLwFOptions(CheckedOptions):
     """Settings of FedLwF.
 
     Attributes:
-        distillation: weight λ of the distillation, 0 or more (paper: 1).
+        distillation: weight λ of the distillation (paper: 1).
         temperature: T of the softened predictions (paper: 2).
     """
 

@@ -76,7 +76,7 @@ class FedMGPOptions(CheckedOptions):
         fine_length: keys and values of a local prompt, in each block.
         first_block: first block (from 0) with local prompts.
         fine_blocks: how many blocks have them.
-        pull: weight of the pulls on keys, 0 or more.
+        pull: weight of the pulls on keys.
         within_task: whether training predictions choose among the present task's classes only.
         server_epochs: the server's epochs on the surrogate set; by default the run's.
     """

@@ -109,11 +109,11 @@ class FedTAOptions(CheckedOptions):
         prompt_length: tokens of a prompt (paper: 10).
         top_n: prompts N of a sample, at most `pool_size` (sibling code: 1).
         vote: while training, a batch uses the prompts that most of its samples choose.
-        lambda1: weight λ₁ of the pull on chosen prompts' keys, 0 or more.
+        lambda1: weight λ₁ of the pull on chosen prompts' keys.
         anchors: tail anchors (paper: 100 in its counts, 500 best in its figure 5).
         mix: of feature and anchor: `interleave`, a `random` fixed order, or `add`.
-        lambda2: weight λ₂ of the contrast with global prototypes, 0 or more.
-        lambda3: weight λ₃ of the pull on the chosen anchor's key, 0 or more.
+        lambda2: weight λ₂ of the contrast with global prototypes.
+        lambda3: weight λ₃ of the pull on the chosen anchor's key.
         temperature: τ of the contrast.
         threshold: Thr, average similarity below which a global prototype stays for good.
         same_class: whether pairs of one class count as similarity `one` or are left out.

@@ -48,7 +48,7 @@ class FPLOptions(CheckedOptions):
     """Settings of FPL.
 
     Attributes:
-        tau: temperature τ of the contrastive loss, positive (paper and code: 0.02).
+        tau: temperature τ of the contrastive loss (paper and code: 0.02).
         clusters: FINCH's `first` partition (Eq. 4), or its `last` (released code).
         distance: whether the squared distance to the unbiased prototype is the `mean` (released
             code) or the `sum` (Eq. 10) over the features.

@@ -71,14 +71,13 @@ class FRAugOptions(CheckedOptions):
     """Settings of FRAug.
 
     Attributes:
-        lam_syn: largest share λ of the loss on synthetic embeddings, in [0, 1] (released code:
-            0.5); 0 leaves the model to FedBN.
-        gamma: how fast λ grows, 0 or more; 0 has it constant (released code: 0.01; Digits 0.002).
-        lam_generator: weight of the generator's distance to the client's embeddings, 0 or more
-            (released code: Digits 1, PACS 10).
-        lam_transform: weight of the RTNet's distance to them, 0 or more (released code: 1).
-        ema: share of a batch in the moving average of a class's embeddings, in [0, 1]
-            (released code: 0.3).
+        lam_syn: largest share λ of the loss on synthetic embeddings (released code: 0.5); 0 leaves
+            the model to FedBN.
+        gamma: how fast λ grows; 0 has it constant (released code: 0.01; Digits 0.002).
+        lam_generator: weight of the generator's distance to the client's embeddings (released code:
+            Digits 1, PACS 10).
+        lam_transform: weight of the RTNet's distance to them (released code: 1).
+        ema: share of a batch in the moving average of a class's embeddings (released code: 0.3).
         noise_width: width of the noise and of the RTNet's hidden layer; by default half of the
             embedding's (released code).
     """

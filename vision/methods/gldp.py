@@ -73,10 +73,10 @@ class GLDPOptions(CheckedOptions):
     """Settings of GLDP.
 
     Attributes:
-        lam: share λ of the local relation L_LP against the global one L_GP, in [0, 1] (paper:
-            0.5). 0 leaves the global relation alone, 1 the local one.
+        lam: share λ of the local relation L_LP against the global one L_GP (paper: 0.5). 0 leaves
+            the global relation alone, 1 the local one.
         relations: whether there are relations at all; without, only L_CE is learned.
-        beta: share β of the old prototype in a client's moving average, in [0, 1] (paper: 0.5).
+        beta: share β of the old prototype in a client's moving average (paper: 0.5).
         server_beta: the same on the server; by default `beta`.
         body_epochs: local epochs t of the body; the others, s, are the head's, of which there must
             be some. By default a sixth, at least one (paper: t + s = 30, t < s).

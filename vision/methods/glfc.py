@@ -75,13 +75,13 @@ class GLFCOptions(CheckedOptions):
 
     Attributes:
         memory: samples that a client remembers, over all its classes (paper: 2000).
-        relation: weight of the relation distillation in [0, 1]; the rest is the compensated loss's
+        relation: weight of the relation distillation; the rest is the compensated loss's
             (released code: 0.5).
         entropy_rise: rise of the mean entropy, in nats, by which a client notices a task (paper:
             1.2); by default it is told.
         prototypes: classes of its task that a client shares a sample of, the first where it has
             more (the paper's clients have up to 10 classes in a task).
-        perturbation: γ of the noise in shared samples, 0 or more (paper: 0.1).
+        perturbation: γ of the noise in shared samples (paper: 0.1).
     """
 
     memory: PositiveInt = 2000

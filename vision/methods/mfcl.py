@@ -63,9 +63,9 @@ class MFCLOptions(CheckedOptions):
 
     Attributes:
         split: whether the loss on own samples chooses among new classes only.
-        fine_tuning: weight of the fine-tuning loss, 0 or more.
+        fine_tuning: weight of the fine-tuning loss.
         replay: samples that a client makes in each step.
-        diversity: weight of the generator's information entropy, 0 or more.
+        diversity: weight of the generator's information entropy.
         content_temperature: what the teacher's logits are divided by in its cross-entropy.
         noise_width: width of the generator's noise.
         hidden: width of its hidden layer (the code's is convolutional).

@@ -55,9 +55,9 @@ class PFPLOptions(CheckedOptions):
     """Settings of PFPL.
 
     Attributes:
-        alpha: share α of a client's own prototype in its mixture, in [0, 1] (paper: 0.3, 0.5 and
-            0.6 for its three data sets).
-        lam: weight λ of the alignment loss, 0 or more (paper: 1).
+        alpha: share α of a client's own prototype in its mixture (paper: 0.3, 0.5 and 0.6 for its
+            three data sets).
+        lam: weight λ of the alignment loss (paper: 1).
         weights: of the others' prototypes: `inverse` distance, `softmax` of minus the distance over
             the temperature, or `as_printed`: proportional to the distance.
         temperature: of the softmax.

@@ -71,14 +71,14 @@ class TARGETOptions(CheckedOptions):
 
     Attributes:
         split: whether the loss on own samples chooses among new classes only.
-        distillation: weight of the distillation on clients, 0 or more (25).
+        distillation: weight of the distillation on clients (25).
         temperature: of that distillation (2).
         replay: made samples in each of a client's steps (the code passes all in an epoch).
         synthetic: samples that the server makes when a task ends (8000).
         noise_width: width of the generator's noise (256).
         hidden: width of its hidden layer (the code's is convolutional).
-        label_weight: of the generator's cross-entropy, 0 or more (0.5).
-        adversarial: weight of the divergence from the student, 0 or more (1).
+        label_weight: of the generator's cross-entropy (0.5).
+        adversarial: weight of the divergence from the student (1).
         server_batch_size: samples that are made, or that the student sees, at once (256).
         server_steps: steps of the generator for a batch (10).
         server_lr: Adam's learning rate for the generator and the student (0.002).

@@ -79,7 +79,7 @@ class Partitioner(CheckedOptions, ABC):
             domain, all being equally likely) or how many clients have each domain, as
             `mnist:6,usps:4,svhn:3,syn-generated:7`; clients are then numbered in this order.
         share: share of the training images of each class and domain that is used at all, rounded
-            but never none, in (0, 1].
+            but never none.
         test: how many test images of each class a client has: `by-class`, `test_shots` of each;
             `own-mix`, in the shares that the classes have among its own training images.
         test_classes: whether a client is tested on the classes of its training images (`own`) or

@@ -26,11 +26,11 @@ class Dirichlet(Partitioner):
     1909.06335, in the form of Yurochkin et al., ICML 2019, arXiv 1905.12022.
 
     Attributes:
-        concentration: how alike clients are, α, above 0. At 100 every client has nearly the mix of
-            the whole; at 1 all divisions of a class are equally likely. Of 10 classes of 6,000
-            images, a client of 20 has on average some images of 5.9 classes at 0.1, of 9.7 at 0.5,
-            of 10.0 at 1; but 5 % or more of its images are of only 2.9, 5.3 and 6.4 classes, and
-            two clients hold 72, 40 and 31 % of a class.
+        concentration: how alike clients are, α. At 100 every client has nearly the mix of the
+            whole; at 1 all divisions of a class are equally likely. Of 10 classes of 6,000 images,
+            a client of 20 has on average some images of 5.9 classes at 0.1, of 9.7 at 0.5, of 10.0
+            at 1; but 5 % or more of its images are of only 2.9, 5.3 and 6.4 classes, and two
+            clients hold 72, 40 and 31 % of a class.
         min_samples: fewest training images of a client. All proportions of a pool are drawn again
             until each client has so many, at most 200 times.
     """

@@ -38,7 +38,7 @@ class FedTATasks(Streamer):
     Attributes:
         task_classes: classes of a task; a client has `stages` times as many.
         private_classes: of a client's classes, those that no other client has.
-        concentration: of the Dirichlet distribution, above 0 (sibling code: 1).
+        concentration: of the Dirichlet distribution (sibling code: 1).
         min_share: smallest share of a public class that a client gets, less than 1 / clients.
         tested_on: the `official` test images of the task's classes, which clients may share, or a
             `local` part of the training images, which is then not trained on.

@@ -47,8 +47,8 @@ class ApflOptions(CheckedOptions):
     """Settings of APFL.
 
     Attributes:
-        alpha: share α of the local model in the mixture, in [0, 1]; 0 is FedAvg for clients of
-            equal size, 1 is `solo` (0.75 where APFL is a baseline in FedRep's released code).
+        alpha: share α of the local model in the mixture; 0 is FedAvg for clients of equal size, 1
+            is `solo` (0.75 where APFL is a baseline in FedRep's released code).
         adaptive: whether each client learns its own α, from `alpha` on. Algorithm 1 has it fixed.
     """
 

@@ -42,8 +42,8 @@ class DittoOptions(CheckedOptions):
     """Settings of Ditto.
 
     Attributes:
-        lam: weight λ of the personal model's distance to the global one, 0 or more; 0 trains it
-            alone (1 in the released scripts, whose dynamic choice is among 0.1, 1 and 2).
+        lam: weight λ of the personal model's distance to the global one; 0 trains it alone (1 in
+            the released scripts, whose dynamic choice is among 0.1, 1 and 2).
         personal_epochs: epochs in which the personal model is trained a round; by default the
             run's local epochs.
     """

@@ -31,13 +31,12 @@ class FedAdamOptions(CheckedOptions):
     """Settings of FedAdam and FedYogi.
 
     Attributes:
-        server_lr: learning rate η of the server, positive: a parameter goes up to about twice as
-            far in each of the first tens of rounds, and about as far later. The paper tunes it for
-            each task; 0.01 is what served Milan's hours best among 0.001 to 0.1, and takes some 100
-            rounds.
-        beta1: share β₁ of the mean m that is kept from round to round, in [0, 1) (paper: 0.9).
-        beta2: share β₂ of the squares' mean v that is kept, in [0, 1) (paper: 0.99).
-        tau: τ, added to √v, positive; the larger, the less adaptive (paper: 0.001).
+        server_lr: learning rate η of the server: a parameter goes up to about twice as far in each
+            of the first tens of rounds, and about as far later. The paper tunes it for each task;
+            0.01 is what served Milan's hours best among 0.001 to 0.1, and takes some 100 rounds.
+        beta1: share β₁ of the mean m that is kept from round to round (paper: 0.9).
+        beta2: share β₂ of the squares' mean v that is kept (paper: 0.99).
+        tau: τ, added to √v; the larger, the less adaptive (paper: 0.001).
     """
 
     server_lr: PositiveFloat = 0.01

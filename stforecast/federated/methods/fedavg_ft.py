@@ -39,8 +39,8 @@ class FedAvgFTOptions(CheckedOptions):
     """Settings of fine-tuned FedAvg.
 
     Attributes:
-        personal_epochs: epochs of fine-tuning, 1 or more; 1 is our choice.
-        personal_lr: its learning rate, positive; by default lr.
+        personal_epochs: epochs of fine-tuning; 1 is our choice.
+        personal_lr: its learning rate; by default lr.
         personal_part: what is fine-tuned: the whole model (all), or its head alone (head).
     """
 

@@ -32,10 +32,10 @@ class FedAvgMOptions(CheckedOptions):
     """Settings of FedAvgM.
 
     Attributes:
-        beta: share β of the velocity that is kept from round to round, in [0, 1); 0 is FedAvg. The
-            paper tries 0, 0.7, 0.9, 0.97, 0.99 and 0.997 where few clients take part. Where all
-            do, 0.7 and more overshot on Milan's hours, with Adam and with SGD.
-        server_lr: how far η the server goes along the velocity, positive (paper: 1).
+        beta: share β of the velocity that is kept from round to round; 0 is FedAvg. The paper tries
+            0, 0.7, 0.9, 0.97, 0.99 and 0.997 where few clients take part. Where all do, 0.7 and
+            more overshot on Milan's hours, with Adam and with SGD.
+        server_lr: how far η the server goes along the velocity (paper: 1).
     """
 
     beta: ShareBelowOne = 0.5

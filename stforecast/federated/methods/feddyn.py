@@ -60,9 +60,9 @@ class FedDynOptions(CheckedOptions):
     """Settings of FedDyn.
 
     Attributes:
-        alpha: weight α of the proximal term, positive. The smaller it is, the longer the server
-            overshoots before it comes to rest. The paper chooses among 0.1, 0.01 and 0.001 for
-            hundreds of rounds; on Milan's hours 0.3 did not overshoot in tens of them.
+        alpha: weight α of the proximal term. The smaller it is, the longer the server overshoots
+            before it comes to rest. The paper chooses among 0.1, 0.01 and 0.001 for hundreds of
+            rounds; on Milan's hours 0.3 did not overshoot in tens of them.
     """
 
     alpha: PositiveFloat = 0.3

@@ -43,8 +43,8 @@ class FedNovaOptions(FedProxOptions):
     """Settings of FedNova.
 
     Attributes:
-        mu: weight μ of the proximal term of FedProx, 0 or more; 0, without the term, is the paper's
-            main setting and the default of its released code.
+        mu: weight μ of the proximal term of FedProx; 0, without the term, is the paper's main
+            setting and the default of its released code.
     """
 
     mu: NonNegativeFloat = 0.0

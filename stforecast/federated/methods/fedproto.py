@@ -42,8 +42,7 @@ class FedProtoOptions(CheckedOptions):
     """Settings of FedProto.
 
     Attributes:
-        lam: weight λ of the distance to the global prototypes, 0 or more; 0 trains alone
-            (released code: 1).
+        lam: weight λ of the distance to the global prototypes; 0 trains alone (released code: 1).
         average: clients' prototypes of a key are averaged by `samples` (Eq. 6) or, with `clients`,
             evenly over the clients that hold it (released code).
     """

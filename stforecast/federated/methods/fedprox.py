@@ -31,8 +31,8 @@ class FedProxOptions(CheckedOptions):
     """Settings of FedProx.
 
     Attributes:
-        mu: weight μ of the proximal term, 0 or more; 0 is FedAvg. The paper tries 0.001, 0.01, 0.1
-            and 1 and keeps 0.001 and 0.01 for its two recurrent networks, 1 elsewhere.
+        mu: weight μ of the proximal term; 0 is FedAvg. The paper tries 0.001, 0.01, 0.1 and 1 and
+            keeps 0.001 and 0.01 for its two recurrent networks, 1 elsewhere.
     """
 
     mu: NonNegativeFloat = 0.01

@@ -53,9 +53,8 @@ class PerFedAvgOptions(CheckedOptions):
         order: `fo`: first order, without the Hessian; `hf`: Hessian-free, its product with the
             gradient as a finite difference. The paper has both; the baseline in pFedMe's released
             code is `fo`.
-        alpha: length α of the inner step and of the personalising ones, 0 or more (0.005 in that
-            baseline).
-        delta: δ of the finite difference, positive; the paper leaves it open.
+        alpha: length α of the inner step and of the personalising ones (0.005 in that baseline).
+        delta: δ of the finite difference; the paper leaves it open.
         steps: gradient steps that personalise the model before it predicts; the paper takes one.
     """
 

@@ -47,14 +47,14 @@ class PFedMeOptions(CheckedOptions):
     """Settings of pFedMe; defaults of the released code.
 
     Attributes:
-        lam: weight λ of the distance of θ to w, positive; the smaller, the more personal is θ.
-        eta: learning rate η of w, positive. η λ is the share of the way to θ that w goes at each
-            batch and should be well below 1.
-        personal_lr: learning rate of the inner steps, positive. They diverge if it exceeds
-            2 / (λ + curvature of the loss).
+        lam: weight λ of the distance of θ to w; the smaller, the more personal is θ.
+        eta: learning rate η of w. η λ is the share of the way to θ that w goes at each batch and
+            should be well below 1.
+        personal_lr: learning rate of the inner steps. They diverge if it exceeds 2 / (λ + curvature
+            of the loss).
         inner_steps: inner steps K a batch.
-        beta: share β of the way to the clients' mean that the server goes, positive; 1 averages,
-            more extrapolates (the released code's tuned runs have 2).
+        beta: share β of the way to the clients' mean that the server goes; 1 averages, more
+            extrapolates (the released code's tuned runs have 2).
     """
 
     lam: PositiveFloat = 15.0

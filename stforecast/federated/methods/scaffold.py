@@ -66,7 +66,7 @@ class ScaffoldOptions(CheckedOptions):
     Attributes:
         control_option: how a control is renewed: II, by the mean gradient of the local steps (the
             paper's experiments), or I, by the gradient at the received model.
-        server_lr: how far η_g the server goes towards the clients' mean, positive (paper: 1).
+        server_lr: how far η_g the server goes towards the clients' mean (paper: 1).
     """
 
     control_option: Literal["I", "II"] = "II"

@@ -47,7 +47,7 @@ class Robust(CheckedOptions):
     Attributes:
         robust: none, median, trimmed (mean) or clip (distance to the median). It bears fewer than
             half of the clients, or robust_trim. See `stforecast.federated.uploads.robust`.
-        robust_trim: share of the clients that trimmed leaves out at either end, in [0, 0.5).
+        robust_trim: share of the clients that trimmed leaves out at either end.
     """
 
     robust: Literal["none", "median", "trimmed", "clip"] = "none"
