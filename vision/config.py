@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveInt
 
+from data_prep.registry import find, join
 from stforecast.federated.options import CheckedOptions, Workers
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
