@@ -119,10 +119,10 @@ def _check_switch(name: str, value: Any, is_switch: bool) -> None:
 def _objection(hint: Any, value: Any, error: ErrorDetails) -> str:
     """The value and what is wrong with it."""
     if error["type"] == "literal_error":
-        *first, last = map(str, get_args(hint))
-        return f"{value!r}; choose {', '.join(first)} or {last}"
+        choices = error["ctx"]["expected"].replace("'", "")
+        return f"{value!r}; choose {choices}"
     if error["type"] in TOO_LOW | TOO_HIGH:
-        return f"{value}; it must be {range_of(hint).wanted(error['type'] in TOO_HIGH)}"
+        return f"{value!s:.200}; it must be {range_of(hint).wanted(error['type'] in TOO_HIGH)}"
     return f"{value!r}: {error['msg']}"
 
 

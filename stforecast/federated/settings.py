@@ -39,6 +39,7 @@ def distribute(
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
     for name, value in settings.items():
         chosen[section_of[name]][name] = value
+    # Dataclasses of other packages may not convert what they are given.
     return {section: t(**converted(t, chosen[section])) for section, t in types.items()}
 
 

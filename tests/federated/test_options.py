@@ -29,6 +29,7 @@ class Plain(CheckedOptions):
     mean: float = 0.0
     part: PositiveShare = 1.0
     kind: Literal["a", "b", "c"] = "a"
+    code: Literal[1, 2] | None = None
     switch: bool = False
     name: str = ""
 
@@ -55,6 +56,7 @@ class Further(Plain):
         ("part", 0, "part is 0; it must be in (0, 1]"),
         ("part", math.nan, "part is nan; it must be in (0, 1]"),
         ("kind", "d", "kind is 'd'; choose a, b or c"),
+        ("code", 3, "code is 3; choose 1 or 2"),
         ("switch", 1, "switch is 1; it must be true or false"),
         ("name", 3, "name is 3: Input should be a valid string"),
     ],
