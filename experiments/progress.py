@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from stforecast.federated.rounds import RoundReport
+from stforecast.federated.server import RoundReport
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from stforecast.data.series import Data, Series, as_series, in_minutes
 from stforecast.data.splits import make_split, period_warning
 from stforecast.data.windows import WEEK
 from stforecast.evaluation import Evaluation, Fitted
-from stforecast.federated.rounds import RoundReport
 from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.runs.model_files import AGAIN, read_model, restoring, write_model
 from stforecast.federated.runs.saving import check_finite, check_shapes
+from stforecast.federated.server import RoundReport
 from stforecast.intervals import Bands, raw_bands, widened
 from stforecast.leaks import Leak, forecast_leaks
 from stforecast.rolling import Rolling, roll

@@ -4,7 +4,7 @@ A run folder holds
 
 - `run.json`: settings, data, versions, seconds; written last, so its presence says "complete";
 - `metrics.csv`: one row an error, long form, columns `METRIC_COLUMNS`;
-- `rounds.csv`: one row a round (`stforecast.federated.rounds.RoundReport`);
+- `rounds.csv`: one row a round (`stforecast.federated.server.RoundReport`);
 - `refits.csv`: with `--refit`, one row a refit: what it knew and what it cost;
 - `forecasts.nc`: forecasts of the test part, and bounds if there are any, beside what was observed,
   in the data's units;
@@ -31,7 +31,6 @@ from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.config import resolve
-from stforecast.federated.rounds import RoundReport
 from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.runs.run_folder import (
     AGAIN,
@@ -48,6 +47,7 @@ from stforecast.federated.runs.run_folder import (
     writing,
 )
 from stforecast.federated.runs.run_lock import locked
+from stforecast.federated.server import RoundReport
 from stforecast.federated.uploads.privacy import epsilon
 from stforecast.forecaster import Forecaster
 

@@ -18,9 +18,10 @@ from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method
 from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.predictions import predictions
-from stforecast.federated.rounds import Federation, RoundReport
+from stforecast.federated.rounds import Federation
 from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.runs.saving import from_arrays, to_arrays
+from stforecast.federated.server import RoundReport
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.state import State
 from stforecast.methods import METHODS
@@ -208,6 +209,30 @@ def federate(
         calendar: the series' wall clock.
         locations: `(cells, 2)` longitude and latitude, for methods that use them.
     """
+    train, validation = client_samples(config, method, series, parts, calendar, locations)
+    return Federation(
+        method,
+        train,
+        validation,
+        seed=config.run.seed,
+        device=pick_device(config.run.device),
+        cohort_size=config.run.cohort or None,
+        uplink=config.uplink,
+        robust=config.robust,
+        workers=config.run.workers or torch.get_num_threads(),
+        memory=parse_bytes(config.run.memory) if config.run.memory else None,
+    )
+
+
+def client_samples(
+    config: Config,
+    method: Method,
+    series: np.ndarray,
+    parts: tuple[np.ndarray, np.ndarray],
+    calendar: Calendar,
+    locations: np.ndarray | None = None,
+) -> tuple[ClientData, ClientData | None]:
+    """The clients' training and validation samples; takes what `federate` takes."""
     slots = day_slots(
         calendar.local_times(np.arange(len(series))), config.window.period, calendar.step
     )
@@ -218,15 +243,4 @@ def federate(
         return pool(data) if method.pooled else data
 
     train, validation = parts
-    return Federation(
-        method,
-        samples(train),
-        samples(validation) if len(validation) else None,
-        seed=config.run.seed,
-        device=pick_device(config.run.device),
-        cohort_size=config.run.cohort or None,
-        uplink=config.uplink,
-        robust=config.robust,
-        workers=config.run.workers or torch.get_num_threads(),
-        memory=parse_bytes(config.run.memory) if config.run.memory else None,
-    )
+    return samples(train), samples(validation) if len(validation) else None

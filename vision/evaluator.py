@@ -11,7 +11,8 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.method import Participants
-from stforecast.federated.rounds import Federation, RoundReport
+from stforecast.federated.rounds import Federation
+from stforecast.federated.server import RoundReport
 from stforecast.federated.state import State
 from vision.clients import client_data
 from vision.datasets import ImageSet
@@ -39,7 +40,7 @@ class ImageFederation(Federation):
         if not len(self.latest.ids):
             raise InputError(
                 f"no client that was drawn for round {self.state.round + 1} has images in stage "
-                f"{self.stage}; let more take part (participation) or spread stages less"
+                f"{self.latest.stage}; let more take part (participation) or spread stages less"
             )
         return self.latest
 
@@ -77,7 +78,9 @@ class Judge:
         by_stage: bool = False,
     ) -> None:
         self._federation, self._every, self._by_stage = federation, every, by_stage
-        self._tests = [client_data(images, ids).to(federation.device) for ids in stream.test]
+        self._tests = [
+            client_data(images, ids).to(federation.trainer.device) for ids in stream.test
+        ]
         self._own, self._task = stream.own_classes(images), stream.task_classes(images)
         self._n_domains = len(images.domain_names)
         views = federation.method.views
@@ -88,7 +91,7 @@ class Judge:
 
     def __call__(self, report: RoundReport) -> None:
         """Judge the round that this report is of, if it is one to judge."""
-        stream, rounds = self._federation.stream, self._federation.method.training.rounds
+        stream, rounds = self._federation.trainer.stream, self._federation.method.training.rounds
         index = report.round - 1
         stage, _ = stream.place(index, rounds)
         done = 1 + (index // len(stream) if stream.order == "inside" else index % rounds)
@@ -113,7 +116,7 @@ class Judge:
         test, own = self._tests[on], self._own[stage]
         task = self._task[on] if self._by_stage else None
         return evaluate(
-            f.method, state, test, own, self._n_domains, f.cohort_size, self.views, task
+            f.method, state, test, own, self._n_domains, f.trainer.cohort_size, self.views, task
         )
 
     def _stage_table(self, round: int, stage: int, on: int, counts: Counts) -> pd.DataFrame:

@@ -21,10 +21,10 @@ from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method
 from stforecast.federated.population import Population
 from stforecast.federated.predictions import predictions
-from stforecast.federated.rounds import RoundReport
 from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.runs.model_files import read_model, restoring, write_model
 from stforecast.federated.runs.saving import check_shapes, from_arrays, to_arrays
+from stforecast.federated.server import RoundReport
 from stforecast.federated.state import State
 from stforecast.federated.stream import Stream
 from vision.clients import client_data

@@ -24,7 +24,6 @@ from typing import Any
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from stforecast.federated.rounds import RoundReport
 from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.runs.run_folder import (
     check_begun,
@@ -40,6 +39,7 @@ from stforecast.federated.runs.run_folder import (
     writing,
 )
 from stforecast.federated.runs.run_lock import locked
+from stforecast.federated.server import RoundReport
 from vision.config import resolve
 from vision.evaluation import MASKS, last_best_mean
 from vision.evaluator import STAGE_COLUMNS, column, last_stage

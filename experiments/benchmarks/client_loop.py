@@ -87,7 +87,7 @@ class LoneClient:
     """
 
     def __init__(self, federation: Federation, client: int, *, tuned: bool) -> None:
-        self.client, self.tuned, self.seed = client, tuned, federation.seed
+        self.client, self.tuned, self.seed = client, tuned, federation.state.seed
         method = federation.method
         self.options: FuelsOptions = method.options
         self.batch_size = method.training.batch_size

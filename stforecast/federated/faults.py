@@ -42,11 +42,11 @@ def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
     return sound
 
 
-def told(failed: Mapping[int, str]) -> str:
+def describe(failed: Mapping[int, str]) -> str:
     """Failures in words, by reason.
 
     Example:
-        >>> told({0: "too late", 3: DIVERGED, 4: DIVERGED})
+        >>> describe({0: "too late", 3: DIVERGED, 4: DIVERGED})
         'client 0 (too late), clients 3, 4 (its values are not finite)'
     """
     by_reason: dict[str, list[int]] = {}

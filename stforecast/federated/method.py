@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stforecast.federated.data import Batch
 from stforecast.federated.population import Population
-from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.state import Clients, Cohort, State
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 
@@ -177,3 +177,26 @@ class Method:
         """
         params = {**state, **payload}
         return self.population.decode(params, self.population.encode(params, x))
+
+
+def initial_state(
+    method: Method, sizes: Tensor, seed: int, device: torch.device | str = "cpu"
+) -> State:
+    """Clients and server before the first round.
+
+    The clients' tensors may be views of one client's; whoever trains them needs copies.
+
+    Args:
+        method: the method.
+        sizes: `(clients,)` training samples of each client.
+        seed: seed of the run.
+        device: where to put them.
+    """
+    population = method.population
+    params, buffers = (
+        {name: t.expand(len(sizes), *t.shape[1:]) for name, t in group.items()}
+        for group in (population.parameters(1, device), population.buffers(1, device))
+    )
+    clients = Clients(params, buffers, moments={}, sizes=sizes)
+    server = method.init(clients, sizes, seed)
+    return State(clients, server, round=0, seed=seed)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from data_prep import limits
 from data_prep.errors import InputError
+from stforecast.federated.data import ClientData
 from stforecast.federated.population import Population
+from stforecast.federated.training import STEPS, Training, moment_names
 
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 16 * 2**20
@@ -37,6 +40,9 @@ KEPT_FREE = 256 * 2**20
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD = -1, -3, 32 * 2**20
 """Of glibc's `mallopt`."""
+
+WORTH_TELLING = 10**9
+"""Predicted bytes from which a run says before it starts what it will take."""
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -116,6 +122,24 @@ class Memory:
         """What stays in memory where the clients' state is in files."""
         return self.training + self.data
 
+    def fits(self, allowed: int | None = None) -> bool:
+        """Whether all of it has room in memory; if not, the clients' states belong in files.
+
+        Args:
+            allowed: bytes that the run may take; by default what the machine has left.
+
+        Raises:
+            InputError: if even the rest has no room.
+        """
+        allowed = allowed or limits.memory()
+        if self.resident > allowed:
+            raise InputError(
+                f"the run needs {self.resident / 1e9:.1f} GB besides the clients' states, of "
+                f"{allowed / 1e9:.1f} GB; allow more memory, or take a smaller --cohort or fewer "
+                "cells"
+            )
+        return self.total <= allowed
+
     def __str__(self) -> str:
         """In words, for the log."""
         named = ("clients", self.clients), ("best round", self.best), ("training", self.training)
@@ -123,6 +147,36 @@ class Memory:
             f"{name} {size / 1e9:.2f}" for name, size in (*named, ("data", self.data))
         )
         return f"{self.total / 1e9:.2f} GB ({parts})"
+
+
+def predicted_memory(
+    population: Population,
+    training: Training,
+    n_clients: int,
+    n_in_training: int,
+    data: Sequence[ClientData],
+    *,
+    best: bool,
+) -> Memory:
+    """What a run will need, whatever its method adds.
+
+    Args:
+        population: the model.
+        training: the optimiser, and what happens to its state.
+        n_clients: clients of the run.
+        n_in_training: clients that train at the same time.
+        data: samples.
+        best: whether a copy of the best round is kept.
+    """
+    of_client = total_bytes(population.initial())
+    copies = 1 + sum(name != STEPS for name in moment_names(training))
+    kept = copies if training.optimizer_state == "keep" else 1
+    return Memory(
+        clients=n_clients * of_client * kept,
+        best=n_clients * of_client if best else 0,
+        training=n_in_training * of_client * (copies + COPIES),
+        data=sum(t.untyped_storage().nbytes() for d in data for t in d.tensors.values()),
+    )
 
 
 def parse_bytes(text: str) -> int:

@@ -135,6 +135,7 @@ class Cohort:
             change parts of one tensor.
         stage: index of the stage of the task stream, from 0.
         apart: prefixes of the names of parameters whose gradients are clipped by themselves.
+        first: number of the population's first client, which keys what is random.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
@@ -156,10 +157,11 @@ class Cohort:
         copied: bool = False,
         stage: int = 0,
         apart: Sequence[str] = (),
+        first: int = 0,
     ) -> None:
         self.ids, self.data, self.training = ids, data, training
         self.round, self.stage = round, stage
-        self.generators = [generator(seed, round, int(i)) for i in ids]
+        self.generators = [generator(seed, round, first + int(i)) for i in ids]
         views = copied and is_range(ids)  # Of other rows `take` makes copies.
         params, self.buffers, self.memory, *moments = (
             {name: t.clone() if views else t for name, t in take(group, ids).items()}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
+from stforecast.federated.training import Training
 
 Order = Literal["inside", "sequential"]
 
@@ -28,6 +30,30 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self.stages)
+
+    def check(self, training: Training) -> None:
+        """Refuse settings that do not fit the data.
+
+        Raises:
+            InputError: naming the setting, or the client and its samples.
+        """
+        several = len(self) > 1
+        if several and training.schedule != "constant":
+            raise InputError(f"schedule is {training.schedule}; a stream of stages needs constant")
+        needed = training.batch_size if training.drop_last else 1
+        for i, stage in enumerate(self.stages):
+            sizes = stage.sizes
+            if bool(((sizes < needed) & ((sizes > 0) | (not several))).any()):
+                where = f" in stage {i}" if several else ""
+                raise InputError(
+                    f"client {int(sizes.argmin())} has {int(sizes.min())} training samples{where}, "
+                    f"fewer than one batch of {needed}; use longer data, another split or a "
+                    "smaller --batch-size"
+                )
+            if not sizes.any():
+                raise InputError(
+                    f"no client has training samples in stage {i}; leave the stage out"
+                )
 
     def place(self, round: int, rounds: int) -> tuple[int, int]:
         """Stage of a round, and the index by which its participants are drawn.

@@ -15,10 +15,10 @@ import pandas as pd
 
 from data_prep.cube import atomic_path
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.messages import Letter
-from stforecast.federated.rounds import RoundReport
+from stforecast.federated.nodes.messages import Message
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.flower.node import Node
+from stforecast.federated.server import RoundReport
+from stforecast.flower import kept_nodes
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import GridLink, pack, unpack
 from stforecast.trained_method import build_method
@@ -28,18 +28,17 @@ log = logging.getLogger(__name__)
 
 def make_client_app() -> Any:
     """Flower's `ClientApp` of a node."""
-    from flwr.app import Message
+    import flwr.app
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
 
     @app.train()
     def answer(message: Any, context: Any) -> Any:
-        _tell()
-        run = RunSettings.from_run_config(context.run_config)
-        node = Node(run, context.node_config, context.run_id)
-        letter = node.answer(unpack(message.content))
-        return Message(pack(letter), reply_to=message)
+        _show_log()
+        run, asked = RunSettings.from_run_config(context.run_config), unpack(message.content)
+        answer = kept_nodes.answer(run, context.node_config, context.run_id, asked)
+        return flwr.app.Message(pack(answer), reply_to=message)
 
     return app
 
@@ -52,7 +51,7 @@ def make_server_app() -> Any:
 
     @app.main()
     def main(grid: Any, context: Any) -> None:
-        _tell()
+        _show_log()
         serve(GridLink(grid), RunSettings.from_run_config(context.run_config))
 
     return app
@@ -83,16 +82,16 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         patience=run.patience,
     )
     with logged(out / "server.log"):
-        last_words = coordinator.run(_log_round)
-        rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.reports])
+        last_messages = coordinator.run(_log_round)
+        rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
         about = {
             "settings": config.flat(),
             "clients": run.n_clients,
-            "best_round": coordinator.best_round,
-            "nodes": len(last_words),
-            "models": sum(bool(letter.about.get("model")) for letter in last_words.values()),
-            "test": pooled_errors(last_words),
+            "best_round": coordinator.server.best_round,
+            "nodes": len(last_messages),
+            "models": sum(bool(message.about.get("model")) for message in last_messages.values()),
+            "test": pooled_errors(last_messages),
         }
         log.info("test errors of all nodes: %s", about["test"])
         with atomic_path(out / "federation.json") as part:
@@ -120,12 +119,12 @@ def logged(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def pooled_errors(last_words: Mapping[int, Letter]) -> dict[str, float]:
+def pooled_errors(last_messages: Mapping[int, Message]) -> dict[str, float]:
     """Test MSE and MAE over all nodes' targets; a node that tells no numbers is left out."""
     sums: dict[str, list[tuple[float, int]]] = {}
-    for node, letter in last_words.items():
+    for node, message in last_messages.items():
         try:
-            n, errors = int(letter.about["targets"]), letter.about["errors"]
+            n, errors = int(message.about["targets"]), message.about["errors"]
             of_node = {name: float(errors[name]) for name in ("mse", "mae")}
             if n < 1 or not all(map(math.isfinite, of_node.values())):
                 raise ValueError(f"{of_node} of {n} targets")
@@ -149,7 +148,7 @@ def _log_round(report: RoundReport) -> None:
     )  # fmt: skip
 
 
-def _tell() -> None:
+def _show_log() -> None:
     """Let Flower's processes show what this package logs."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("stforecast").setLevel(logging.INFO)

@@ -26,36 +26,72 @@ from stforecast.data.series import as_series
 from stforecast.data.splits import make_split
 from stforecast.data.windows import target_windows
 from stforecast.evaluation import Evaluation
+from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method
-from stforecast.federated.nodes.messages import Letter
-from stforecast.federated.nodes.node import Host
-from stforecast.federated.nodes.shard import Shard
+from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import write_model
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.settings import flatten
 from stforecast.federated.state import Clients, State
+from stforecast.federated.trainer import Trainer
 from stforecast.flower.settings import RunSettings
-from stforecast.trained_method import DESCRIPTION, FittedMethod, build_method, federate
+from stforecast.trained_method import DESCRIPTION, FittedMethod, build_method, client_samples
 
 ALONE = "solo"
 """The method of a node's model once the server is gone."""
 
 
-class Node:
-    """Answers the server's letters with the clients of one cube.
+class Place(NamedTuple):
+    """What the node's owner says, see above.
+
+    Attributes:
+        data: path of the cube.
+        first: number of its first cell in the whole federation.
+        out: folder for this run.
+    """
+
+    data: Path
+    first: int
+    out: Path
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], run_id: int) -> Place:
+        """The place that a node's configuration names.
+
+        Args:
+            node_config: as Flower has it.
+            run_id: Flower's number of the run.
+
+        Raises:
+            InputError: if it names none, or there is no such cube.
+        """
+        try:
+            data, first = Path(str(node_config["data"])), int(node_config["first-client"])
+        except (KeyError, ValueError) as e:
+            raise InputError(
+                f"the node's configuration has no usable {e}; start the node with "
+                "--node-config 'data=\"CUBE.nc\" first-client=0'"
+            ) from e
+        if not data.is_file():
+            raise InputError(f"{data}: no such file; give the path of this node's cube as data")
+        out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
+        return cls(data, first, out / f"run-{run_id}")
+
+
+class FlowerNode:
+    """Answers the server's messages with the clients of one cube.
 
     Args:
         run: what the run's configuration says.
-        node_config: what the node's owner says; see above.
-        run_id: Flower's number of the run.
+        place: where its data and results are.
 
     Raises:
         InputError: if the configuration or the data cannot be used.
     """
 
-    def __init__(self, run: RunSettings, node_config: Mapping[str, Any], run_id: int) -> None:
-        place = _place(node_config, run_id)
+    def __init__(self, run: RunSettings, place: Place) -> None:
         series = as_series(place.data, run.config.data.service)
         calendar, n_steps = series.calendar, len(series.values)
         config, self.folder = run.config.at(calendar.step), place.out
@@ -65,39 +101,45 @@ class Node:
         self.evaluation = Evaluation(config, series, split, scaler)
         parts = (split.train, split.validation)
         z = scaler.transform(series.values)
-        here = federate(config, build_method(config), z, parts, calendar, series.locations)
-        shard = Shard(
-            here.method,
-            here.train,
-            here.validation,
+        method = behind_link(build_method(config))
+        train, validation = client_samples(config, method, z, parts, calendar, series.locations)
+        trainer = Trainer(
+            method,
+            train,
+            validation,
+            seed=config.run.seed,
+            device=pick_device(config.run.device),
+            uplink=config.uplink,
             first=place.first,
             n_clients=run.n_clients,
-            seed=config.run.seed,
-            uplink=config.uplink,
-            device=here.device,
         )
         about = {"settings": config.flat(), "cube": fingerprint(*series.identity())}
-        self.host = Host(shard, place.out / "checkpoints", about)
+        self.node = Node(trainer, place.out / "checkpoints", about)
 
-    def answer(self, letter: Letter) -> Letter:
-        """What the node says to a letter.
+    @property
+    def current(self) -> bool:
+        """Whether nothing but this object has changed what is on disk."""
+        return self.node.current
+
+    def answer(self, message: Message) -> Message:
+        """What the node answers to a message.
 
         Raises:
             InputError: for a task that it does not know.
         """
-        task = letter.about.get("task")
+        task = message.about.get("task")
         if task == "join":
-            return self.host.join()
+            return self.node.join()
         if task == "round":
-            return self.host.round(letter)
+            return self.node.round(message)
         if task == "finish":
-            return self._finish(letter)
+            return self._finish(message)
         raise InputError(f"the server asks for {task!r}; it may be of another version")
 
-    def _finish(self, letter: Letter) -> Letter:
-        """Judge and save the models; the server learns the mean errors, not whose they are."""
-        config, method = self.evaluation.config, self.host.shard.method
-        states = self.host.finish(letter)
+    def _finish(self, message: Message) -> Message:
+        """Evaluate and save the models; the server learns the mean errors, not whose they are."""
+        config, method = self.evaluation.config, self.node.trainer.method
+        states = self.node.finish(message)
         view = method.views[0]
         fitted = {name: FittedMethod(config, method, s, view) for name, s in states.items()}
         table = self.evaluation.table(fitted)
@@ -118,7 +160,7 @@ class Node:
         )  # fmt: skip
         z = scaler.transform(series.values)
         _, known = target_windows(z, split.test, config.window)
-        return Letter({"errors": errors, "targets": int(known.sum()), "model": saved})
+        return Message({"errors": errors, "targets": int(known.sum()), "model": saved})
 
     def _save(self, state: State) -> None:
         """The clients' models with what the server last sent, as a forecaster of its own."""
@@ -143,26 +185,6 @@ class Node:
             "round": state.round,
         }
         write_model(self.folder / "model", DESCRIPTION, about, {**fitted.arrays(), **scaler})
-
-
-class _Place(NamedTuple):
-    data: Path
-    first: int
-    out: Path
-
-
-def _place(node_config: Mapping[str, Any], run_id: int) -> _Place:
-    try:
-        data, first = Path(str(node_config["data"])), int(node_config["first-client"])
-    except (KeyError, ValueError) as e:
-        raise InputError(
-            f"the node's configuration has no usable {e}; start the node with "
-            "--node-config 'data=\"CUBE.nc\" first-client=0'"
-        ) from e
-    if not data.is_file():
-        raise InputError(f"{data}: no such file; give the path of this node's cube as data")
-    out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
-    return _Place(data, first, out / f"run-{run_id}")
 
 
 def _keeps_alone(method: Method) -> bool:

@@ -1,7 +1,7 @@
-"""Letters as Flower's messages, and the link to its nodes.
+"""Messages of a federation as Flower's, and the link to its nodes.
 
-A message holds two records: `about`, one JSON text, and `payload`, the tensors. Flower unpickles
-nothing on the way.
+Flower's message holds two records: `about`, one JSON text, and `payload`, the tensors. Flower
+unpickles nothing on the way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from stforecast.federated.nodes.messages import Letter
+from stforecast.federated.nodes.messages import Message
 
 ABOUT, PAYLOAD = "about", "payload"
 """Names of a message's records."""
@@ -20,19 +20,19 @@ POLL = 1.0
 """Seconds between two looks for answers."""
 
 
-def pack(letter: Letter) -> Any:
+def pack(message: Message) -> Any:
     """The content of a message, a `RecordDict`."""
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-    records: dict[str, Any] = {ABOUT: ConfigRecord({"json": json.dumps(letter.about)})}
-    if letter.payload:
-        tensors = {name: t.detach().cpu().contiguous() for name, t in letter.payload.items()}
+    records: dict[str, Any] = {ABOUT: ConfigRecord({"json": json.dumps(message.about)})}
+    if message.payload:
+        tensors = {name: t.detach().cpu().contiguous() for name, t in message.payload.items()}
         records[PAYLOAD] = ArrayRecord(tensors)
     return RecordDict(records)
 
 
-def unpack(content: Any) -> Letter:
-    """The letter of a message's content.
+def unpack(content: Any) -> Message:
+    """The message in the content of Flower's.
 
     Raises:
         ValueError: if it is none.
@@ -44,7 +44,7 @@ def unpack(content: Any) -> Letter:
         raise ValueError(f"not a message of stforecast ({type(e).__name__}: {e})") from e
     if not isinstance(about, dict):
         raise ValueError(f"not a message of stforecast (about is {type(about).__name__})")
-    return Letter(about, dict(arrays))
+    return Message(about, dict(arrays))
 
 
 class GridLink:
@@ -61,16 +61,16 @@ class GridLink:
         """SuperNodes whose heartbeat was heard lately."""
         return set(self.grid.get_node_ids())
 
-    def ask(self, letters: Mapping[int, Letter], timeout: float) -> dict[int, Letter | str]:
-        """Send all letters and wait for answers, but for none from a node that is gone."""
-        from flwr.app import Message
+    def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
+        """Send all messages and wait for answers, but for none from a node that is gone."""
+        import flwr.app
 
-        messages = [
-            Message(pack(letter), dst_node_id=node, message_type="train", ttl=timeout)
-            for node, letter in letters.items()
+        sent = [
+            flwr.app.Message(pack(message), dst_node_id=node, message_type="train", ttl=timeout)
+            for node, message in messages.items()
         ]
-        waiting = dict(zip(self.grid.push_messages(messages), letters, strict=True))
-        answers: dict[int, Letter | str] = {}
+        waiting = dict(zip(self.grid.push_messages(sent), messages, strict=True))
+        answers: dict[int, Message | str] = {}
         end = time.monotonic() + timeout
         while waiting and time.monotonic() < end:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -84,7 +84,7 @@ class GridLink:
         return answers
 
 
-def _read(reply: Any) -> Letter | str:
+def _read(reply: Any) -> Message | str:
     if reply.has_error():
         return f"{reply.error.reason or 'error'} (code {reply.error.code})".replace("\n", " ")
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.cube import make_cube, write_cube
 from experiments.grid import load_grid
-from stforecast.federated.rounds import RoundReport
+from stforecast.federated.server import RoundReport
 from stforecast.results import METRIC_COLUMNS, open_run, write_csv
 
 

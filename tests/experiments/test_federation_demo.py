@@ -166,20 +166,20 @@ class Spoil(importlib.abc.MetaPathFinder):
         return spec
 
 def spoil(module):
-    sound = module.Node.answer
+    sound = module.FlowerNode.answer
 
-    def answer(self, letter):
-        truth = sound(self, letter)
-        if letter.about["task"] == "join":
+    def answer(self, message):
+        truth = sound(self, message)
+        if message.about["task"] == "join":
             return truth
         lies = [
-            module.Letter(truth.about, {n: t * float("nan") for n, t in truth.payload.items()}),
-            module.Letter({**truth.about, "ids": [0, 1]}, truth.payload),
-            module.Letter({"score": "high", "targets": 9, "errors": {"mse": float("nan")}}),
+            module.Message(truth.about, {n: t * float("nan") for n, t in truth.payload.items()}),
+            module.Message({**truth.about, "ids": [0, 1]}, truth.payload),
+            module.Message({"score": "high", "targets": 9, "errors": {"mse": float("nan")}}),
         ]
-        return lies[letter.about.get("round", 2) % 3]
+        return lies[message.about.get("round", 2) % 3]
 
-    module.Node.answer = answer
+    module.FlowerNode.answer = answer
 
 sys.meta_path.insert(0, Spoil())
 """

@@ -91,16 +91,21 @@ def module():
 
 @pytest.fixture
 def federate(task):
-    """Makes a federation: `federate(FedAvg, sizes=[8, 8], lr=0.1, cohort_size=1)`."""
+    """Makes a federation: `federate(FedAvg, sizes=[8, 8], lr=0.1, cohort_size=1)`.
 
-    def make(method, sizes=(8, 8, 8), *, build=stacked_model, seed=1, cohort_size=None, **settings):
+    Some settings are the federation's own, others those of training.
+    """
+    own = ("cohort_size", "uplink", "robust", "memory")
+
+    def make(method, sizes=(8, 8, 8), *, build=stacked_model, seed=1, validated=True, **settings):
+        options = {name: settings.pop(name) for name in own if name in settings}
         settings = {"rounds": 3, "epochs": 2, "batch_size": N_KEYS, "lr": 0.02, **settings}
         return Federation(
             method(Population(build, seed), task, Training(**settings)),
             random_data(sizes),
-            random_data(sizes, seed=1),
+            random_data(sizes, seed=1) if validated else None,
             seed=seed,
-            cohort_size=cohort_size,
+            **options,
         )
 
     return make

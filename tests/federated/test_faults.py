@@ -91,7 +91,7 @@ def test_others_are_as_if_it_had_not_taken_part(federate, breaking, monkeypatch)
     federation = breaking(federate(FedAvg, SIZES), (0,), diverge)
     federation.run_round()
     absent = federate(FedAvg, SIZES)
-    present = absent._some(torch.tensor([0, 2, 3]))
+    present = absent.trainer.some(torch.tensor([0, 2, 3]))
     monkeypatch.setattr(absent, "participants", lambda: present)
     absent.run_round()
     torch.testing.assert_close(federation.state.server, absent.state.server)
@@ -105,8 +105,7 @@ def test_failures_are_told_once(federate, breaking, caplog):
 
 
 def test_what_a_diverged_client_sent_is_not_remembered(federate, breaking):
-    federation = federate(FedAvg, SIZES)
-    federation.uplink = Uplink(bits=8, delta_coding=True)
+    federation = federate(FedAvg, SIZES, uplink=Uplink(bits=8, delta_coding=True))
     breaking(federation, (1,), diverge).run()
     assert all(t.isfinite().all() for t in federation.state.flat().values())
 

@@ -117,8 +117,7 @@ def test_patience_counts_rounds_since_the_best(scripted, patience, stopped):
 
 
 def test_without_validation_all_rounds_are_done(federate):
-    federation = federate(Method, patience=1)
-    federation.validation = None
+    federation = federate(Method, patience=1, validated=False)
     federation.run()
     assert federation.state.round == 3
     assert federation.best is None
@@ -209,7 +208,7 @@ def test_uploads_are_aggregated_in_order_of_ids(federate):
 def test_clients_are_shared_fairly_between_workers(federate):
     made = federate(Watching, (4,) * 34, rounds=1)
     federation = Federation(made.method, made.train, workers=3)
-    assert federation.cohort_size == 12
+    assert federation.trainer.cohort_size == 12
     federation.run()
     assert federation.reports[0].participants == 34
 
@@ -263,6 +262,7 @@ def test_a_round_in_which_all_diverge_ends_the_run(federate):
 
 
 def test_big_batches_make_small_cohorts(federate):
-    assert federate(Method, (200,) * 20, batch_size=100).cohort_size == 10
-    assert federate(Method, (2000,) * 20, batch_size=2000).cohort_size == 4
-    assert federate(Method, (200,) * 20, batch_size=100, cohort_size=7).cohort_size == 7
+    assert federate(Method, (200,) * 20, batch_size=100).trainer.cohort_size == 10
+    assert federate(Method, (2000,) * 20, batch_size=2000).trainer.cohort_size == 4
+    few = federate(Method, (200,) * 20, batch_size=100, cohort_size=7)
+    assert few.trainer.cohort_size == 7

@@ -84,7 +84,7 @@ def test_sizes_are_decimal():
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_predicted_memory_is_that_of_the_state(federate, optimizer):
     federation = federate(Method, (8,) * 6, optimizer=optimizer)
-    memory, clients = federation.predicted_memory(), federation.state.clients
+    memory, clients = federation.trainer.predicted_memory(), federation.state.clients
     moments = {
         f"{m}/{n}": t for m, ts in clients.moments.items() if m != "steps" for n, t in ts.items()
     }
@@ -99,10 +99,10 @@ def in_bounds(federate, memory):
 
 
 def test_beyond_the_memory_states_are_in_files_and_numbers_the_same(federate):
-    needed = in_bounds(federate, None).predicted_memory()
+    needed = in_bounds(federate, None).trainer.predicted_memory()
     plain, stored = (in_bounds(federate, m) for m in (needed.total, needed.total - 1))
-    assert plain._store is None
-    folder = stored._store.folder
+    assert plain.trainer._store is None
+    folder = stored.trainer._store.folder
     for federation in (plain, stored):
         federation.run()
     torch.testing.assert_close(plain.state.flat(), stored.state.flat(), rtol=0, atol=0)
@@ -116,7 +116,7 @@ def test_beyond_the_memory_states_are_in_files_and_numbers_the_same(federate):
 
 
 def test_where_even_files_do_not_help_the_run_is_refused(federate):
-    resident = in_bounds(federate, None).predicted_memory().resident
+    resident = in_bounds(federate, None).trainer.predicted_memory().resident
     with pytest.raises(InputError, match="besides the clients' states"):
         in_bounds(federate, resident - 1)
 

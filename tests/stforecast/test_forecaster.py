@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.scaling import Scaler
-from stforecast.federated.rounds import RoundReport
+from stforecast.federated.server import RoundReport
 
 METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]
 

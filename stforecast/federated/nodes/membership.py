@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.nodes.messages import Letter, Link, Rejected, Taken, check_join
+from stforecast.federated.nodes.messages import Link, Message, Rejected, Taken, check_join
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Patience:
     enough: int = 0
 
 
-class Roster:
+class Membership:
     """The nodes of a federation.
 
     Args:
@@ -50,7 +50,7 @@ class Roster:
         self.sizes = torch.zeros(n_clients, dtype=torch.long)
         self.numbers: dict[int, range] = {}
         self._refused: dict[int, str] = {}
-        self._hopeless: set[int] = set()
+        self._unusable: set[int] = set()
 
     def known_sizes(self) -> Tensor:
         """The clients' sizes; of those that were never there, the least of the others'."""
@@ -62,11 +62,11 @@ class Roster:
         Raises:
             InputError: if they do not come.
         """
-        end, told = time.monotonic() + self.patience.start, -1
+        end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
-            if n != told:
+            if n != before:
                 log.info("%d of %d clients are there; waiting for the others", n, len(self.sizes))
-                told = n
+                before = n
             if time.monotonic() > end:
                 if 0 < self.patience.enough <= n:
                     break
@@ -88,22 +88,22 @@ class Roster:
         for node in self.numbers.keys() - here:
             log.warning("round %d: lost %s", round + 1, self.name(node))
             del self.numbers[node]
-        if new := here - self.numbers.keys() - self._hopeless:
-            letters = {node: Letter({"task": "join", "clients": len(self.sizes)}) for node in new}
-            answers = self.link.ask(letters, self.patience.answer)
+        if new := here - self.numbers.keys() - self._unusable:
+            messages = {node: Message({"task": "join", "clients": len(self.sizes)}) for node in new}
+            answers = self.link.ask(messages, self.patience.answer)
             for node in sorted(new):
                 self._join(node, answers.get(node, "no answer"), round)
         return sum(len(numbers) for numbers in self.numbers.values())
 
-    def _join(self, node: int, answer: Letter | str, round: int) -> None:
+    def _join(self, node: int, answer: Message | str, round: int) -> None:
         try:
             numbers, sizes = check_join(answer, len(self.sizes), self.numbers.values())
         except Rejected as e:
             if self._refused.get(node) != str(e):
                 log.warning("node %d is not let in: %s", node, e)
             self._refused[node] = str(e)
-            if isinstance(answer, Letter) and not isinstance(e, Taken):
-                self._hopeless.add(node)
+            if isinstance(answer, Message) and not isinstance(e, Taken):
+                self._unusable.add(node)
             return
         self.numbers[node] = numbers
         self.sizes[numbers.start : numbers.stop] = torch.tensor(sizes)

@@ -15,15 +15,12 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.faults import sound_clients
-from stforecast.federated.uploads.payload import Payload, total_bytes
+from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
-
-Like = dict[str, list[Any]]
-"""Name of a tensor to its type and its shape without the client axis."""
 
 
 @dataclass(frozen=True)
-class Letter:
+class Message:
     """What travels between server and node.
 
     Attributes:
@@ -42,11 +39,11 @@ class Link(Protocol):
         """Who is there now."""
         ...
 
-    def ask(self, letters: Mapping[int, Letter], timeout: float) -> dict[int, Letter | str]:
+    def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
         """Each node's answer, or why there is none; nodes that are silent may be left out.
 
         Args:
-            letters: what to send to each node.
+            messages: what to send to each node.
             timeout: seconds to wait.
         """
         ...
@@ -83,16 +80,6 @@ class Answer:
     bytes_down: int = 0
 
 
-def like_of(upload: Payload) -> Like:
-    """Types and shapes of an upload.
-
-    Example:
-        >>> like_of({"weight": torch.zeros(2, 3)})
-        {'weight': ['float32', 3]}
-    """
-    return {n: [str(t.dtype).removeprefix("torch."), *t.shape[1:]] for n, t in upload.items()}
-
-
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
     """What the uploads of most clients are like; `before` decides a draw.
 
@@ -105,7 +92,7 @@ def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
 
 
 def check_join(
-    answer: Letter | str, n_clients: int, taken: Iterable[range]
+    answer: Message | str, n_clients: int, taken: Iterable[range]
 ) -> tuple[range, list[int]]:
     """Which clients a new node has, and their numbers of samples.
 
@@ -117,7 +104,7 @@ def check_join(
     Raises:
         Rejected: if that cannot be.
     """
-    about = _letter(answer).about
+    about = _message(answer).about
     first, sizes = about.get("first"), about.get("sizes")
     if not _is_count(first) or not isinstance(sizes, list) or not all(map(_is_count, sizes)):
         raise Rejected(f"it sent first {first!r} and sizes {sizes!r:.60}, expected whole numbers")
@@ -133,7 +120,7 @@ def check_join(
     return numbers, sizes
 
 
-def check_round(answer: Letter | str, asked: Sequence[int], uplink: Uplink) -> Answer:
+def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> Answer:
     """A node's part of a round. A node leaves out what is not finite itself; else it is not sound.
 
     Args:
@@ -144,9 +131,9 @@ def check_round(answer: Letter | str, asked: Sequence[int], uplink: Uplink) -> A
     Raises:
         Rejected: if nothing of it can be used.
     """
-    letter = _letter(answer)
+    message = _message(answer)
     try:
-        about = letter.about
+        about = message.about
         score = float(about["score"][0]), float(about["score"][1])
         losses = float(about["loss"]), float(about["task_loss"])
         ids = [int(i) for i in about["ids"]]
@@ -159,14 +146,14 @@ def check_round(answer: Letter | str, asked: Sequence[int], uplink: Uplink) -> A
     if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
         raise Rejected(f"it answers for the clients {ids!r:.60}, asked were {list(asked)!r:.60}")
     trained = torch.tensor(ids, dtype=torch.long)
-    upload = _decoded(letter.payload, like, len(ids), uplink) if ids else {}
+    upload = _decoded(message.payload, like, len(ids), uplink) if ids else {}
     sound = sound_clients(upload, n=len(ids))
     if not (sound.all() and math.isfinite(losses[0])):
         raise Rejected("it sent numbers that are not finite")
-    return Answer(trained, upload, like, losses, score, total_bytes(letter.payload))
+    return Answer(trained, upload, like, losses, score, total_bytes(message.payload))
 
 
-def _letter(answer: Letter | str) -> Letter:
+def _message(answer: Message | str) -> Message:
     if isinstance(answer, str):
         raise Rejected(answer)
     return answer
@@ -185,11 +172,7 @@ def _decoded(wire: Payload, like: Like, n: int, uplink: Uplink) -> Payload:
         if any(n * math.prod(shape) > limit for _, *shape in like.values()):
             raise Rejected(f"it sent fewer values than {like} need")
         try:
-            expected = {
-                name: torch.zeros(n, *shape, dtype=getattr(torch, kind))
-                for name, (kind, *shape) in like.items()
-            }
-            upload = uplink.decode(wire, {}, expected)
+            upload = uplink.decode(wire, {}, like)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as e:
             raise Rejected(f"its upload cannot be decoded ({type(e).__name__}: {e})") from e
     if like_of(upload) != like or any(len(t) != n for t in upload.values()):

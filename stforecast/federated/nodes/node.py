@@ -1,106 +1,153 @@
-"""A node's side of the conversation: it answers letters, and keeps its clients' state on disk.
+"""A node: a trainer of some of the federation's clients, behind a link to the server.
 
-A node's process may be started anew for every letter, killed between two or in one: all that
-survives is the newest sound checkpoint in its folder.
+It answers messages, and keeps its clients' state on disk. A node's process may be started anew for
+every message, killed between two or in one: all that counts is the newest sound checkpoint in its
+folder.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.nodes.messages import Letter, like_of
-from stforecast.federated.nodes.shard import Shard
-from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
+from stforecast.federated.data import take
+from stforecast.federated.faults import describe
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.nodes.messages import Message
+from stforecast.federated.runs.checkpoint import (
+    Checkpoint,
+    fingerprint,
+    newest_first,
+    newest_sound,
+    save,
+)
 from stforecast.federated.state import State
+from stforecast.federated.trainer import Trainer
+from stforecast.federated.uploads.payload import Payload
+
+log = logging.getLogger(__name__)
 
 
-class Host:
-    """Answers for a shard.
+def behind_link(method: Method) -> Method:
+    """The method for a node's trainer: what it broadcasts are the rows that the node received."""
+    here = copy.copy(method)
+    here.broadcast = _received_rows  # type: ignore[method-assign]  # Of this one instance.
+    return here
+
+
+def _received_rows(server: dict[str, Tensor], to: Participants) -> Payload:
+    return take(server, to.ids)
+
+
+class Node:
+    """Answers for a trainer.
 
     Args:
-        shard: the clients of this node, as they are before the first round.
+        trainer: of this node's clients, with its method `behind_link`, before the first round.
         folder: where their state is kept; it goes on from what lies there of the same run.
         run: what the run is of, as JSON.
     """
 
-    def __init__(self, shard: Shard, folder: Path, run: Mapping[str, Any]) -> None:
-        self.shard, self.folder = shard, folder
-        data = shard.train_data
+    def __init__(self, trainer: Trainer, folder: Path, run: Mapping[str, Any]) -> None:
+        self.trainer, self.folder = trainer, folder
+        data = trainer.train_data
         self.run = {
             **run,
-            "first": shard.first,
+            "first": trainer.first,
             "data": fingerprint(data.tensors | {"sizes": data.sizes}),
         }
+        trainer.receive({}, 0)
         self.best: State | None = None
         self.candidate: State | None = None
         if found := newest_sound(folder, self.run):
-            shard.state, self.best = found.state, found.best
+            trainer.restore(found.state)
+            trainer.cohort_size = found.cohort_size
+            self.best = trainer.copy(found.best) if found.best else None
             if found.extra:
-                round = int(found.notes["candidate"])
-                self.candidate = State.from_flat(found.extra, round, shard.seed)
+                state = trainer.state
+                candidate = State.from_flat(found.extra, found.notes["candidate"], state.seed)
+                self.candidate = trainer.copy(candidate)
+        self._newest = self._newest_on_disk()
 
-    def join(self) -> Letter:
+    def _newest_on_disk(self) -> tuple[Path, int] | None:
+        newest = next(iter(newest_first(self.folder)), None)
+        return (newest, newest.stat().st_mtime_ns) if newest else None
+
+    @property
+    def current(self) -> bool:
+        """Whether what is on disk is what this object last read or wrote."""
+        return self._newest == self._newest_on_disk()
+
+    def join(self) -> Message:
         """Which clients are here, and how many samples each has."""
-        sizes = self.shard.train_data.sizes.tolist()
-        return Letter({"first": self.shard.first, "sizes": sizes})
+        sizes = self.trainer.train_data.sizes.tolist()
+        return Message({"first": self.trainer.first, "sizes": sizes})
 
-    def round(self, letter: Letter) -> Letter:
-        """Judge the clients as they are with what came, then train those that are asked to.
+    def round(self, message: Message) -> Message:
+        """Validate the clients as they are with what came, then train those that are asked to.
 
         Args:
-            letter: with the round's index, the clients' numbers and the round that was best.
+            message: with the round's index, the clients' numbers and the round that was best.
 
         Raises:
             InputError: if it is not meant for these clients.
         """
-        about, shard = letter.about, self.shard
-        rows = {len(t) for t in letter.payload.values()} - {len(shard)}
-        if rows or not set(about["train"]) <= set(shard.numbers):
+        about, trainer = message.about, self.trainer
+        rows = {len(t) for t in message.payload.values()} - {len(trainer)}
+        if rows or not set(about["train"]) <= set(trainer.numbers):
             raise InputError(
-                f"the server means other clients than those of this node, {shard.numbers.start} to "
-                f"{shard.numbers.stop - 1}; check first-client and the server's version"
+                f"the server means other clients than those of this node, {trainer.numbers.start} "
+                f"to {trainer.numbers.stop - 1}; check first-client and the server's version"
             )
-        self._choose(about["best"])
-        shard.receive(letter.payload, about["round"])
-        score = (0.0, 0.0)
-        if about["round"] and shard.validation is not None:
-            ready = shard.ready()
-            score = shard.score(ready)
-            self.candidate = _copy(ready)
-        answer: dict[str, Any] = {
-            "score": score,
-            "ids": [],
-            "loss": 0.0,
-            "task_loss": 0.0,
-            "like": {},
-        }
-        payload = {}
-        if about["train"]:
-            trained = shard.train(torch.tensor(about["train"]) - shard.first)
-            payload = shard.encode(trained)
-            answer |= {
-                "ids": (trained.ids + shard.first).tolist(),
-                "loss": float(trained.loss.double().sum()),
-                "task_loss": float(trained.task_loss.double().sum()),
-                "like": like_of(trained.upload),
-            }
+        self._choose_best(about["best"])
+        trainer.receive(message.payload, about["round"])
+        answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))
         self._save()
-        return Letter(answer, payload)
+        return answer
 
-    def finish(self, letter: Letter) -> dict[str, State]:
+    def _validate(self) -> tuple[float, float]:
+        """Total and count of the validation score; the state that had it may prove the best."""
+        trainer = self.trainer
+        if trainer.validation is None:
+            return 0.0, 0.0
+        state = trainer.ready()
+        self.candidate = trainer.copy(state)
+        return trainer.score(trainer.validation, state)
+
+    def _train(self, numbers: list[int], score: tuple[float, float]) -> Message:
+        """The answer to a round, with what the clients of these numbers send if there are any."""
+        answer: dict[str, Any] = {
+            "score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {},
+        }  # fmt: skip
+        if not numbers:
+            return Message(answer)
+        first = self.trainer.first
+        trained = self.trainer.train(torch.tensor(numbers) - first)
+        if trained.failed:
+            log.warning("left out %s", describe({first + i: r for i, r in trained.failed.items()}))
+        answer |= {
+            "ids": (trained.ids + first).tolist(),
+            "loss": float(trained.loss.double().sum()),
+            "task_loss": float(trained.task_loss.double().sum()),
+            "like": trained.like,
+        }
+        return Message(answer, trained.upload)
+
+    def finish(self, message: Message) -> dict[str, State]:
         """The clients after the `last` and after the `best` round."""
-        self._choose(letter.about["best"])
+        self._choose_best(message.about["best"])
         self._save()
-        last = self.shard.ready()
+        last = self.trainer.ready()
         return {"last": last, "best": self.best or last}
 
-    def _choose(self, best: int | None) -> None:
+    def _choose_best(self, best: int | None) -> None:
         if self.candidate and self.candidate.round == best:
             self.best = self.candidate
 
@@ -108,18 +155,12 @@ class Host:
         c = self.candidate
         checkpoint = Checkpoint(
             run=self.run,
-            state=self.shard.state,
+            state=self.trainer.state,
             best=self.best,
             reports=[],
-            cohort_size=self.shard.cohort_size,
+            cohort_size=self.trainer.cohort_size,
             notes={"candidate": c.round} if c else {},
             extra=c.flat() if c else {},
         )
         save(checkpoint, self.folder)
-
-
-def _copy(state: State) -> State:
-    """A copy that predicts as the state does; the optimiser's moments are left out."""
-    clients = dataclasses.replace(state.clients, moments={})
-    tensors = dataclasses.replace(state, clients=clients).flat()
-    return State.from_flat({n: t.clone() for n, t in tensors.items()}, state.round, state.seed)
+        self._newest = self._newest_on_disk()

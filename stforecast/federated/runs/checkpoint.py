@@ -33,7 +33,7 @@ from torch import Tensor
 from data_prep.checksum import checksum
 from data_prep.errors import InputError, reading
 from stforecast.federated.options import LARGEST
-from stforecast.federated.rounds import RoundReport
+from stforecast.federated.server import RoundReport
 from stforecast.federated.state import State
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.rounds import Federation, RoundReport
+from stforecast.federated.rounds import Federation
 from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
 from stforecast.federated.runs.signals import Stopped
+from stforecast.federated.server import RoundReport
 from stforecast.federated.sizing import total_bytes
 from stforecast.federated.state import State
 
@@ -136,7 +137,7 @@ class Keeper:
         """
         begin(self.out, self.about)
         self._begun = True
-        parts = [*federation.stream.stages, federation.validation]
+        parts = [*federation.trainer.stream.stages, federation.validation]
         data = [fingerprint(p.tensors | {"sizes": p.sizes}) for p in parts if p is not None]
         data.append(self._source)
         settings = json.loads(json.dumps(self.about["settings"]))
@@ -172,7 +173,7 @@ class Keeper:
             return
         _check_fits(found.state, federation, self.folder)
         federation.restore(found.state, found.best, found.reports)
-        federation.cohort_size = found.cohort_size
+        federation.trainer.cohort_size = found.cohort_size
         if witness:
             witness.recall(found.notes, found.extra)
         self._place = f"after round {found.state.round}"
@@ -207,7 +208,7 @@ class Keeper:
             state=federation.state,
             best=federation.best,
             reports=federation.reports,
-            cohort_size=federation.cohort_size,
+            cohort_size=federation.trainer.cohort_size,
             notes=notes,
             extra=extra,
         )
@@ -252,13 +253,13 @@ def _check_fits(state: State, federation: Federation, folder: Path) -> None:
     Raises:
         InputError: naming its round or seed.
     """
-    rounds = federation.method.training.rounds * len(federation.stream)
+    rounds = federation.server.rounds
     for name, found, fits in (
         ("round", state.round, state.round <= rounds),
-        ("seed", state.seed, state.seed == federation.seed),
+        ("seed", state.seed, state.seed == federation.state.seed),
     ):
         if not fits:
             raise InputError(
                 f"{folder}: {name} {found} is of another run, this one has {rounds} rounds and "
-                f"seed {federation.seed}; begin a new run in another folder"
+                f"seed {federation.state.seed}; begin a new run in another folder"
             )

@@ -6,12 +6,16 @@ A round's bytes are counted from these, never written by hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Payload = dict[str, Tensor]
 """Name to tensor `(clients, …)`; an empty dict is "nothing is sent"."""
+
+Like = dict[str, list[Any]]
+"""Name of a tensor to its type and its shape without the client axis."""
 
 
 def floats_per_client(payload: Payload) -> int:
@@ -30,6 +34,16 @@ def total_bytes(payload: Payload) -> int:
     1200
     """
     return sum(t.numel() * t.element_size() for t in payload.values())
+
+
+def like_of(payload: Payload) -> Like:
+    """Types and shapes of a payload.
+
+    Example:
+        >>> like_of({"weight": torch.zeros(2, 3)})
+        {'weight': ['float32', 3]}
+    """
+    return {n: [str(t.dtype).removeprefix("torch."), *t.shape[1:]] for n, t in payload.items()}
 
 
 def joined(parts: Sequence[tuple[Tensor, Payload]]) -> tuple[Tensor, Payload]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.options import CheckedOptions, Share
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.payload import Like, Payload
 
 CODES, SCALE = "/codes", "/scale"
 """Endings of the names under which a quantised tensor travels."""
@@ -57,6 +57,11 @@ class Uplink(CheckedOptions):
             raise InputError("an exponential law has the mean noise_std; leave noise_mean at 0")
 
     @property
+    def plain(self) -> bool:
+        """Whether uploads travel as they are."""
+        return self.noise == "none" and not self.clip and self.bits == 32 and not self.delta_coding
+
+    @property
     def private(self) -> bool:
         """Whether this is the Gaussian mechanism, which has an (ε, δ)."""
         return self.noise == "gaussian" and self.clip > 0 and self.noise_std > 0
@@ -77,6 +82,8 @@ class Uplink(CheckedOptions):
         Returns:
             The message, with `NAME/codes` and `NAME/scale` in place of a quantised `NAME`.
         """
+        if self.plain:
+            return upload
         values = {name: t for name, t in upload.items() if t.is_floating_point()}
         wire = {name: t for name, t in upload.items() if name not in values}
         if self.private and wire:
@@ -97,20 +104,24 @@ class Uplink(CheckedOptions):
                 wire[name + CODES], wire[name + SCALE] = quantise(t, self.bits)
         return wire
 
-    def decode(self, wire: Payload, known: Payload, like: Payload) -> Payload:
+    def decode(self, wire: Payload, known: Payload, like: Like) -> Payload:
         """The upload as the server reads it.
 
         Args:
             wire: what `encode` made.
             known: as for `encode`.
-            like: tensors of the upload's shapes and types.
+            like: types and shapes of the upload.
         """
+        if self.plain:
+            return wire
         upload = {}
-        for name, t in like.items():
+        for name, (dtype, *shape) in like.items():
             value = wire.get(name)
             if value is None:
-                value = dequantise(wire[name + CODES], wire[name + SCALE], t, self.bits)
-            differs = self.delta_coding and name in known and t.is_floating_point()
+                codes, scale = wire[name + CODES], wire[name + SCALE]
+                t = torch.empty(len(codes), *shape, dtype=getattr(torch, dtype), device="meta")
+                value = dequantise(codes, scale, t, self.bits)
+            differs = self.delta_coding and name in known and value.is_floating_point()
             upload[name] = value + known[name] if differs else value
         return upload
 
@@ -175,7 +186,7 @@ def dequantise(codes: Tensor, scale: Tensor, like: Tensor, bits: int) -> Tensor:
     rows = _rows(like)
     largest = 2 ** (bits - 1) - 1
     steps = codes[:, : like[0].numel()].view(rows.shape).to(scale) - largest
-    return (steps * scale[..., None]).view_as(like).to(like)
+    return (steps * scale[..., None]).view(like.shape).to(like.dtype)
 
 
 def _rows(values: Tensor) -> Tensor:

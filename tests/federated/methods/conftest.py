@@ -102,13 +102,13 @@ def quadratics(federate, linear):
     """
 
     def make(method, **settings):
-        federation = federate(method, (4, 16), build=linear, epochs=1, optimizer="sgd", **settings)
+        settings = {"build": linear, "epochs": 1, "optimizer": "sgd", **settings}
+        federation = federate(method, (4, 16), validated=False, **settings)
         data = federation.train.tensors
         centres = data["y"].new_tensor([[1.0, -2.0], [3.0, 5.0]])
         data["x"].zero_()
         data["mask"].fill_(True)
         data["y"].copy_(centres[:, None].expand_as(data["y"]))
-        federation.validation = None
         federation.run()
         return federation, centres
 

@@ -83,8 +83,7 @@ def test_every_client_is_tuned_once_a_round_and_the_best_round_is_kept_as_tuned(
 
 
 def test_nobody_is_tuned_in_rounds_that_are_not_judged(federate, monkeypatch):
-    federation = federate(FedAvgFT, SIZES)
-    federation.validation = None
+    federation = federate(FedAvgFT, SIZES, validated=False)
     monkeypatch.setattr(federation.method, "personalise", None)
     federation.run()
 

@@ -1,4 +1,4 @@
-"""Nodes without a network: hosts that answer letters, each with data and a folder of its own."""
+"""Nodes without a network: each answers messages, and has data and a folder of its own."""
 
 import json
 import logging
@@ -9,60 +9,60 @@ import torch
 from stforecast.federated.data import ClientData
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import Letter
-from stforecast.federated.nodes.node import Host
-from stforecast.federated.nodes.shard import Shard
+from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.rounds import Federation
+from stforecast.federated.trainer import Trainer
 
 QUICK = Patience(start=0.2, answer=1, poll=0.01)
 
 
 class Nodes:
-    """A link to hosts in this process. Every answer is made by a host that was just started.
+    """A link to nodes in this process. Every answer is made by a node that was just started.
 
     `absent(node, round)` says who is not there, `spoil(node, round, answer)` changes an answer or
     raises; rounds count from 0, -1 is before the first.
     """
 
-    def __init__(self, hosts):
-        self.hosts = hosts
-        self.letters, self.round = [], -1
+    def __init__(self, factories):
+        self.factories = factories
+        self.messages, self.round = [], -1
         self.absent = lambda node, round: False
         self.spoil = lambda node, round, answer: answer
 
     def nodes(self):
-        return {n for n in self.hosts if not self.absent(n, self.round + 1)}
+        return {n for n in self.factories if not self.absent(n, self.round + 1)}
 
-    def ask(self, letters, timeout):
+    def ask(self, messages, timeout):
         answers = {}
-        for node, letter in letters.items():
-            task = letter.about["task"]
-            self.round = max(self.round, letter.about.get("round", -1))
+        for node, message in messages.items():
+            task = message.about["task"]
+            self.round = max(self.round, message.about.get("round", -1))
             round = self.round + (task == "join")
             if self.absent(node, round):
                 continue
             try:
-                answer = self.spoil(node, round, self._answer(node, task, letter))
+                answer = self.spoil(node, round, self._answer(node, task, message))
             except RuntimeError as e:
                 answer = str(e)
             answers[node] = answer if isinstance(answer, str) else self._post(answer)
         return answers
 
-    def _answer(self, node, task, letter):
-        host = self.hosts[node]()
-        letter = self._post(letter)
+    def _answer(self, node, task, message):
+        started = self.factories[node]()
+        message = self._post(message)
         if task == "join":
-            return host.join()
+            return started.join()
         if task == "finish":
-            host.finish(letter)
-            return Letter({"round": host.best.round if host.best else 0})
-        return host.round(letter)
+            started.finish(message)
+            return Message({"round": started.best.round if started.best else 0})
+        return started.round(message)
 
-    def _post(self, letter):
+    def _post(self, message):
         """What arrives: JSON and copies of tensors."""
-        self.letters.append(letter)
-        about = json.loads(json.dumps(letter.about))
-        return Letter(about, {name: t.clone() for name, t in letter.payload.items()})
+        self.messages.append(message)
+        about = json.loads(json.dumps(message.about))
+        return Message(about, {name: t.clone() for name, t in message.payload.items()})
 
 
 def rows(data, ids):
@@ -86,19 +86,19 @@ def split(tmp_path):
             ids = torch.arange(end - share, end)
 
             def start(ids=ids, node=node):
-                shard = Shard(
-                    federation.method,
+                trainer = Trainer(
+                    behind_link(federation.method),
                     rows(federation.train, ids),
                     rows(federation.validation, ids),
                     first=int(ids[0]),
                     n_clients=n,
                     seed=seed,
-                    uplink=federation.uplink,
+                    uplink=federation.trainer.uplink,
                 )
-                return Host(shard, tmp_path / f"node-{node}", {"test": True})
+                return Node(trainer, tmp_path / f"node-{node}", {"test": True})
 
-            link.hosts[node] = start
-        guards = {"uplink": federation.uplink, "robust": federation.robust}
+            link.factories[node] = start
+        guards = {"uplink": federation.server.uplink, "robust": federation.server.robust}
         coordinator = Coordinator(
             federation.method, link, n, seed=seed, patience=patience, **guards
         )
@@ -108,7 +108,7 @@ def split(tmp_path):
 
 
 @pytest.fixture
-def told(caplog):
+def logged(caplog):
     """What was said, as one text."""
     caplog.set_level(logging.INFO)
     return lambda: caplog.text

@@ -10,7 +10,7 @@ from stforecast.federated.methods.ditto import Ditto
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import Letter
+from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
@@ -33,11 +33,11 @@ def assert_equal_rounds(reports, expected, *, bytes_too=True):
             assert found == pytest.approx(wanted, rel=1e-4, nan_ok=True), (name, report)
 
 
-def assert_equal_clients(hosts, state):
-    for make in hosts.values():
-        host = make()
-        rows = slice(host.shard.first, host.shard.first + len(host.shard))
-        own = host.shard.state.clients.flat()
+def assert_equal_clients(factories, state):
+    for make in factories.values():
+        node = make()
+        rows = slice(node.trainer.numbers.start, node.trainer.numbers.stop)
+        own = node.trainer.state.clients.flat()
         for name, t in state.clients.flat().items():
             close(own[name], t[rows])
 
@@ -49,10 +49,10 @@ def test_numbers_are_those_of_one_process(name, federate, split):
     coordinator, link = split(federation, SHARES)
     coordinator.run()
     federation.run()
-    assert_equal_rounds(coordinator.reports, federation.reports)
-    assert coordinator.best_round == federation.best.round
-    close(coordinator.server, federation.state.server)
-    assert_equal_clients(link.hosts, federation.state)
+    assert_equal_rounds(coordinator.server.reports, federation.reports)
+    assert coordinator.server.best_round == federation.best.round
+    close(coordinator.server.state.server, federation.state.server)
+    assert_equal_clients(link.factories, federation.state)
 
 
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
@@ -62,12 +62,12 @@ def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
     coordinator.run()
     federation.run()
     assert 1 <= federation.best.round < 6
-    for make in link.hosts.values():
-        host = make()
-        assert host.best.round == federation.best.round
-        rows = slice(host.shard.first, host.shard.first + len(host.shard))
+    for make in link.factories.values():
+        node = make()
+        assert node.best.round == federation.best.round
+        rows = slice(node.trainer.numbers.start, node.trainer.numbers.stop)
         for name, t in federation.best.clients.params.items():
-            close(host.best.clients.params[name], t[rows])
+            close(node.best.clients.params[name], t[rows])
 
 
 @pytest.mark.parametrize(
@@ -87,47 +87,44 @@ def test_settings_mean_the_same(method, settings, federate, split):
     coordinator.run()
     federation.run()
     # Nodes whose clients are not drawn are sent the model all the same: they judge it.
-    assert_equal_rounds(coordinator.reports, federation.reports, bytes_too=False)
-    assert_equal_clients(link.hosts, federation.state)
+    assert_equal_rounds(coordinator.server.reports, federation.reports, bytes_too=False)
+    assert_equal_clients(link.factories, federation.state)
 
 
 @pytest.mark.parametrize(
     "uplink", [Uplink(bits=8), Uplink(bits=4), Uplink(noise="gaussian", noise_std=0.01, clip=1.0)]
 )
 def test_uploads_are_encoded_on_the_node(uplink, federate, split):
-    federation = federate(Fuels, SIZES)
-    federation.uplink = uplink
+    federation = federate(Fuels, SIZES, uplink=uplink)
     coordinator, _ = split(federation, SHARES)
     coordinator.run()
     federation.run()
-    assert_equal_rounds(coordinator.reports, federation.reports)
+    assert_equal_rounds(coordinator.server.reports, federation.reports)
 
 
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_the_server_guards_itself_alike(method, federate, split):
-    federation = federate(method, SIZES)
-    federation.robust = Robust("median")
+    federation = federate(method, SIZES, robust=Robust("median"))
     coordinator, link = split(federation, SHARES)
     coordinator.run()
     federation.run()
-    assert_equal_rounds(coordinator.reports, federation.reports)
-    assert_equal_clients(link.hosts, federation.state)
+    assert_equal_rounds(coordinator.server.reports, federation.reports)
+    assert_equal_clients(link.factories, federation.state)
 
 
-def test_a_client_that_diverges_is_left_out_on_its_node(federate, split, told):
+def test_a_client_that_diverges_is_left_out_on_its_node(federate, split, logged):
     federation = federate(FedAvg, SIZES)
     federation.train.tensors["y"][3] = torch.inf
     coordinator, link = split(federation, SHARES)
     coordinator.run()
     federation.run()
-    assert [r.failed for r in coordinator.reports] == [1, 1, 1]
-    assert "left out client 3 (its values are not finite)" in told()
-    assert_equal_clients(link.hosts, federation.state)
+    assert [r.failed for r in coordinator.server.reports] == [1, 1, 1]
+    assert "left out client 3 (its values are not finite)" in logged()
+    assert_equal_clients(link.factories, federation.state)
 
 
 def test_delta_coding_is_refused(federate, split):
-    federation = federate(Fuels)
-    federation.uplink = Uplink(delta_coding=True)
+    federation = federate(Fuels, uplink=Uplink(delta_coding=True))
     with pytest.raises(InputError, match="no delta_coding"):
         split(federation, (3,))
 
@@ -137,8 +134,8 @@ def test_batch_norm_and_one_node_only(federate, split, module):
     coordinator, link = split(federation, (5,))
     coordinator.run()
     federation.run()
-    assert_equal_rounds(coordinator.reports, federation.reports)
-    assert_equal_clients(link.hosts, federation.state)
+    assert_equal_rounds(coordinator.server.reports, federation.reports)
+    assert_equal_clients(link.factories, federation.state)
 
 
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
@@ -154,14 +151,14 @@ def test_only_payloads_cross(method, federate, split):
     names = {"prototypes"} if method is Fuels else set(federation.method.population.names)
     down = {"positive", "negative"} if method is Fuels else names
     crossed = 0
-    for letter in link.letters:
-        assert set(letter.payload) <= names | down
-        for t in letter.payload.values():
+    for message in link.messages:
+        assert set(message.payload) <= names | down
+        for t in message.payload.values():
             crossed += t.numel()
             assert not torch.isin(t, samples).any()
-        numbers = [v for v in letter.about.values() if isinstance(v, float)]
+        numbers = [v for v in message.about.values() if isinstance(v, float)]
         assert not torch.isin(torch.tensor(numbers), samples).any()
-        assert set(letter.about) <= {
+        assert set(message.about) <= {
             "task", "clients", "round", "train", "best",
             "first", "sizes", "ids", "score", "loss", "task_loss", "like",
         }  # fmt: skip
@@ -176,74 +173,74 @@ def test_a_method_that_would_send_samples_is_stopped(federate, split):
             return {"x": cohort.data.tensors["x"]}
 
     _, link = split(federate(Careless), (3,))
-    host = link.hosts[0]()
-    payload = {name: t.expand(3, *t.shape) for name, t in _initial(host).items()}
+    node = link.factories[0]()
+    payload = {name: t.expand(3, *t.shape) for name, t in _initial(node).items()}
     with pytest.raises(ValueError, match="would send a client's samples as 'x'"):
-        host.round(Letter({"round": 0, "train": [0, 1, 2], "best": None}, payload))
+        node.round(Message({"round": 0, "train": [0, 1, 2], "best": None}, payload))
 
 
 @pytest.mark.parametrize(("train", "rows"), [([0, 3], 3), ([-1], 3), ([0], 2)])
 def test_a_letter_for_other_clients_is_refused(train, rows, federate, split):
     _, link = split(federate(FedAvg), (3,))
-    host = link.hosts[0]()
-    payload = {name: t.expand(rows, *t.shape) for name, t in _initial(host).items()}
+    node = link.factories[0]()
+    payload = {name: t.expand(rows, *t.shape) for name, t in _initial(node).items()}
     with pytest.raises(InputError, match="other clients than those of this node, 0 to 2"):
-        host.round(Letter({"round": 0, "train": train, "best": None}, payload))
+        node.round(Message({"round": 0, "train": train, "best": None}, payload))
 
 
-def _initial(host):
-    return {name: t[0] for name, t in host.shard.method.population.initial().items()}
+def _initial(node):
+    return {name: t[0] for name, t in node.trainer.method.population.initial().items()}
 
 
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
-def test_a_node_that_is_lost_leaves_the_rest_going(method, federate, split, told):
+def test_a_node_that_is_lost_leaves_the_rest_going(method, federate, split, logged):
     federation = federate(method, SIZES, rounds=4)
     coordinator, link = split(federation, SHARES)
     link.absent = lambda node, round: node == 1 and round >= 2
     coordinator.run()
-    assert [r.participants - r.failed for r in coordinator.reports] == [5, 5, 4, 4]
-    assert "round 3: lost node 1 (clients 2 to 2)" in told()
-    assert all(math.isfinite(r.validation_loss) for r in coordinator.reports)
+    assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 5, 4, 4]
+    assert "round 3: lost node 1 (clients 2 to 2)" in logged()
+    assert all(math.isfinite(r.validation_loss) for r in coordinator.server.reports)
 
 
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
-def test_a_silent_node_is_left_out_of_a_round_and_comes_back(method, federate, split, told):
+def test_a_silent_node_is_left_out_of_a_round_and_comes_back(method, federate, split, logged):
     federation = federate(method, SIZES, rounds=4)
     coordinator, link = split(federation, SHARES)
     silent = lambda node, round, answer: "no answer" if (node, round) == (0, 1) else answer  # noqa: E731
     link.spoil = silent
     coordinator.run()
-    assert [r.participants - r.failed for r in coordinator.reports] == [5, 3, 5, 5]
-    assert [r.failed for r in coordinator.reports] == [0, 2, 0, 0]
-    assert "round 2 goes on without node 0 (clients 0 to 1): no answer" in told()
+    assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 3, 5, 5]
+    assert [r.failed for r in coordinator.server.reports] == [0, 2, 0, 0]
+    assert "round 2 goes on without node 0 (clients 0 to 1): no answer" in logged()
 
 
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
-def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split, told):
+def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split, logged):
     """Node 2 is gone in round 3 and comes back as another node with the same folder."""
     federation = federate(method, SIZES, rounds=4)
     coordinator, link = split(federation, SHARES)
-    link.hosts[7] = link.hosts[2]
+    link.factories[7] = link.factories[2]
     link.absent = lambda node, round: round >= 2 if node == 2 else node == 7 and round < 3
     coordinator.run()
-    assert [r.participants - r.failed for r in coordinator.reports] == [5, 5, 3, 5]
-    assert "round 4: node 7 (clients 3 to 4) joins" in told()
-    steps = link.hosts[7]().shard.state.clients.moments["steps"]
+    assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 5, 3, 5]
+    assert "round 4: node 7 (clients 3 to 4) joins" in logged()
+    steps = link.factories[7]().trainer.state.clients.moments["steps"]
     batches = 3 * 2 * torch.tensor([12 // 4, 8 // 4])
     assert all(torch.equal(t, batches.to(t)) for t in steps.values())
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", METHODS.values())
-def test_a_node_that_comes_late_is_let_in(method, federate, split, told):
+def test_a_node_that_comes_late_is_let_in(method, federate, split, logged):
     federation = federate(method, (12,) * 5, rounds=4)
     coordinator, link = split(federation, SHARES, patience=Patience(0.2, 1, 0.01, enough=4))
     link.absent = lambda node, round: node == 1 and round < 2
     coordinator.run()
-    assert [r.participants - r.failed for r in coordinator.reports] == [4, 4, 5, 5]
-    assert "4 of 5 clients are there" in told()
-    assert "round 3: node 1 (clients 2 to 2) joins" in told()
-    assert all(t.isfinite().all() for t in coordinator.server.values())
+    assert [r.participants - r.failed for r in coordinator.server.reports] == [4, 4, 5, 5]
+    assert "4 of 5 clients are there" in logged()
+    assert "round 3: node 1 (clients 2 to 2) joins" in logged()
+    assert all(t.isfinite().all() for t in coordinator.server.state.server.values())
 
 
 def test_clients_that_never_come_are_named(federate, split):
@@ -259,15 +256,15 @@ def test_no_answers_at_all_end_the_run(federate, split):
     link.spoil = lambda node, round, answer: "broken" if round >= 1 else answer
     with pytest.raises(InputError, match="no node gave a usable answer 3 times in a row"):
         coordinator.run()
-    assert len(coordinator.reports) == 1
+    assert len(coordinator.server.reports) == 1
 
 
-def test_two_nodes_cannot_have_the_same_clients(federate, split, told):
+def test_two_nodes_cannot_have_the_same_clients(federate, split, logged):
     coordinator, link = split(federate(FedAvg, SIZES), SHARES)
-    link.hosts[9] = link.hosts[1]
+    link.factories[9] = link.factories[1]
     coordinator.run()
-    assert "node 9 is not let in: its clients 2 to 2 are those of another node" in told()
-    assert all(r.participants == 5 for r in coordinator.reports)
+    assert "node 9 is not let in: its clients 2 to 2 are those of another node" in logged()
+    assert all(r.participants == 5 for r in coordinator.server.reports)
 
 
 def test_a_server_without_nodes_says_so(federate):
@@ -275,7 +272,7 @@ def test_a_server_without_nodes_says_so(federate):
         def nodes(self):
             return set()
 
-        def ask(self, letters, timeout):
+        def ask(self, messages, timeout):
             return {}
 
     lonely = Coordinator(federate(FedAvg).method, Nobody(), 2, patience=Patience(0.0, 1, 0.01))

@@ -6,14 +6,14 @@ import torch
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.nodes.messages import (
     Answer,
-    Letter,
+    Message,
     Rejected,
     Taken,
     check_join,
     check_round,
-    like_of,
     most_common,
 )
+from stforecast.federated.uploads.payload import like_of
 from stforecast.federated.uploads.uplink import Uplink
 
 ASKED = [4, 5]
@@ -28,8 +28,8 @@ def payload():
 
 
 def check(about=(), tensors=None, uplink=None):
-    letter = Letter({**GOOD, **dict(about)}, payload() if tensors is None else tensors)
-    return check_round(letter, ASKED, uplink or Uplink())
+    message = Message({**GOOD, **dict(about)}, payload() if tensors is None else tensors)
+    return check_round(message, ASKED, uplink or Uplink())
 
 
 def test_a_sound_answer_is_read():
@@ -109,11 +109,11 @@ def test_codes_are_decoded_and_a_bomb_is_not():
 
 
 def test_joining_needs_free_numbers_and_samples():
-    assert check_join(Letter({"first": 3, "sizes": [8, 9]}), 5, [range(0, 3)]) == (
+    assert check_join(Message({"first": 3, "sizes": [8, 9]}), 5, [range(0, 3)]) == (
         range(3, 5), [8, 9],
     )  # fmt: skip
     with pytest.raises(Taken, match="its clients 2 to 3 are those of another node"):
-        check_join(Letter({"first": 2, "sizes": [8, 9]}), 5, [range(0, 3)])
+        check_join(Message({"first": 2, "sizes": [8, 9]}), 5, [range(0, 3)])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_joining_needs_free_numbers_and_samples():
 )
 def test_nonsense_at_joining_is_rejected(about):
     with pytest.raises(Rejected, match="it "):
-        check_join(Letter(about), 5, [])
+        check_join(Message(about), 5, [])
 
 
 def answer(n, like):
@@ -148,14 +148,14 @@ def test_most_clients_decide_what_is_normal_then_the_round_before():
 
 
 SPOILS = {
-    "other shapes": lambda a: Letter(
+    "other shapes": lambda a: Message(
         {**a.about, "like": {n: [k, *s, 1] for n, (k, *s) in a.about["like"].items()}},
         {n: t[..., None] for n, t in a.payload.items()},
     ),
-    "not finite": lambda a: Letter(a.about, {n: t * torch.nan for n, t in a.payload.items()}),
-    "no tensors": lambda a: Letter(a.about),
-    "no numbers": lambda a: Letter({}, a.payload),
-    "other names": lambda a: Letter(
+    "not finite": lambda a: Message(a.about, {n: t * torch.nan for n, t in a.payload.items()}),
+    "no tensors": lambda a: Message(a.about),
+    "no numbers": lambda a: Message({}, a.payload),
+    "other names": lambda a: Message(
         {**a.about, "like": {f"{n}'": v for n, v in a.about["like"].items()}},
         {f"{n}'": t for n, t in a.payload.items()},
     ),
@@ -172,11 +172,13 @@ def test_a_node_that_answers_garbage_leaves_the_rest_as_without_it(spoil, federa
             change(answer) if node == 1 and round == 1 else answer
         )
         coordinator.run()
-        reports.append(coordinator.reports)
+        reports.append(coordinator.server.reports)
         assert "round 2 goes on without node 1 (clients 2 to 2): " in caplog.text
         caplog.clear()
-        for folder in link.hosts:
-            link.hosts[folder]().folder.rename(f"{link.hosts[folder]().folder}-{len(reports)}")
+        for folder in link.factories:
+            link.factories[folder]().folder.rename(
+                f"{link.factories[folder]().folder}-{len(reports)}"
+            )
     for a, b in zip(*reports, strict=True):
         assert (a.round, a.failed) == (b.round, b.failed)
         assert a.train_loss == pytest.approx(b.train_loss, rel=1e-6)

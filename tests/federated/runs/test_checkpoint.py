@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 
 from data_prep.errors import InputError
-from stforecast.federated.rounds import RoundReport
 from stforecast.federated.runs import checkpoint as checkpoints
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -21,6 +20,7 @@ from stforecast.federated.runs.checkpoint import (
     newest_sound,
     save,
 )
+from stforecast.federated.server import RoundReport
 from stforecast.federated.state import Clients, State
 
 RUN = {"settings": {"method": "fuels"}, "data": ["x"]}

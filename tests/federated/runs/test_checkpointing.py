@@ -14,7 +14,6 @@ from stforecast.federated.runs import checkpointing as keepers
 from stforecast.federated.runs.checkpoint import newest_first
 from stforecast.federated.runs.checkpointing import Keeper
 from stforecast.federated.runs.signals import Stopped
-from stforecast.federated.store import Store
 from stforecast.federated.stream import Stream
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
@@ -105,13 +104,13 @@ def test_a_run_that_lost_its_patience_does_not_begin_again(federate, tmp_path):
 
 def test_delta_coding_and_files_go_on(federate, monkeypatch, tmp_path):
     def make():
-        federation = federate(METHODS["fuels"], SIZES, rounds=4)
-        federation.uplink = Uplink(bits=8, delta_coding=True)
-        federation._store = Store(tmp_path)
-        federation.state = federation._initial_state()
-        return federation
+        uplink = Uplink(bits=8, delta_coding=True)
+        return federate(METHODS["fuels"], SIZES, rounds=4, uplink=uplink, memory=memory)
 
+    memory = None
+    memory = make().trainer.predicted_memory().total - 1
     whole = make()
+    assert whole.trainer._store
     whole.run()
     assert whole.state.received
     assert_same(run_in_pieces(make, tmp_path / "run", rounds=(3,)), whole)
@@ -123,7 +122,7 @@ def test_cohorts_stay_as_they_were(federate, tmp_path):
     other = federate(FedAvg, SIZES, cohort_size=3)
     with Keeper(tmp_path, ABOUT, 1) as keeper:
         keeper.run(other)
-    assert other.cohort_size == 1
+    assert other.trainer.cohort_size == 1
 
 
 def reversed_clients(data):
@@ -136,8 +135,8 @@ def test_checkpoints_of_other_data_are_refused(federate, tmp_path):
     with Keeper(tmp_path, ABOUT, 1) as keeper:
         keeper.run(federate(FedAvg, SIZES))
     turned, unjudged, other = (federate(FedAvg, SIZES) for _ in range(3))
-    turned.stream = Stream([reversed_clients(s) for s in turned.stream.stages])
-    unjudged.validation = reversed_clients(unjudged.validation)
+    turned.trainer.stream = Stream([reversed_clients(s) for s in turned.trainer.stream.stages])
+    unjudged.trainer.validation = reversed_clients(unjudged.validation)
     for federation, known in ((turned, ()), (unjudged, ()), (other, ("other cells",))):
         with Keeper(tmp_path, ABOUT, 1) as keeper:
             if known:

@@ -80,8 +80,7 @@ def attacked(federate, monkeypatch):
     """Makes a run in which a fifth of the clients sends large random uploads."""
 
     def make(name, robust="none", malicious=MALICIOUS):
-        federation = federate(METHODS[name], SIZES, rounds=6, lr=0.05)
-        federation.robust = Robust(robust)
+        federation = federate(METHODS[name], SIZES, rounds=6, lr=0.05, robust=Robust(robust))
         upload = federation.method.upload
 
         def lie(cohort):
@@ -117,7 +116,8 @@ def test_a_fifth_of_malicious_clients_does_little_harm(attacked, name, how):
 @pytest.mark.parametrize("how", HOW)
 def test_malicious_prototypes_do_not_reach_others_in_fuels(attacked, how):
     def messages(federation):
-        everyone = federation._some(torch.tensor([i for i in range(10) if i not in MALICIOUS]))
+        honest_ids = torch.tensor([i for i in range(10) if i not in MALICIOUS])
+        everyone = federation.trainer.some(honest_ids)
         sent = federation.method.broadcast(federation.state.server, everyone)
         return torch.cat([sent["positive"], sent["negative"]]).abs().max()
 

@@ -8,7 +8,7 @@ from data_prep.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import State, generator
-from stforecast.federated.uploads.payload import total_bytes
+from stforecast.federated.uploads.payload import like_of, total_bytes
 from stforecast.federated.uploads.privacy import epsilon
 from stforecast.federated.uploads.uplink import Uplink, clipped, dequantise, quantise
 
@@ -24,7 +24,7 @@ def randn(*shape):
 def pushed(uplink, upload, known=None, ids=(0, 1)):
     known = known or {}
     wire = uplink.encode(upload, known, generators(*ids))
-    return wire, uplink.decode(wire, known, like=upload)
+    return wire, uplink.decode(wire, known, like_of(upload))
 
 
 @pytest.mark.parametrize(("bits", "steps"), [(8, 127), (4, 7)])

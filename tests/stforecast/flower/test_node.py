@@ -11,61 +11,14 @@ from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import Letter
+from stforecast.federated.nodes.messages import Message
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.apps import pooled_errors, serve
-from stforecast.flower.node import Node
+from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.settings import RunSettings
 from stforecast.forecaster import Forecaster
 
 SHARES = {"a": (0, 1), "b": (1, 3)}
-
-
-class Cubes:
-    """A link to nodes that are started anew for every letter, as Flower's are."""
-
-    def __init__(self, run, configs):
-        self.run, self.configs, self.sent = RunSettings.as_run_config(run), configs, []
-
-    def nodes(self):
-        return set(self.configs)
-
-    def ask(self, letters, timeout):
-        return {node: self._answer(node, letter) for node, letter in letters.items()}
-
-    def _answer(self, node, letter):
-        try:
-            run = RunSettings.from_run_config(self.run)
-            answer = Node(run, self.configs[node], 7).answer(self._post(letter))
-            return self._post(answer)
-        except InputError as e:
-            return str(e)
-
-    def _post(self, letter):
-        self.sent.append(letter)
-        payload = {name: t.clone() for name, t in letter.payload.items()}
-        return Letter(json.loads(json.dumps(letter.about)), payload)
-
-
-@pytest.fixture
-def federation(cube, tmp_path):
-    """Makes the settings and the link of a run on two nodes."""
-
-    def make(method="fuels", **settings):
-        settings = {
-            "service": "internet", "split": "days:7,1,2", "rounds": 2, "hidden_size": 8,
-            "device": "cpu", **settings,
-        }  # fmt: skip
-        run = RunSettings(
-            resolve(method, **settings), 3, Patience(0.1, 1, 0.01), str(tmp_path / "server")
-        )
-        configs = {}
-        for node, (name, (first, end)) in enumerate(SHARES.items()):
-            path = write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
-            configs[node] = {"data": str(path), "first-client": first}
-        return run, Cubes(run, configs), Forecaster(method, **settings)
-
-    return make
 
 
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "perfedavg"])
@@ -123,12 +76,12 @@ def test_no_raw_or_scaled_value_crosses(method, federation, cube):
     z = (raw - np.nanmean(raw[:168], axis=0)) / np.nanstd(raw[:168], axis=0)
     series = np.unique(np.concatenate([raw.ravel(), z.ravel()]).astype(np.float32))
     crossed = 0
-    for letter in link.sent:
-        assert set(letter.payload) <= {"prototypes", "positive", "negative"} or method == "fedavg"
-        for t in letter.payload.values():
+    for message in link.sent:
+        assert set(message.payload) <= {"prototypes", "positive", "negative"} or method == "fedavg"
+        for t in message.payload.values():
             crossed += t.numel()
             assert not np.isin(t.numpy(), series).any()
-        assert "11" not in json.dumps(letter.about.get("clients", ""))
+        assert "11" not in json.dumps(message.about.get("clients", ""))
     assert crossed
 
 
@@ -147,22 +100,21 @@ def test_a_node_without_its_file_is_told_of_and_not_let_in(federation, caplog):
         ({"first-client": 0}, "no usable 'data'"),
     ],
 )
-def test_a_node_needs_its_configuration(config, reason, federation):
-    run, _, _ = federation()
+def test_a_node_needs_its_configuration(config, reason):
     with pytest.raises(InputError, match=reason):
-        Node(run, config, 7)
+        Place.of(config, 7)
 
 
 def test_numbers_beyond_the_federation_are_refused(federation):
     run, link, _ = federation()
     with pytest.raises(InputError, match="2 clients begin at number 2"):
-        Node(run, {**link.configs[1], "first-client": 2}, 7)
+        FlowerNode(run, Place.of({**link.configs[1], "first-client": 2}, 7))
 
 
 def test_an_unknown_task_is_refused(federation):
     run, link, _ = federation()
     with pytest.raises(InputError, match="the server asks for 'dance'"):
-        Node(run, link.configs[0], 7).answer(Letter({"task": "dance"}))
+        link.answer(run, link.configs[0], 7, Message({"task": "dance"}))
 
 
 @pytest.mark.parametrize(
@@ -204,11 +156,11 @@ def test_the_app_folder_holds_the_run(federation, tmp_path):
 
 def test_errors_are_pooled_by_targets(caplog):
     words = {
-        1: Letter({"targets": 10, "errors": {"mse": 1.0, "mae": 2.0}}),
-        2: Letter({"targets": 30, "errors": {"mse": 2.0, "mae": 4.0}}),
-        3: Letter({"targets": "?"}),
-        4: Letter({"targets": 9, "errors": {"mse": float("nan"), "mae": 0.0}}),
-        5: Letter({"targets": -9, "errors": {"mse": 1.0, "mae": 1.0}}),
+        1: Message({"targets": 10, "errors": {"mse": 1.0, "mae": 2.0}}),
+        2: Message({"targets": 30, "errors": {"mse": 2.0, "mae": 4.0}}),
+        3: Message({"targets": "?"}),
+        4: Message({"targets": 9, "errors": {"mse": float("nan"), "mae": 0.0}}),
+        5: Message({"targets": -9, "errors": {"mse": 1.0, "mae": 1.0}}),
     }
     assert pooled_errors(words) == {"mse": 1.75, "mae": 3.5}
     assert all(f"node {node} tells no errors" in caplog.text for node in (3, 4, 5))
@@ -219,7 +171,7 @@ def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
     run, link, _ = federation("fedavg")
     serve(link, run)
     config = link.configs[1]
-    Node(run, config, 7)
+    FlowerNode(run, Place.of(config, 7))
     write_cube(cube.isel(cell=[2, 1]), config["data"])
     with pytest.raises(InputError, match="round-0002: was made with other cube and data; go on"):
-        Node(run, config, 7)
+        FlowerNode(run, Place.of(config, 7))

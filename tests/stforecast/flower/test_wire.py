@@ -7,7 +7,7 @@ import types
 import pytest
 import torch
 
-from stforecast.federated.nodes.messages import Letter
+from stforecast.federated.nodes.messages import Message
 from stforecast.flower import wire
 
 flwr = pytest.importorskip(
@@ -22,9 +22,9 @@ def test_a_letter_comes_back_as_it_went():
         "mask": torch.tensor([[True], [False]]),
         "shared": torch.arange(3.0).expand(2, 3),
     }
-    letter = Letter({"round": 3, "train": [4, 5], "best": None, "score": [0.1, 2.0]}, payload)
-    found = wire.unpack(wire.pack(letter))
-    assert found.about == letter.about
+    message = Message({"round": 3, "train": [4, 5], "best": None, "score": [0.1, 2.0]}, payload)
+    found = wire.unpack(wire.pack(message))
+    assert found.about == message.about
     assert list(found.payload) == list(payload)
     for name, t in payload.items():
         assert found.payload[name].dtype == t.dtype
@@ -32,9 +32,9 @@ def test_a_letter_comes_back_as_it_went():
 
 
 def test_a_letter_without_tensors_has_one_record():
-    content = wire.pack(Letter({"task": "join"}))
+    content = wire.pack(Message({"task": "join"}))
     assert list(content) == ["about"]
-    assert wire.unpack(content) == Letter({"task": "join"})
+    assert wire.unpack(content) == Message({"task": "join"})
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ class Grid:
 
     def pull_messages(self, ids):
         replies = {
-            "m1": (False, wire.pack(Letter({"hello": 1}))),
+            "m1": (False, wire.pack(Message({"hello": 1}))),
             "m2": (True, None),
             "m3": (False, flwr.RecordDict({})),
         }
@@ -105,8 +105,8 @@ def test_the_link_waits_for_nobody_who_is_gone(monkeypatch):
     grid = Grid()
     link = wire.GridLink(grid)
     assert link.nodes() == {1, 2, 3, 4}
-    answers = link.ask({n: Letter({"to": n}) for n in (1, 2, 3, 4)}, timeout=60)
-    assert answers[1] == Letter({"hello": 1})
+    answers = link.ask({n: Message({"to": n}) for n in (1, 2, 3, 4)}, timeout=60)
+    assert answers[1] == Message({"hello": 1})
     assert answers[2] == "out of memory (code 7)"
     assert answers[3].startswith("not a message of stforecast")
     assert 4 not in answers

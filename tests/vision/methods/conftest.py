@@ -112,6 +112,7 @@ def federate(n_classes):
         seed=1,
         cohort_size=None,
         device=None,
+        uplink=None,
         **settings,
     ):
         settings = {"rounds": 3, "epochs": 2, "batch_size": 4, "lr": 0.02, **settings}
@@ -127,6 +128,7 @@ def federate(n_classes):
             seed=seed,
             device=device or "cpu",
             cohort_size=cohort_size,
+            uplink=uplink,
         )
 
     return make

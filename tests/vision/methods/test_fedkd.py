@@ -263,8 +263,7 @@ def test_a_client_that_returns_receives_what_it_missed(federate):
 
 
 def test_quantised_uploads_are_read(federate):
-    federation = federate(fedkd(), SIZES)
-    federation.uplink = Uplink(bits=8)
+    federation = federate(fedkd(), SIZES, uplink=Uplink(bits=8))
     federation.run()
     assert all(t.isfinite().all() for t in federation.state.flat().values())
 

@@ -58,7 +58,7 @@ def reference(f):
         stage = round // 2
         if round == 2:
             teacher = copy.deepcopy(server)
-        data, models = f.stream.stages[stage], []
+        data, models = f.trainer.stream.stages[stage], []
         for i, (client, optimiser) in enumerate(zip(clients, optimisers, strict=True)):
             size = int(data.sizes[i])
             if not size:
@@ -73,7 +73,7 @@ def reference(f):
                 if stage == 1 and i == 0:
                     with torch.no_grad():
                         old = logits(teacher, x[start : start + 4])
-                    former = sorted(set(f.stream.stages[0].tensors["y"][0, :8].tolist()))
+                    former = sorted(set(f.trainer.stream.stages[0].tensors["y"][0, :8].tolist()))
                     target = (old[:, former] / 3).softmax(1)
                     kept = -(target * (z[:, former] / 3).log_softmax(1)).sum(1).mean()
                     loss = loss + 0.7 * kept

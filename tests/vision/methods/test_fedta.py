@@ -336,8 +336,8 @@ def test_the_second_stage_never_runs_the_backbone(monkeypatch):
         lambda x, *a, **k: calls.append(x.shape[1]) or prompted(x, *a, **k),
     )
     method = f.method
-    cohort = f._cohort(f.state, torch.tensor([0]))
-    method.local_update(cohort, method.broadcast(f.state.server, f._some(torch.tensor([0]))))
+    cohort = f.trainer._cohort(f.state, torch.tensor([0]))
+    method.local_update(cohort, method.broadcast(f.state.server, f.trainer.some(torch.tensor([0]))))
     assert calls == [4, 4, 8]
 
 

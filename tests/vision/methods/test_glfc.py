@@ -127,7 +127,7 @@ def test_two_stages_are_those_of_a_plain_loop(two_tasks):
             # By then six places hold three samples of each of the two classes.
             memories = f.state.clients.memory
         for i, (client, optimiser) in enumerate(zip(clients, optimisers, strict=True)):
-            data = f.stream.stages[stage]
+            data = f.trainer.stream.stages[stage]
             size = int(data.sizes[i])
             x = f.method.backbone.query(data.tensors["x"][i, :size])
             y = data.tensors["y"][i, :size]
@@ -225,7 +225,7 @@ def test_prototypes_of_clients_that_send_none_are_forgotten(two_tasks):
 
 def test_relations_are_those_of_all_clients_former_classes(two_tasks):
     f = two_tasks(GLFC, options())
-    f.stream.stages[0].tensors["y"][1] = 1  # The second client meets the first class never.
+    f.trainer.stream.stages[0].tensors["y"][1] = 1  # The second client meets the first class never.
     for _ in range(3):
         f.run_round()
     memory = f.state.clients.memory
@@ -291,7 +291,7 @@ def test_a_client_shares_so_many_classes_only(two_tasks):
 
 def entropies(f):
     """Mean entropy of the global model's predictions on each client's present data."""
-    data = f.stream.stages[f.stage]
+    data = f.trainer.stream.stages[f.trainer.place()[0]]
     p = [
         head(f.state.server, f.method.backbone.query(data.tensors["x"][i, :n])).softmax(1)
         for i, n in enumerate(data.sizes.tolist())

@@ -70,7 +70,7 @@ def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
     for r in range(4):
         models = []
         for i, (client, optimiser) in enumerate(zip(clients, optimisers, strict=True)):
-            data, rng = f.stream.stages[r // 2], generator(1, r, i)
+            data, rng = f.trainer.stream.stages[r // 2], generator(1, r, i)
             size = int(data.sizes[i])
             x = f.method.backbone.query(data.tensors["x"][i, :size])
             y = data.tensors["y"][i, :size]

@@ -55,7 +55,7 @@ class Reference:
         self.vit = federation.method.backbone._vit
         state = federation.state.clients
         self.p = {n: t[client].clone().requires_grad_() for n, t in state.params.items()}
-        data = federation.stream.stages[stage]
+        data = federation.trainer.stream.stages[stage]
         size = int(data.sizes[client])
         self.x, self.y = (data.tensors[n][client, :size] for n in ("x", "y"))
         self.optimiser = torch.optim.Adam(self.p.values(), lr=0.01)

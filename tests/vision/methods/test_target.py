@@ -97,7 +97,7 @@ def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
     for r in range(4):
         models = []
         for i, (client, optimiser) in enumerate(zip(clients, optimisers, strict=True)):
-            data, rng = f.stream.stages[r // 2], generator(1, r, i)
+            data, rng = f.trainer.stream.stages[r // 2], generator(1, r, i)
             size = int(data.sizes[i])
             x = f.method.backbone.query(data.tensors["x"][i, :size])
             y = data.tensors["y"][i, :size]
@@ -154,7 +154,7 @@ def test_in_the_first_task_it_is_fedavg(two_tasks):
 
 def test_a_public_class_that_was_another_client_s_is_new_to_this_one(two_tasks, monkeypatch):
     f = two_tasks(TARGET, options(distillation=0.0))
-    f.stream.stages[1].tensors["y"][1] -= 1  # Classes 1 and 2, of which 1 is former.
+    f.trainer.stream.stages[1].tensors["y"][1] -= 1  # Classes 1 and 2, of which 1 is former.
     for _ in range(2):
         f.run_round()
     chosen = {}

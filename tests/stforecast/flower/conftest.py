@@ -1,0 +1,69 @@
+"""Runs on two nodes with a cube each, without Flower."""
+
+import json
+
+import pytest
+
+from data_prep.cube import write_cube
+from data_prep.errors import InputError
+from stforecast.config import resolve
+from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.nodes.messages import Message
+from stforecast.flower.node import FlowerNode, Place
+from stforecast.flower.settings import RunSettings
+from stforecast.forecaster import Forecaster
+
+SHARES = {"a": (0, 1), "b": (1, 3)}
+
+
+def answer_anew(run, config, run_id, message):
+    """The answer of a node that is started for this message, as Flower's are."""
+    return FlowerNode(run, Place.of(config, run_id)).answer(message)
+
+
+class Cubes:
+    """A link to nodes."""
+
+    answer = staticmethod(answer_anew)
+
+    def __init__(self, run, configs):
+        self.run, self.configs, self.sent = RunSettings.as_run_config(run), configs, []
+
+    def nodes(self):
+        return set(self.configs)
+
+    def ask(self, messages, timeout):
+        return {node: self._answer(node, message) for node, message in messages.items()}
+
+    def _answer(self, node, message):
+        try:
+            run = RunSettings.from_run_config(self.run)
+            return self._post(self.answer(run, self.configs[node], 7, self._post(message)))
+        except InputError as e:
+            return str(e)
+
+    def _post(self, message):
+        self.sent.append(message)
+        payload = {name: t.clone() for name, t in message.payload.items()}
+        return Message(json.loads(json.dumps(message.about)), payload)
+
+
+@pytest.fixture
+def federation(cube, tmp_path):
+    """Makes the settings and the link of a run on two nodes."""
+
+    def make(method="fuels", **settings):
+        settings = {
+            "service": "internet", "split": "days:7,1,2", "rounds": 2, "hidden_size": 8,
+            "device": "cpu", **settings,
+        }  # fmt: skip
+        run = RunSettings(
+            resolve(method, **settings), 3, Patience(0.1, 1, 0.01), str(tmp_path / "server")
+        )
+        configs = {}
+        for node, (name, (first, end)) in enumerate(SHARES.items()):
+            path = write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
+            configs[node] = {"data": str(path), "first-client": first}
+        return run, Cubes(run, configs), Forecaster(method, **settings)
+
+    return make

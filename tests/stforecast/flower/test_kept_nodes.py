@@ -1,0 +1,91 @@
+"""Nodes that stay in memory between messages answer as nodes that are started anew."""
+
+import shutil
+
+import pandas as pd
+import pytest
+
+from data_prep.cube import write_cube
+from data_prep.errors import InputError
+from stforecast.federated.nodes.messages import Message
+from stforecast.flower import kept_nodes
+from stforecast.flower.apps import serve
+from stforecast.flower.node import FlowerNode
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch):
+    """Notes the nodes that are made; none are there at the beginning."""
+    made = []
+
+    class Noted(FlowerNode):
+        def __init__(self, *about):
+            made.append(self)
+            super().__init__(*about)
+
+    monkeypatch.setattr(kept_nodes, "FlowerNode", Noted)
+    monkeypatch.setattr(kept_nodes, "_kept", {})
+    return made
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "perfedavg"])
+def test_numbers_are_those_of_nodes_that_are_made_anew(method, federation, made, tmp_path):
+    run, link, _ = federation(method, rounds=3)
+    tables = []
+    for answer in (link.answer, kept_nodes.answer):
+        link.answer = answer
+        serve(link, run)
+        rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns="seconds")
+        folders = [tmp_path / f"{name}.federation" for name in "ab"]
+        tables.append([rounds, *(pd.read_csv(f / "run-7" / "metrics.csv") for f in folders)])
+        for folder in folders:
+            shutil.rmtree(folder)
+    for a, b in zip(*tables, strict=True):
+        pd.testing.assert_frame_equal(a, b, check_exact=True)
+    assert len(made) == 2
+    assert not kept_nodes._kept
+
+
+def first_round(link):
+    return Message({"task": "round", "round": 0, "train": [], "best": None})
+
+
+def ask(run, link, message, node=0):
+    return kept_nodes.answer(run, link.configs[node], 7, message)
+
+
+def test_the_disk_is_the_truth(federation, made):
+    """Another process may have answered meanwhile."""
+    run, link, _ = federation("fedavg")
+    ask(run, link, first_round(link))
+    ask(run, link, first_round(link))
+    assert len(made) == 1
+    link.answer(run, link.configs[0], 7, first_round(link))
+    ask(run, link, first_round(link))
+    assert len(made) == 2
+
+
+def test_another_cube_is_noticed(federation, cube, made):
+    run, link, _ = federation("fedavg")
+    ask(run, link, first_round(link), node=1)
+    write_cube(cube.isel(cell=[2, 1]), link.configs[1]["data"])
+    with pytest.raises(InputError, match="was made with other cube and data"):
+        ask(run, link, first_round(link), node=1)
+
+
+def test_a_node_that_failed_is_made_anew(federation, made):
+    run, link, _ = federation("fedavg")
+    ask(run, link, Message({"task": "join"}))
+    with pytest.raises(InputError, match="asks for 'dance'"):
+        ask(run, link, Message({"task": "dance"}))
+    ask(run, link, Message({"task": "join"}))
+    assert len(made) == 2
+
+
+def test_few_nodes_are_kept(federation, made, monkeypatch):
+    run, link, _ = federation("fedavg")
+    monkeypatch.setattr(kept_nodes, "MOST", 1)
+    for node in (0, 1, 1, 0):
+        ask(run, link, Message({"task": "join"}), node)
+    assert len(made) == 3
+    assert len(kept_nodes._kept) == 1
