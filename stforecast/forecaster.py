@@ -22,7 +22,7 @@ from stforecast.data.series import Data, Series, as_series, in_minutes
 from stforecast.data.splits import make_split, period_warning
 from stforecast.data.windows import WEEK
 from stforecast.evaluation import Evaluation, Fitted
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import AGAIN, read_model, restoring, write_model
 from stforecast.federated.runs.saving import check_finite, check_shapes
 from stforecast.federated.server import RoundReport
@@ -84,14 +84,14 @@ class Forecaster:
         self,
         data: Data,
         after_round: Callable[[RoundReport], None] | None = None,
-        keeper: Keeper | None = None,
+        checkpointer: Checkpointer | None = None,
     ) -> Forecaster:
         """Train on the training part of `data`, choosing by its validation part.
 
         Args:
             data: a cube, a wide table (time × cell) or the path of a cube.
             after_round: called with each round's report, e.g. to draw a progress bar.
-            keeper: takes checkpoints of the training, and goes on from the newest that it has.
+            checkpointer: takes checkpoints of the training, and goes on from its newest.
 
         Returns:
             Itself.
@@ -117,8 +117,8 @@ class Forecaster:
         self.scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
         self._evaluation, self._radius = Evaluation(config, series, split, self.scaler), None
         z = self.scaler.transform(series.values)
-        if keeper:
-            keeper.know(*series.identity())
+        if checkpointer:
+            checkpointer.note_data(*series.identity())
         if config.federated:
             fitted, federation = train(
                 config,
@@ -128,7 +128,7 @@ class Forecaster:
                 series.locations,
                 after_round,
                 series.adjacency,
-                keeper,
+                checkpointer,
             )
             self._fitted = dict(fitted)
             self.rounds_ = pd.DataFrame(federation.history())
@@ -137,7 +137,7 @@ class Forecaster:
             baseline.fit(z, split.train, config.window, calendar)
             self._fitted = {"last": baseline, "best": baseline}
         if config.rolling.refit != "never":
-            rolling, self.refits_ = roll(config, self._chosen(), series, z, split, keeper)
+            rolling, self.refits_ = roll(config, self._chosen(), series, z, split, checkpointer)
             self._fitted[config.run.select] = rolling
         self.cells, self.step, self.split = series.cells, calendar.step, split
         self.service, self.units = series.service, series.units

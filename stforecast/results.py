@@ -31,7 +31,7 @@ from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.config import resolve
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import (
     AGAIN,
     check_begun,
@@ -224,8 +224,8 @@ def _run(
     start = time.perf_counter()
     forecaster, data = Forecaster(**begun["settings"]), data_of(begun)
     again = f"go on with: {COMMAND} --resume {out}"
-    with Keeper(out, begun, forecaster.config.run.checkpoint_every, again) as keeper:
-        forecaster.fit(data, after_round, keeper)
+    with Checkpointer(out, begun, forecaster.config.run.checkpoint_every, again) as checkpointer:
+        forecaster.fit(data, after_round, checkpointer)
         with writing(out, "free some space, then do the same again"):
             _write_results(forecaster, data.stem, out)
             seconds = round(time.perf_counter() - start, 3)

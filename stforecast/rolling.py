@@ -27,7 +27,7 @@ from stforecast.data.splits import Split
 from stforecast.data.windows import Calendar
 from stforecast.federated.device import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.saving import from_arrays
 from stforecast.federated.state import State
 from stforecast.federated.training import zero_moments
@@ -87,7 +87,7 @@ def roll(
     series: Series,
     z: np.ndarray,
     split: Split,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model through the test part.
 
@@ -97,7 +97,7 @@ def roll(
         series: the data.
         z: `(steps, cells)`, z-scored, NaN where missing.
         split: its parts.
-        keeper: keeps each refit of a federated method, and goes on after those that it has.
+        checkpointer: keeps each refit of a federated method, and goes on after those that it has.
 
     Returns:
         The models, and what each refit cost: `time` from which it forecasts, `windows` it knew,
@@ -105,7 +105,7 @@ def roll(
     """
     span = series.calendar.steps_in(SPANS[config.rolling.refit])
     since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
-    refit = _kept(keeper, _timed(_continue)) if config.federated else _timed(_again)
+    refit = _kept(checkpointer, _timed(_continue)) if config.federated else _timed(_again)
     models, costs = [fitted], []
     for cut in since:
         known = np.arange(split.train[0], cut + 1 - config.window.horizon)
@@ -126,22 +126,22 @@ def _timed(refit: Refit) -> Refit:
     return timed
 
 
-def _kept(keeper: Keeper | None, refit: Refit) -> Refit:
+def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
     """The refit, done only where a run that was killed has not kept it."""
-    if keeper is None:
+    if checkpointer is None:
         return refit
 
     def kept(
         config: Config, fitted: FittedMethod, series: Series, z: np.ndarray, known: np.ndarray
     ) -> tuple[FittedMethod, dict[str, Any]]:
         name, of = f"refit-{len(z)}", {"known": fingerprint({"z": torch.from_numpy(z)})}
-        if found := keeper.recall(name, of):
+        if found := checkpointer.load_extra(name, of):
             arrays = {name: t.numpy() for name, t in found.state.flat().items()}
             device = pick_device(config.run.device)
             state = from_arrays(arrays, found.state.round, found.state.seed, device)
             return dataclasses.replace(fitted, state=state), found.notes
         model, cost = refit(config, fitted, series, z, known)
-        keeper.keep(name, of, model.state, cost)
+        checkpointer.save_extra(name, of, model.state, cost)
         return model, cost
 
     return kept

@@ -19,7 +19,7 @@ from stforecast.federated.method import Method
 from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import Federation
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.saving import from_arrays, to_arrays
 from stforecast.federated.server import RoundReport
 from stforecast.federated.sizing import parse_bytes
@@ -150,7 +150,7 @@ def train(
     locations: np.ndarray | None = None,
     after_round: Callable[[RoundReport], None] | None = None,
     adjacency: np.ndarray | None = None,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> tuple[dict[str, FittedMethod], Federation]:
     """Train the configured method on the training part, watching the validation part.
 
@@ -162,7 +162,7 @@ def train(
         locations: `(cells, 2)` longitude and latitude, for methods that use them.
         after_round: called with each round's report.
         adjacency: `(cells, cells)` weights of the roads, for models that use them.
-        keeper: takes checkpoints, and goes on from the newest that it has.
+        checkpointer: takes checkpoints, and goes on from the newest that it has.
 
     Returns:
         The method after the `last` and after the `best` round (the last one, if there is no
@@ -174,8 +174,8 @@ def train(
         check_pooled(config.method, config.uplink, config.training)
     parts = (split.train, split.validation)
     federation = federate(config, method, series, parts, calendar, locations)
-    if keeper:
-        keeper.run(federation, after_round)
+    if checkpointer:
+        checkpointer.run(federation, after_round)
     else:
         federation.run(after_round)
     last = federation.ready()

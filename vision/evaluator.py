@@ -143,7 +143,7 @@ class Judge:
         tensors = {} if counts is None else {"right": counts.right, "total": counts.total}
         return {"rows": self._rows, "stages": [t.to_dict("list") for t in self._stages]}, tensors
 
-    def recall(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take up what `notes` gave."""
         self._rows = list(notes["rows"])
         self._stages = [pd.DataFrame(table) for table in notes["stages"]]

@@ -21,7 +21,7 @@ from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method
 from stforecast.federated.population import Population
 from stforecast.federated.predictions import predictions
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import read_model, restoring, write_model
 from stforecast.federated.runs.saving import check_shapes, from_arrays, to_arrays
 from stforecast.federated.server import RoundReport
@@ -83,14 +83,14 @@ class Learner:
         self,
         images: ImageSet | None = None,
         after_round: Callable[[RoundReport], None] | None = None,
-        keeper: Keeper | None = None,
+        checkpointer: Checkpointer | None = None,
     ) -> Learner:
         """Divide the images among clients and train.
 
         Args:
             images: a set in memory; by default the one that the settings name.
             after_round: called with each round's report, e.g. to draw a progress bar.
-            keeper: takes checkpoints of the training, and goes on from the newest that it has.
+            checkpointer: takes checkpoints of the training, and goes on from its newest.
 
         Returns:
             Itself.
@@ -123,9 +123,9 @@ class Learner:
             if after_round:
                 after_round(report)
 
-        if keeper:
-            keeper.know(*self.images.identity())
-            keeper.run(federation, each_round, judge)
+        if checkpointer:
+            checkpointer.note_data(*self.images.identity())
+            checkpointer.run(federation, each_round, judge)
         else:
             federation.run(each_round)
         self._state = federation.ready()

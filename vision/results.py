@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import (
     check_begun,
     check_new,
@@ -206,8 +206,8 @@ def _run(
     start = time.perf_counter()
     learner = Learner(**begun["settings"])
     again = f"go on with: {COMMAND} --resume {out}"
-    with Keeper(out, begun, learner.config.run.checkpoint_every, again) as keeper:
-        learner.fit(after_round=after_round, keeper=keeper)
+    with Checkpointer(out, begun, learner.config.run.checkpoint_every, again) as checkpointer:
+        learner.fit(after_round=after_round, checkpointer=checkpointer)
         with writing(out, "free some space, then do the same again"):
             _write_results(learner, out)
             seconds = round(time.perf_counter() - start, 3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stforecast.federated.predictions import predictions
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.state import State
 from stforecast.methods import METHODS as ALL
 
@@ -162,8 +162,8 @@ def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_pa
     whole.run()
     for round in (3, 3, None):  # Round 3 is done again: it ended before its checkpoint.
         last = federate(method, **settings)
-        with Keeper(tmp_path, {"settings": {}}, every=1) as keeper, suppress(Killed):
-            keeper.run(last, killed_after(round))
+        with Checkpointer(tmp_path, {"settings": {}}, every=1) as checkpointer, suppress(Killed):
+            checkpointer.run(last, killed_after(round))
     assert_equal(last.state, whole.state)
     assert_equal(last.best, whole.best)
     rows = [[{**row, "seconds": 0} for row in f.history()] for f in (last, whole)]

@@ -39,19 +39,19 @@ USUAL_SPEED = 100e6
 """Bytes a second at which the first checkpoint is expected to be written, and read for its sum."""
 
 
-class Witness(Protocol):
-    """What sees every round beside the federation, and must go on with it."""
+class Observer(Protocol):
+    """Sees every round and keeps notes of its own, which a checkpoint holds too."""
 
     def notes(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What it has noted so far: as JSON, and as tensors."""
+        """All notes so far: as JSON, and as tensors."""
         ...
 
-    def recall(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take up what `notes` gave."""
         ...
 
 
-class Keeper:
+class Checkpointer:
     """Takes checkpoints of a run and goes on from them; a context in which signals are obeyed.
 
     Within the context SIGINT and SIGTERM end the run: while it trains, after the round and a
@@ -77,14 +77,14 @@ class Keeper:
         self._training, self._signal = False, 0
         self._place = "before the first round"
         self._since, self._cost = time.perf_counter(), math.nan
-        self._told_of_room = False
+        self._warned_of_room = False
         self._handlers: dict[signal.Signals, Any] = {}
         self._notice: threading.Thread | None = None
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> Checkpointer:
         """Take the signals over, where a thread may."""
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {s: signal.signal(s, self._obey) for s in SIGNALS}
+            self._handlers = {s: signal.signal(s, self._on_signal) for s in SIGNALS}
         return self
 
     def __exit__(
@@ -99,7 +99,7 @@ class Keeper:
         if self._notice:
             self._notice.join()
 
-    def _obey(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._training or self._signal:
             raise self._stopped(number)
         self._signal = number
@@ -109,7 +109,7 @@ class Keeper:
         )
         self._notice.start()
 
-    def know(self, tensors: Mapping[str, Tensor], *texts: object) -> None:
+    def note_data(self, tensors: Mapping[str, Tensor], *texts: object) -> None:
         """Note what the data are, besides the federation's samples: going on needs the same.
 
         Args:
@@ -122,14 +122,14 @@ class Keeper:
         self,
         federation: Federation,
         after_round: Callable[[RoundReport], None] | None = None,
-        witness: Witness | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Train from the newest sound checkpoint on, or from the beginning.
 
         Args:
             federation: before its first round.
             after_round: called with each round's report, before a checkpoint is taken.
-            witness: what must go on with the federation.
+            observer: whose notes go on with the federation.
 
         Raises:
             InputError: if a checkpoint cannot be written, or is of another run.
@@ -142,7 +142,7 @@ class Keeper:
         data.append(self._source)
         settings = json.loads(json.dumps(self.about["settings"]))
         self._run = {"settings": settings, "data": data}
-        self._restore(federation, witness)
+        self._restore(federation, observer)
         self._since = time.perf_counter()
 
         def each_round(report: RoundReport) -> None:
@@ -150,32 +150,32 @@ class Keeper:
                 after_round(report)
             self._place = f"after round {report.round}"
             if self._signal or self._due(federation):
-                self._save(federation, witness)
-            self._stop_if_told()
+                self._save(federation, observer)
+            self._stop_if_signalled()
 
         self._training = True
         try:
             federation.run(each_round)
         finally:
             self._training = False
-        self._stop_if_told()
+        self._stop_if_signalled()
 
-    def _stop_if_told(self) -> None:
+    def _stop_if_signalled(self) -> None:
         if self._signal:
             raise self._stopped(self._signal)
 
     def _stopped(self, number: int) -> Stopped:
         return Stopped(number, self._place, self.again if self._begun else "nothing was kept")
 
-    def _restore(self, federation: Federation, witness: Witness | None) -> None:
+    def _restore(self, federation: Federation, observer: Observer | None) -> None:
         found = newest_sound(self.folder, self._run)
         if found is None:
             return
         _check_fits(found.state, federation, self.folder)
         federation.restore(found.state, found.best, found.reports)
         federation.trainer.cohort_size = found.cohort_size
-        if witness:
-            witness.recall(found.notes, found.extra)
+        if observer:
+            observer.restore(found.notes, found.extra)
         self._place = f"after round {found.state.round}"
         log.info("going on %s", self._place)
 
@@ -193,16 +193,16 @@ class Keeper:
         free = shutil.disk_usage(next(p for p in self.folder.parents if p.exists())).free
         if free > 2 * size:
             return True
-        if not self._told_of_room:
+        if not self._warned_of_room:
             log.warning(
                 "%s: no checkpoints: one needs %.1f GB, %.1f GB are free; free some space, or "
                 "insist by --checkpoint-every 1", self.folder, size / 1e9, free / 1e9,
             )  # fmt: skip
-        self._told_of_room = True
+        self._warned_of_room = True
         return False
 
-    def _save(self, federation: Federation, witness: Witness | None) -> None:
-        notes, extra = witness.notes() if witness else ({}, {})
+    def _save(self, federation: Federation, observer: Observer | None) -> None:
+        notes, extra = observer.notes() if observer else ({}, {})
         checkpoint = Checkpoint(
             run=self._run,
             state=federation.state,
@@ -221,8 +221,10 @@ class Keeper:
         self._since = time.perf_counter()
         self._cost = self._since - start
 
-    def keep(self, name: str, of: Mapping[str, Any], state: State, notes: dict[str, Any]) -> None:
-        """Keep what follows the training, such as a refit, beside its checkpoints.
+    def save_extra(
+        self, name: str, of: Mapping[str, Any], state: State, notes: dict[str, Any]
+    ) -> None:
+        """Save what follows the training, such as a refit, beside its checkpoints.
 
         It is left out where checkpoints are, see `every`.
 
@@ -242,8 +244,8 @@ class Keeper:
         self._write(checkpoint, self.folder / name)
         self._place = f"after {name}"
 
-    def recall(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
-        """What `keep` wrote under this name, if it is sound and of the same."""
+    def load_extra(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
+        """Read what `save_extra` wrote under this name, if it is sound and of the same."""
         return newest_sound(self.folder / name, {**self._run, **of})
 
 

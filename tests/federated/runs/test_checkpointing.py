@@ -10,9 +10,9 @@ import torch
 
 from data_prep.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.runs import checkpointing as keepers
+from stforecast.federated.runs import checkpointing
 from stforecast.federated.runs.checkpoint import newest_first
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.stream import Stream
 from stforecast.federated.uploads.uplink import Uplink
@@ -50,11 +50,11 @@ def assert_same(a, b):
 def run_in_pieces(make, out, rounds, every=1):
     """The federation that ends a run which was killed after each of these rounds."""
     for round in rounds:
-        with Keeper(out, ABOUT, every) as keeper, pytest.raises(Killed):
-            keeper.run(make(), killed_after(round))
+        with Checkpointer(out, ABOUT, every) as checkpointer, pytest.raises(Killed):
+            checkpointer.run(make(), killed_after(round))
     last = make()
-    with Keeper(out, ABOUT, every) as keeper:
-        keeper.run(last)
+    with Checkpointer(out, ABOUT, every) as checkpointer:
+        checkpointer.run(last)
     return last
 
 
@@ -97,8 +97,8 @@ def test_a_run_that_lost_its_patience_does_not_begin_again(federate, tmp_path):
     done = run_in_pieces(make, tmp_path, rounds=())
     assert done.state.round < 30
     again = make()
-    with Keeper(tmp_path, ABOUT, 1) as keeper:
-        keeper.run(again)
+    with Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+        checkpointer.run(again)
     assert_same(again, done)
 
 
@@ -117,11 +117,11 @@ def test_delta_coding_and_files_go_on(federate, monkeypatch, tmp_path):
 
 
 def test_cohorts_stay_as_they_were(federate, tmp_path):
-    with Keeper(tmp_path, ABOUT, 1) as keeper, pytest.raises(Killed):
-        keeper.run(federate(FedAvg, SIZES, cohort_size=1), killed_after(2))
+    with Checkpointer(tmp_path, ABOUT, 1) as checkpointer, pytest.raises(Killed):
+        checkpointer.run(federate(FedAvg, SIZES, cohort_size=1), killed_after(2))
     other = federate(FedAvg, SIZES, cohort_size=3)
-    with Keeper(tmp_path, ABOUT, 1) as keeper:
-        keeper.run(other)
+    with Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+        checkpointer.run(other)
     assert other.trainer.cohort_size == 1
 
 
@@ -132,26 +132,29 @@ def reversed_clients(data):
 
 def test_checkpoints_of_other_data_are_refused(federate, tmp_path):
     """Also where nothing but the order of the clients differs."""
-    with Keeper(tmp_path, ABOUT, 1) as keeper:
-        keeper.run(federate(FedAvg, SIZES))
+    with Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+        checkpointer.run(federate(FedAvg, SIZES))
     turned, unjudged, other = (federate(FedAvg, SIZES) for _ in range(3))
     turned.trainer.stream = Stream([reversed_clients(s) for s in turned.trainer.stream.stages])
     unjudged.trainer.validation = reversed_clients(unjudged.validation)
     for federation, known in ((turned, ()), (unjudged, ()), (other, ("other cells",))):
-        with Keeper(tmp_path, ABOUT, 1) as keeper:
+        with Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
             if known:
-                keeper.know({}, *known)
+                checkpointer.note_data({}, *known)
             with pytest.raises(InputError, match=r"round-\d+: was made with other data; go on"):
-                keeper.run(federation)
+                checkpointer.run(federation)
 
 
 @pytest.mark.parametrize("changes", [{"rounds": 1}, {"seed": 8}])
 def test_a_state_that_the_run_cannot_have_reached_is_refused(federate, tmp_path, changes):
     """Settings and data agree, by whatever accident, but not the numbers."""
-    with Keeper(tmp_path, ABOUT, 1) as keeper:
-        keeper.run(federate(FedAvg, SIZES))
-    with Keeper(tmp_path, ABOUT, 1) as keeper, pytest.raises(InputError, match="of another run"):
-        keeper.run(federate(FedAvg, SIZES, **changes))
+    with Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+        checkpointer.run(federate(FedAvg, SIZES))
+    with (
+        Checkpointer(tmp_path, ABOUT, 1) as checkpointer,
+        pytest.raises(InputError, match="of another run"),
+    ):
+        checkpointer.run(federate(FedAvg, SIZES, **changes))
 
 
 def test_a_state_of_other_clients_is_refused(federate):
@@ -162,8 +165,8 @@ def test_a_state_of_other_clients_is_refused(federate):
 
 @pytest.mark.parametrize(("every", "kept"), [(1, [5, 4]), (2, [4, 2]), (0, []), (9, [])])
 def test_checkpoints_are_taken_every_so_many_rounds(federate, tmp_path, every, kept):
-    with Keeper(tmp_path, ABOUT, every) as keeper:
-        keeper.run(federate(FedAvg, SIZES, rounds=5))
+    with Checkpointer(tmp_path, ABOUT, every) as checkpointer:
+        checkpointer.run(federate(FedAvg, SIZES, rounds=5))
     found = newest_first(tmp_path / "checkpoints")
     assert [path.name for path in found] == [f"round-{r:04d}" for r in kept]
 
@@ -175,25 +178,25 @@ def test_by_default_they_take_a_small_share_of_the_time(federate, tmp_path, monk
         saved.append(checkpoint.state.round)
         now[0] += 2
 
-    monkeypatch.setattr(keepers, "save", save)
-    monkeypatch.setattr(keepers.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(checkpointing, "save", save)
+    monkeypatch.setattr(checkpointing.time, "perf_counter", lambda: now[0])
     federation = federate(FedAvg, SIZES, rounds=10)
 
     def after(report):
         now[0] += 15
 
-    with Keeper(tmp_path, ABOUT) as keeper:
-        keeper.run(federation, after)
+    with Checkpointer(tmp_path, ABOUT) as checkpointer:
+        checkpointer.run(federation, after)
     # A tiny state is due at once, and then whenever 40 s have passed.
     assert saved == [1, 4, 7, 10]
 
 
 def test_without_room_there_are_none_by_default(federate, tmp_path, monkeypatch, caplog):
-    usage = keepers.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(keepers.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    monkeypatch.setattr(keepers, "USUAL_SPEED", 1e12)
-    with Keeper(tmp_path, ABOUT) as keeper:
-        keeper.run(federate(FedAvg, SIZES, rounds=3))
+    usage = checkpointing.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(checkpointing.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    monkeypatch.setattr(checkpointing, "USUAL_SPEED", 1e12)
+    with Checkpointer(tmp_path, ABOUT) as checkpointer:
+        checkpointer.run(federate(FedAvg, SIZES, rounds=3))
     assert not newest_first(tmp_path / "checkpoints")
     assert caplog.text.count("no checkpoints: one needs") == 1
 
@@ -215,8 +218,8 @@ def test_a_signal_ends_the_run_after_the_round(federate, tmp_path, number):
 
     stopped.method.local_update = signalled
     expected = pytest.raises(Stopped, match="after round 2; go on with: me")
-    with expected as caught, Keeper(tmp_path, ABOUT, 0, "go on with: me") as keeper:
-        keeper.run(stopped)
+    with expected as caught, Checkpointer(tmp_path, ABOUT, 0, "go on with: me") as checkpointer:
+        checkpointer.run(stopped)
     assert caught.value.signal == number
     assert signal.getsignal(number) is before
     whole = make()
@@ -234,13 +237,13 @@ def test_a_second_signal_ends_it_at_once(federate, tmp_path):
 
     federation.method.local_update = signalled
     expected = pytest.raises(Stopped, match="before the first round")
-    with expected, Keeper(tmp_path, ABOUT, 1) as keeper:
-        keeper.run(federation)
+    with expected, Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+        checkpointer.run(federation)
 
 
 def test_before_the_training_a_signal_ends_it_at_once(tmp_path):
     expected = pytest.raises(Stopped, match="stopped by SIGTERM before the first round; nothing")
-    with expected, Keeper(tmp_path, ABOUT, 1):
+    with expected, Checkpointer(tmp_path, ABOUT, 1):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -248,8 +251,8 @@ def test_other_threads_may_keep_runs_too(federate, tmp_path):
     federation = federate(FedAvg, SIZES)
 
     def work():
-        with Keeper(tmp_path, ABOUT, 1) as keeper:
-            keeper.run(federation)
+        with Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+            checkpointer.run(federation)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -257,7 +260,7 @@ def test_other_threads_may_keep_runs_too(federate, tmp_path):
     assert federation.finished
 
 
-def test_a_witness_goes_on_too(federate, tmp_path):
+def test_an_observer_goes_on_too(federate, tmp_path):
     class Counter:
         def __init__(self):
             self.seen, self.sums = [], torch.zeros(2)
@@ -271,7 +274,7 @@ def test_a_witness_goes_on_too(federate, tmp_path):
         def notes(self):
             return {"seen": self.seen}, {"sums": self.sums}
 
-        def recall(self, notes, tensors):
+        def restore(self, notes, tensors):
             self.seen, self.sums = list(notes["seen"]), tensors["sums"].clone()
 
     whole = Counter()
@@ -280,8 +283,8 @@ def test_a_witness_goes_on_too(federate, tmp_path):
     for killed in (3, None):  # noqa: B007  read by the counter
         part = Counter()
         try:
-            with Keeper(tmp_path, ABOUT, 1) as keeper:
-                keeper.run(federate(FedAvg, SIZES, rounds=4), part, part)
+            with Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+                checkpointer.run(federate(FedAvg, SIZES, rounds=4), part, part)
         except Killed:
             pass
     assert part.seen == whole.seen == [1, 2, 3, 4]

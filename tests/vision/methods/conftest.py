@@ -11,7 +11,7 @@ from stforecast.federated.data import ClientData
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.population import PerClient, Population, SplitModel
 from stforecast.federated.rounds import Federation
-from stforecast.federated.runs.checkpointing import Keeper
+from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training
 from vision.backbones import TINY
@@ -239,8 +239,11 @@ def resumes(tmp_path):
                 if report.round == stop:
                     raise KeyboardInterrupt
 
-            with Keeper(tmp_path, {"settings": {}}, every=1) as keeper, suppress(KeyboardInterrupt):
-                keeper.run(last, after)
+            with (
+                Checkpointer(tmp_path, {"settings": {}}, every=1) as checkpointer,
+                suppress(KeyboardInterrupt),
+            ):
+                checkpointer.run(last, after)
         found, expected = last.state.flat(), whole.state.flat()
         return found.keys() == expected.keys() and all(
             torch.equal(t, expected[name]) for name, t in found.items()
