@@ -111,7 +111,7 @@ def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[]
         run_round = ClientLoop(federation, tuned=variant.loop == "tuned").run_round
     else:
         trained.watch(federation.trainer, "_train")
-        for method in federation.trainer._workers.methods:
+        for method in federation.trainer.workers.methods:
             updated.watch(method, "local_update")
         run_round = lambda: federation.run_round().train_loss  # noqa: E731
 

@@ -41,8 +41,8 @@ KEPT_FREE = 256 * 2**20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD = -1, -3, 32 * 2**20
 """Of glibc's `mallopt`."""
 
-WORTH_TELLING = 10**9
-"""Predicted bytes from which a run says before it starts what it will take."""
+WORTH_LOGGING = 10**9
+"""Predicted bytes from which a run logs before it starts what it will take."""
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 

@@ -27,11 +27,18 @@ class Workers:
     Args:
         method: the method.
         n: number of workers; a model with dropout has one, since torch's generator is shared.
+
+    Attributes:
+        draws: whether the model draws random numbers.
     """
 
     def __init__(self, method: Method, n: int) -> None:
-        n = 1 if has_dropout(method) else n
+        self.draws = has_dropout(method)
+        n = 1 if self.draws else n
         self.methods = [method, *(copy.deepcopy(method) for _ in range(n - 1))]
+
+    def __len__(self) -> int:
+        return len(self.methods)
 
     @property
     def parallel(self) -> bool:

@@ -22,7 +22,7 @@ def test_numbers_do_not_depend_on_the_workers(federate, request, model):
     states = []
     for workers in (1, 3):
         run = federation(federate, workers, request.getfixturevalue(model))
-        assert len(run.trainer._workers.methods) == workers
+        assert len(run.trainer.workers.methods) == workers
         run.run()
         states.append(run)
     first, second = states
@@ -31,7 +31,7 @@ def test_numbers_do_not_depend_on_the_workers(federate, request, model):
 
 
 def test_each_worker_has_a_model_of_its_own(federate):
-    workers = federation(federate, 3, build_plain).trainer._workers
+    workers = federation(federate, 3, build_plain).trainer.workers
     models = {id(m.population.model) for m in workers.methods}
     assert len(models) == 3
 
@@ -44,7 +44,7 @@ def test_a_model_with_dropout_has_one_worker(federate):
     def build():
         return SplitModel(PerClient(nn.Dropout()), ClientLinear(3, 2))
 
-    assert len(federation(federate, 3, build).trainer._workers.methods) == 1
+    assert len(federation(federate, 3, build).trainer.workers.methods) == 1
 
 
 def test_an_error_in_a_worker_is_raised(federate):

@@ -117,7 +117,7 @@ def test_a_fifth_of_malicious_clients_does_little_harm(attacked, name, how):
 def test_malicious_prototypes_do_not_reach_others_in_fuels(attacked, how):
     def messages(federation):
         honest_ids = torch.tensor([i for i in range(10) if i not in MALICIOUS])
-        everyone = federation.trainer.some(honest_ids)
+        everyone = federation.trainer.participants(honest_ids)
         sent = federation.method.broadcast(federation.state.server, everyone)
         return torch.cat([sent["positive"], sent["negative"]]).abs().max()
 

@@ -337,7 +337,9 @@ def test_the_second_stage_never_runs_the_backbone(monkeypatch):
     )
     method = f.method
     cohort = f.trainer._cohort(f.state, torch.tensor([0]))
-    method.local_update(cohort, method.broadcast(f.state.server, f.trainer.some(torch.tensor([0]))))
+    method.local_update(
+        cohort, method.broadcast(f.state.server, f.trainer.participants(torch.tensor([0])))
+    )
     assert calls == [4, 4, 8]
 
 

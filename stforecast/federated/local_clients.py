@@ -1,0 +1,195 @@
+"""Clients of a federation that are here: their samples and their state."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import torch
+from torch import Tensor
+
+from data_prep.errors import InputError
+from stforecast.federated import sizing
+from stforecast.federated.data import ClientData
+from stforecast.federated.method import Method, Participants, initial_state
+from stforecast.federated.state import Clients, State
+from stforecast.federated.store import Store
+from stforecast.federated.stream import Stream
+from stforecast.federated.training import kept_moments
+from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.uplink import Uplink
+from stforecast.federated.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class LocalClients:
+    """Samples and state of some clients, or of all of them.
+
+    Args:
+        method: the method, with its model, task and settings.
+        train: training samples of these clients, or a stream of them, stage after stage.
+        validation: samples to choose the best round by, or None.
+        seed: seed of the run.
+        device: where to compute.
+        cohort_size: most clients trained together; None takes what fits the caches of a CPU or
+            the free memory of a GPU, and one by one where the model runs client by client.
+        uplink: what is done to uploads on their way.
+        workers: cohorts that train at the same time, on a CPU.
+        memory: bytes that the run may take; where it needs more, the clients' states are kept in
+            files. By default what the machine has left.
+        first: number of the first of these clients in the whole federation.
+        n_clients: clients of the whole federation; by default these are all.
+
+    Raises:
+        InputError: if the data do not fit the settings, the numbers not the federation, or the run
+            not the memory.
+
+    Attributes:
+        state: everything that survives a round.
+        train_data: samples of the present stage.
+        workers: copies of the method, one for each cohort that trains at the same time.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        train: ClientData | Stream,
+        validation: ClientData | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        cohort_size: int | None = None,
+        uplink: Uplink | None = None,
+        workers: int = 1,
+        memory: int | None = None,
+        first: int = 0,
+        n_clients: int | None = None,
+    ) -> None:
+        self.method, self.device, self.first = method, torch.device(device), first
+        self.stream = train if isinstance(train, Stream) else Stream([train])
+        self.stream.check(method.training)
+        self.train_data = self.stream.stages[0].to(device)
+        self.validation = validation.to(device) if validation is not None else None
+        self.uplink = uplink or Uplink()
+        n_clients = first + len(self) if n_clients is None else n_clients
+        if not 0 <= first <= n_clients - len(self):
+            raise InputError(
+                f"this node's {len(self)} clients begin at number {first}, which does not fit a "
+                f"federation of {n_clients}; set first-client or the number of clients right"
+            )
+        self.workers = Workers(method, workers if self.device.type == "cpu" else 1)
+        self.cohort_size = cohort_size or sizing.cohort_size(
+            method.population, len(self), method.training.batch_size, self.device, len(self.workers)
+        )
+        sizing.keep_freed_memory()
+        self._store = self._make_store(memory)
+        self.state = self._initial_state(n_clients, seed)
+
+    def __len__(self) -> int:
+        return len(self.train_data)
+
+    @property
+    def numbers(self) -> range:
+        """The clients' numbers in the whole federation."""
+        return range(self.first, self.first + len(self))
+
+    def predicted_memory(self) -> sizing.Memory:
+        """What the run will need, whatever the method adds."""
+        data = [*self.stream.stages, *([self.validation] if self.validation else [])]
+        return sizing.predicted_memory(
+            self.method.population, self.method.training, len(self),
+            len(self.workers) * min(len(self), self.cohort_size), data, best=bool(self.validation),
+        )  # fmt: skip
+
+    def _make_store(self, memory: int | None) -> Store | None:
+        """Files for the clients' states, where memory has no room for them."""
+        if self.device.type != "cpu":
+            return None
+        needed = self.predicted_memory()
+        level = logging.INFO if needed.total > sizing.WORTH_LOGGING else logging.DEBUG
+        log.log(level, "%d clients in cohorts of %d: %s", len(self), self.cohort_size, needed)
+        if needed.fits(memory):
+            return None
+        store = Store()
+        log.info("clients' states are in %s", store.folder)
+        return store
+
+    def _initial_state(self, n_clients: int, seed: int) -> State:
+        """What the method gives to all clients and the server; these clients' rows of it."""
+        own, rows = self.train_data.sizes, slice(self.numbers.start, self.numbers.stop)
+        sizes = own.min().repeat(n_clients)  # Nobody told this node those of the others.
+        sizes[rows] = own
+        state = initial_state(self.method, sizes, seed, self.device)
+        clients, store = state.clients, self._store
+        copy = store.copy if store else torch.clone
+        for group in (clients.params, clients.buffers, clients.memory):
+            for name in tuple(group):
+                group[name] = copy(group[name][rows])
+        zeros = store.zeros if store else torch.zeros_like
+        clients.moments = kept_moments(clients.params, self.method.training, zeros)
+        clients.sizes = own
+        return state
+
+    def receive(self, server: Payload, round: int) -> None:
+        """Take what the server sends before a round.
+
+        Args:
+            server: what the method's `broadcast` makes messages of.
+            round: index of the round, from 0.
+        """
+        self.state.server, self.state.round = server, round
+
+    def place(self) -> tuple[int, int]:
+        """Stage of the coming round, and the index by which its participants are drawn."""
+        return self.stream.place(self.state.round, self.method.training.rounds)
+
+    def enter(self, stage: int) -> None:
+        """Turn to the data of a stage."""
+        if len(self.stream) > 1:
+            self.train_data = self.stream.stages[stage].to(self.device)
+            self.state.clients.sizes = self.train_data.sizes
+
+    def participants(self, ids: Tensor) -> Participants:
+        """The clients `ids` in the coming round."""
+        return Participants(ids, self.train_data.sizes[ids], self.state.round, self.place()[0])
+
+    def copy(self, state: State, into: State | None = None) -> State:
+        """A copy that predicts as a state does: without the optimiser's moments.
+
+        Args:
+            state: any state of these clients.
+            into: an older copy, whose memory is used where it fits.
+        """
+        clients = dataclasses.replace(state.clients, moments={})
+        kept, now, copies = into.flat() if into else {}, self.state.flat(), {}
+        for name, t in dataclasses.replace(state, clients=clients).flat().items():
+            if name in kept and kept[name].shape == t.shape and kept[name].dtype == t.dtype:
+                copies[name] = kept[name].copy_(t)
+            elif self._store and name.startswith("clients/"):
+                copies[name] = self._store.copy(t)
+            else:  # Some of the server's tensors stay on the CPU.
+                device = now[name].device if name in now else self.device
+                copies[name] = t.to(device, copy=True)
+        return State.from_flat(copies, state.round, state.seed)
+
+    def restore(self, state: State) -> None:
+        """Take up the state that the same clients had after a round, maybe in another process.
+
+        Raises:
+            InputError: if the state's clients are not these.
+        """
+        own, given = self.state.clients.flat(), state.clients.flat()
+        for name in own.keys() | given.keys():
+            shapes = [ts[name].shape if name in ts else None for ts in (own, given)]
+            if shapes[0] != shapes[1]:
+                raise InputError(f"a state with {name} {shapes[1]} is of another run: {shapes[0]}")
+        for name, t in own.items():
+            if name != "sizes":  # Those may be the data's own.
+                t.copy_(given[name])
+        own_sizes = Clients({}, {}, {}, given["sizes"])
+        rest = self.copy(dataclasses.replace(state, clients=own_sizes))
+        rest.clients = dataclasses.replace(self.state.clients, sizes=given["sizes"])
+        vars(self.state).update(vars(rest))  # The server may hold this very state.
+        if state.round:
+            self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
