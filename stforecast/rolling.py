@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from stforecast.baselines import BASELINES, Baseline
+from stforecast.baselines import BASELINES
+from stforecast.baselines.base import Baseline
 from stforecast.config import Config
 from stforecast.data.series import Series
 from stforecast.data.splits import Split

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.baselines import LastValue
+from stforecast.baselines.last_value import LastValue
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.splits import _Cut
 from stforecast.data.windows import Calendar, WindowSpec

@@ -9,7 +9,10 @@ from sklearn.linear_model import Ridge as SklearnRidge
 from threadpoolctl import threadpool_limits
 
 from data_prep.errors import InputError
-from stforecast.baselines import BASELINES, Baseline, Boosting, BoostingConfig, Ridge, RidgeConfig
+from stforecast.baselines import BASELINES
+from stforecast.baselines.base import Baseline
+from stforecast.baselines.boosting import Boosting, BoostingConfig
+from stforecast.baselines.ridge import Ridge, RidgeConfig
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.splits import make_split
 from stforecast.data.windows import Calendar, WindowSpec, input_windows, target_windows

@@ -1,0 +1,141 @@
+"""What a reference forecaster is: fitted once, without rounds, to the training windows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from data_prep.errors import InputError
+from stforecast.data.windows import Calendar, WindowSpec
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """No options."""
+
+
+class Baseline(ABC):
+    """A forecaster that is fitted once, without rounds.
+
+    Attributes:
+        name: the name a user types; a class without one is not listed.
+        summary: one line for people.
+        pooled: whether one model is fitted on the records of all cells together, which a
+            federation would not allow.
+        learned: names of the arrays in its `state`.
+        reads_windows: whether it reads the inputs of windows, rather than all that came before.
+        Options: frozen dataclass of the options.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    pooled: ClassVar[bool] = False
+    learned: ClassVar[tuple[str, ...]] = ()
+    reads_windows: ClassVar[bool] = True
+    Options: ClassVar[type] = NoOptions
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = self.Options() if config is None else config
+        self.spec: WindowSpec
+        self.arrays: dict[str, np.ndarray]
+
+    def fit(
+        self, series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar
+    ) -> Self:
+        """Learn from the training windows.
+
+        Args:
+            series: `(steps, cells)`, z-scored, NaN where missing; nothing after the last training
+                target is read.
+            starts: `(windows,)` first target steps of the training windows (`Split.train`).
+            spec: the windows' shape.
+            calendar: the series' wall clock.
+
+        Returns:
+            Itself.
+
+        Raises:
+            InputError: if the series or the calendar does not allow it.
+        """
+        if len(starts) == 0:
+            raise InputError(f"{self.name}: no training windows; give a longer series")
+        self.spec = spec
+        self._restore(self._learn(series, np.asarray(starts), calendar))
+        return self
+
+    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast windows, each from what lies before it.
+
+        Args:
+            series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
+            starts: `(windows,)` first target steps; may be the step just after the series.
+            calendar: the series' wall clock.
+
+        Returns:
+            `(cells, windows, horizon)` float32, z-scored.
+
+        Raises:
+            InputError: if the history is too short or there are other cells than were fitted.
+        """
+        if not hasattr(self, "spec"):
+            raise InputError(f"{self.name}: not fitted; call fit or from_state first")
+        if len(starts) == 0:
+            return np.empty((series.shape[1], 0, self.spec.horizon), dtype=np.float32)
+        starts = np.asarray(starts)
+        if starts.max() > len(series):
+            raise InputError(
+                f"{self.name}: cannot forecast step {starts.max()} from {len(series)} steps; the "
+                "furthest first target is the step just after the series"
+            )
+        return self._forecast(series, starts, calendar).astype(np.float32)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What was learned, as plain arrays."""
+        return self.arrays
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, np.ndarray], spec: WindowSpec, config: Any = None
+    ) -> Self:
+        """The forecaster whose `state` this is: it forecasts the same.
+
+        Raises:
+            InputError: if an entry is missing.
+        """
+        if absent := set(cls.learned) - state.keys():
+            raise InputError(
+                f"{cls.name}: saved state has no {min(absent)!r}; fit and save it again"
+            )
+        baseline = cls(config)
+        baseline.spec = spec
+        baseline._restore(dict(state))
+        return baseline
+
+    def _learn(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> dict[str, np.ndarray]:
+        """What `state` keeps; nothing by default."""
+        return {}
+
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take over what `_learn` gave, and build from it what forecasting needs besides."""
+        self.arrays = arrays
+
+    @abstractmethod
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """`(cells, windows, horizon)` forecasts."""
+
+    def _targets(self, starts: np.ndarray) -> np.ndarray:
+        """`(windows, horizon)` target steps."""
+        return starts[:, None] + np.arange(self.spec.horizon)
+
+    def _check_cells(self, series: np.ndarray, n_cells: int) -> None:
+        if series.shape[1] != n_cells:
+            raise InputError(
+                f"{self.name}: fitted on {n_cells} cells, the series has {series.shape[1]}; give "
+                "the same cells in the same order"
+            )

@@ -1,0 +1,43 @@
+"""Historical average: the training mean of each weekday and time of day."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from stforecast.baselines.base import Baseline
+from stforecast.data.windows import DAY, WEEK, Calendar, day_slots
+
+
+class HistoricalAverage(Baseline):
+    """Mean of the training part at the same weekday and time of day.
+
+    Where a weekday was not seen: the mean at that time of day over all days.
+    """
+
+    name = "historical_average"
+    summary = "the training mean of the weekday and time of day"
+    learned = ("mean",)
+    reads_windows = False
+
+    def _learn(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> dict[str, np.ndarray]:
+        past = pd.DataFrame(series[: starts.max() + self.spec.horizon])
+        slots = self._week_slots(np.arange(len(past)), calendar)
+        per_day = calendar.steps_in(DAY)
+        by_week = past.groupby(slots).mean().reindex(range(7 * per_day)).to_numpy()
+        by_day = past.groupby(slots % per_day).mean().reindex(range(per_day)).to_numpy()
+        mean = np.where(np.isnan(by_week), np.tile(by_day, (7, 1)), by_week)
+        return {"mean": np.nan_to_num(mean, nan=0.0)}
+
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        mean = self.arrays["mean"]
+        self._check_cells(series, mean.shape[1])
+        targets = self._targets(starts)
+        slots = self._week_slots(targets.ravel(), calendar).reshape(targets.shape)
+        return np.moveaxis(mean[slots], -1, 0)
+
+    def _week_slots(self, steps: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Steps since Monday's midnight, (n,)."""
+        return day_slots(calendar.local_times(steps), calendar.steps_in(WEEK), calendar.step)

@@ -1,0 +1,35 @@
+"""What seasonal forecasters share: they repeat what was observed whole seasons ago."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+from stforecast.baselines.base import Baseline
+from stforecast.data.windows import Calendar
+
+
+class SeasonalNaive(Baseline):
+    """The latest observed value a whole number of seasons before the target."""
+
+    reads_windows = False
+
+    @abstractmethod
+    def _season(self, calendar: Calendar) -> int:
+        """Length of a season in steps."""
+
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        season = self._season(calendar)
+        if starts.min() < season:
+            raise InputError(
+                f"{self.name}: needs {season} steps of history, step {starts.min()} has fewer; "
+                "forecast later steps or choose another baseline"
+            )
+        phase = np.arange(len(series)) % season
+        latest = pd.DataFrame(series).groupby(phase).ffill().fillna(0.0).to_numpy()
+        ahead = np.arange(self.spec.horizon)
+        steps = self._targets(starts) - season * (ahead // season + 1)
+        return np.moveaxis(latest[steps], -1, 0)

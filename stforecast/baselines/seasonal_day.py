@@ -1,0 +1,16 @@
+"""Seasonal naive with a season of a day."""
+
+from __future__ import annotations
+
+from stforecast.baselines.seasonal import SeasonalNaive
+from stforecast.data.windows import DAY, Calendar
+
+
+class SeasonalDay(SeasonalNaive):
+    """Every target gets the value of the same time of the latest observed day."""
+
+    name = "seasonal_day"
+    summary = "the value one day before"
+
+    def _season(self, calendar: Calendar) -> int:
+        return calendar.steps_in(DAY)

@@ -1,0 +1,16 @@
+"""Seasonal naive with a season of a week."""
+
+from __future__ import annotations
+
+from stforecast.baselines.seasonal import SeasonalNaive
+from stforecast.data.windows import WEEK, Calendar
+
+
+class SeasonalWeek(SeasonalNaive):
+    """Every target gets the value of the same weekday and time of the latest observed week."""
+
+    name = "seasonal_week"
+    summary = "the value one week before"
+
+    def _season(self, calendar: Calendar) -> int:
+        return calendar.steps_in(WEEK)
