@@ -171,7 +171,8 @@ def test_a_sweep_needs_runs_that_differ(stforecast, run_folder, tmp_path):
 
 def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("stforecast.plots.save_figure", lambda fig, path: drawn.append(fig) or path)
+    drawing = "stforecast.plots.drawing.save_figure"
+    monkeypatch.setattr(drawing, lambda fig, path: drawn.append(fig) or path)
     args = ["plot", "predictions", run_folder, "--out", tmp_path / "a.png"]
     assert stforecast(*args, "--cells", "22", "--hours", "24")[0] == 0
     (ax,) = drawn[0].axes

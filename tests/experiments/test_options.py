@@ -8,9 +8,10 @@ from click.testing import CliRunner
 from pydantic import PositiveInt
 
 from data_prep.errors import InputError
+from data_prep.registry import Found, Registry
 from experiments.options import (
     OptionSections,
-    Registry,
+    Subcommands,
     entries,
     from_dataclass,
     from_function,
@@ -165,12 +166,14 @@ def test_sections_follow_the_arguments():
     assert "Name of the dog." in own
 
 
-def test_a_registry_is_a_group_of_its_entries():
+def test_a_registry_is_a_group_of_its_entries(monkeypatch):
     def make(name, entry):
         return click.Command(name, callback=lambda: click.echo(entry), short_help=f"say {entry}")
 
-    known = {"b": "bee", "a": "ay"}
-    group = Registry("g", kind="letter", known=lambda: known, make=make)
+    known = Registry("letter", is_entry=bool, group="none")
+    entries = {"b": Found("bee", ""), "a": Found("ay", "")}
+    monkeypatch.setattr(known, "found", lambda: entries)
+    group = Subcommands("g", known=known, make=make)
     runner = CliRunner()
     assert runner.invoke(group, ["b"]).output == "bee\n"
     listed = runner.invoke(group, ["--help"]).output.split("Commands:")[1].split()
