@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from stforecast.federated.layers import Stacked
-from stforecast.federated.store import Store
 
 Params = dict[str, Tensor]
 """Parameter name to tensor `(clients, …)`."""
@@ -123,29 +122,23 @@ class Population:
         """Initial parameters and buffers of one client, each `(1, …)`."""
         return {**self._parameters, **self._buffers}
 
-    def parameters(
-        self, n_clients: int, device: torch.device | str = "cpu", store: Store | None = None
-    ) -> Params:
+    def parameters(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
         """Trainable parameters of `n_clients` clients, each `(n_clients, …)`.
 
         Args:
             n_clients: number of clients.
             device: where to put them.
-            store: keeps them in files instead, on the CPU.
         """
-        return _repeat(self._parameters, n_clients, device, store)
+        return _repeat(self._parameters, n_clients, device)
 
-    def buffers(
-        self, n_clients: int, device: torch.device | str = "cpu", store: Store | None = None
-    ) -> Params:
+    def buffers(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
         """Buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`.
 
         Args:
             n_clients: number of clients.
             device: where to put them.
-            store: keeps them in files instead, on the CPU.
         """
-        return _repeat(self._buffers, n_clients, device, store)
+        return _repeat(self._buffers, n_clients, device)
 
     def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Features `(clients, batch, d)` of inputs `(clients, batch, …)`."""
@@ -178,11 +171,9 @@ class Population:
         self.model.train(training)
 
 
-def _repeat(
-    tensors: Params, n_clients: int, device: torch.device | str, store: Store | None
-) -> Params:
-    copy = store.copy if store else torch.clone
-    return {name: copy(t.to(device).expand(n_clients, *t.shape[1:])) for name, t in tensors.items()}
+def _repeat(tensors: Params, n_clients: int, device: torch.device | str) -> Params:
+    views = {name: t.to(device).expand(n_clients, *t.shape[1:]) for name, t in tensors.items()}
+    return {name: t.clone() for name, t in views.items()}
 
 
 def _slots(model: nn.Module, prefix: str) -> list[tuple[dict[str, Any], str, str]]:

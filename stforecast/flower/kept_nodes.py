@@ -1,8 +1,8 @@
 """Nodes that a process keeps in memory between two messages.
 
-A SuperNode starts a process for every message, or one for all of them (`--isolation process`);
-there, and in simulations, most messages find their node ready. The disk stays the truth: a node is
-made anew when its cube or its checkpoints are not what it last saw.
+A SuperNode starts a process for every message (Flower 1.41), but in its simulation a process
+answers many, and most of them find their node ready. The disk stays the truth: a node is made anew
+when its cube or its checkpoints are not what it last saw.
 """
 
 from __future__ import annotations
