@@ -1,4 +1,4 @@
-"""From an image set and its partition to what the federated core trains on."""
+"""Conversion of a partitioned image set to the federated core's training data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vision.datasets.image_set import ImageSet
 
 
 def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
-    """Each client's images side by side; clients with fewer are padded with zeros at the end.
+    """Stack the clients' images; clients with fewer images are padded with zeros at the end.
 
     Args:
         images: the set.

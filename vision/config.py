@@ -1,4 +1,4 @@
-"""Settings of an image run: flat names for people, one dataclass for each thing they configure."""
+"""Settings of an image run: flat names for users, one dataclass for each part of the system."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ TRAINING: dict[str, Any] = {
     "drop_last": False,
     "full_start": False,
 }
-"""Settings of training that images have, where a method has none of its own."""
+"""Training defaults for images; a method may override them."""
 
 NO_DIFFERENCE = frozenset({"seed", "device", "workers", "cohort", "images", "checkpoint_every"})
-"""Settings in which runs that are averaged may differ."""
+"""Settings that may differ between runs that are averaged."""
 
 
 @dataclass(frozen=True)
 class DataOptions(CheckedOptions):
-    """Which images.
+    """Settings of the images.
 
     Attributes:
         data: name of a data set, or several joined by + as domains, such as mnist+usps.
-        images: folder in which the data sets' files lie; digits8x8 needs none.
-        size: height and width to which all images are brought; 0 leaves them as they are.
-        imbalance: how many times more training images the first class has than the last, with
-            exponential decay in between; 1 leaves the set as it is. Test images stay as they are.
-        surrogate: training images a class that the server has instead of the clients; some methods
+        images: folder with the files of the data sets; digits8x8 needs none.
+        size: height and width to which all images are resized; 0 keeps the original size.
+        imbalance: ratio of training images of the first class to those of the last, with
+            exponential decay in between; 1 keeps all images. Test images are not changed.
+        surrogate: training images of each class that are held out for the server; some methods
             need them.
     """
 
@@ -60,19 +60,20 @@ class DataOptions(CheckedOptions):
 
 @dataclass(frozen=True)
 class RunOptions(CheckedOptions):
-    """How it is computed.
+    """Settings of the run itself.
 
     Attributes:
         partition: how images are divided among clients, or among clients and stages, see:
             stforecast vision list partitions.
         model: name of the model, see: stforecast vision list models.
-        seed: seed of everything random; the same seed gives the same numbers.
-        device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
-        workers: clients that train at the same time on a CPU; 0 takes as many as there are cores.
-        cohort: clients whose models run together; 0 chooses, which is 1 for convolutions.
-        test_every: rounds between two evaluations on the test images; the last is always judged.
-        checkpoint_every: rounds from one checkpoint to the next; 0 takes one on a signal only. By
-            default as often as that costs no more than a 20th of the time.
+        seed: random seed; the same seed gives the same numbers.
+        device: auto, cpu or cuda; auto uses a GPU if there is one.
+        workers: clients that train in parallel on a CPU; 0 uses all cores.
+        cohort: clients whose models run together; 0 chooses automatically (1 for convolutions).
+        test_every: rounds between two evaluations on the test images; the last round is always
+            evaluated.
+        checkpoint_every: rounds between two checkpoints; 0 writes one on a signal only. By
+            default, checkpoints take at most a 20th of the time.
     """
 
     partition: str = "n-way"
@@ -91,11 +92,11 @@ class Config:
 
     Attributes:
         method: name of the method.
-        data: which images.
+        data: settings of the images.
         partition: how they are divided among clients, or among clients and stages.
-        training: rounds, batches and the like.
-        uplink: what is done to uploads on their way.
-        robust: how the server guards itself against bad uploads.
+        training: rounds, batches and the optimiser.
+        uplink: processing of uploads, such as compression.
+        robust: the server's defence against bad uploads.
         run: model, seed, device.
         method_options: an instance of the method's `Options`.
         model_options: an instance of the model's `Options`.
@@ -112,26 +113,26 @@ class Config:
     model_options: Any
 
     def flat(self) -> dict[str, Any]:
-        """The settings under their flat names, so that `resolve(**config.flat())` equals this."""
+        """Return the settings by flat name, so that `resolve(**config.flat())` equals this."""
         method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
         return {"method": method, **flatten(*parts)}
 
 
 def find_division(name: str) -> type[Partitioner] | type[Streamer]:
-    """The partition or task stream of that name.
+    """Return the partition or task stream of a name.
 
     Raises:
-        InputError: listing the names if there is none.
+        InputError: if the name is unknown; lists the valid names.
     """
     found: type[Partitioner] | type[Streamer] = find("partition", name, join(PARTITIONS, STREAMS))
     return found
 
 
 def sections(method: str, model: str, partition: str) -> dict[str, type]:
-    """Name of each section of `Config` and its dataclass.
+    """Return the dataclass of each section of `Config`, by name.
 
     Raises:
-        InputError: listing the valid names if there is no such method, model or partition.
+        InputError: if the method, model or partition is unknown; lists the valid names.
     """
     return {
         "data": DataOptions,
@@ -146,22 +147,22 @@ def sections(method: str, model: str, partition: str) -> dict[str, type]:
 
 
 def defaults(method: str) -> dict[str, Any]:
-    """Settings that images, or this method, are made for; model and partition always among them.
+    """Return a method's default settings for images; they include `model` and `partition`.
 
-    The help of the command line and `resolve` both start from them.
+    Both the help of the command line and `resolve` start from them.
 
     Raises:
-        InputError: listing the methods if there is no such one.
+        InputError: if the method is unknown; lists the methods.
     """
     chosen = {"model": RunOptions.model, "partition": RunOptions.partition}
     return {**chosen, **TRAINING, **METHODS.find(method).defaults}
 
 
 def resolve(method: str, **settings: Any) -> Config:
-    """Settings by flat name to a `Config`, types checked and converted.
+    """Build a `Config` from settings by flat name; check and convert their types.
 
     Raises:
-        InputError: for an unknown name (with those like it) or a value that does not fit.
+        InputError: for an unknown name (with similar names) or an invalid value.
     """
     settings = {**defaults(method), **settings}
     types = sections(method, str(settings["model"]), str(settings["partition"]))

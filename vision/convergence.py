@@ -1,22 +1,22 @@
-"""Whether PFPL's convergence conditions hold: Corollary 1, with its constants estimated.
+"""Check of PFPL's convergence conditions (Corollary 1) with estimated constants.
 
-The corollary promises that a client's loss falls in a round if, at every local step é,
+By the corollary, a client's loss falls in a round if, at every local step é,
 
     η < 2 (Σₑ ‖∇ℓ‖² - λ L₂ E G) / (L₂ E G)        (Eq. 15, as printed; e from the first step to é)
     λ < ‖∇ℓ‖² / (L₂ E G)                           (Eq. 16, at the first step)
 
 with E local steps, G a bound of a stochastic gradient's expected norm (Eq. 12) and L₂ the Lipschitz
 constant of the features in the encoder's parameters (Eq. 13). A constant η must obey Eq. 15 at the
-first step, where the sum is least; that is the limit given here. ‖∇ℓ‖² of the first step is that of
-the whole local loss. L₂ and G are not known; both are measured in one more round of local training,
-along the path that was taken, so they are lower bounds and the limits are upper bounds: a λ or η
-above its limit violates the condition, one below it need not fulfil it.
+first step, where the sum is smallest; this limit is reported. ‖∇ℓ‖² of the first step is that of
+the whole local loss. L₂ and G are unknown; both are measured in one more round of local training,
+along its path, so they are lower bounds and the limits are upper bounds: a λ or η above its limit
+violates the condition, but one below it may violate it too.
 
 Two reservations. FedProto's corollary, from which the paper's is taken, has L₁ (the smoothness of
-the loss) and the gradients' variance in η's denominator; the paper prints L₂, so η's limit has no
-meaning beyond the printed formula. And the proof weighs an unsquared distance by λ, where PFPL's
-loss (Eq. 5, 7) has a squared one, here averaged over the features: λ and its limit are of different
-units.
+the loss) and the variance of the gradients in η's denominator; the paper prints L₂, so η's limit
+has no meaning beyond the printed formula. Also, the proof weights an unsquared distance by λ, but
+PFPL's loss (Eq. 5, 7) has a squared one, here averaged over the features: λ and its limit have
+different units.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from vision.methods.pfpl import PFPL
 from vision.streams import TaskStream
 
 PROBE = 64
-"""Samples of a client on which its features are compared from step to step."""
+"""Samples of a client whose features are compared from step to step."""
 
 
 class Still(Cohort):
-    """A cohort of one client that sums the gradients of its batches and stays where it is."""
+    """A cohort of one client that sums the gradients of its batches and does not train."""
 
     total: Tensor | None = None
     n = 0
 
     def step(self, losses: Tensor) -> Params:
-        """Add the batch's gradient, zeros where there is none."""
+        """Add the batch's gradient; parameters without one count as zeros."""
         found = torch.autograd.grad(
             losses.sum(), list(self.params.values()), allow_unused=True, materialize_grads=True
         )
@@ -64,15 +64,15 @@ class Still(Cohort):
 
 
 class Observed(Cohort):
-    """A cohort of one client that notes gradients and features as it trains.
+    """A cohort of one client that records gradients and features while it trains.
 
     Attributes:
         norms: norm of the stochastic gradient of each step.
-        ratios: change of the features over change of the encoder's parameters, each step.
+        ratios: change of the features divided by the change of the encoder's parameters, by step.
     """
 
     def watch(self, method: PFPL) -> None:
-        """Begin to observe; before the first step."""
+        """Start recording; call it before the first step."""
         self.norms: list[float] = []
         self.ratios: list[float] = []
         self._method = method
@@ -81,14 +81,14 @@ class Observed(Cohort):
 
     @torch.no_grad()
     def _look(self) -> tuple[Tensor, Tensor]:
-        """Features of the probe `(samples, d)` and the encoder's parameters, flat."""
+        """Return the features of the probe `(samples, d)` and the encoder's flat parameters."""
         encoder = [p.flatten() for name, p in self.params.items() if name.startswith("encoder.")]
         buffers = {name: t.clone() for name, t in self.buffers.items()}
         features = self._method.population.encode({**self.params, **buffers}, self._x)[0]
         return features, torch.cat(encoder).clone()
 
     def step(self, losses: Tensor) -> Params:
-        """Step, then note what it did."""
+        """Take a step and record its gradient and the change of the features."""
         gradients = super().step(losses)
         self.norms.append(float(torch.cat([g.flatten() for g in gradients.values()]).norm()))
         features, encoder = self._look()
@@ -101,17 +101,17 @@ class Observed(Cohort):
 
 
 def corollary_1(method: PFPL, state: State, train: ClientData) -> pd.DataFrame:
-    """The conditions of Corollary 1 for every client, in one more round from a state.
+    """Evaluate the conditions of Corollary 1 for every client, in one more round from a state.
 
     Args:
         method: PFPL.
-        state: after some rounds; it is left as it is.
+        state: after some rounds; it is not changed.
         train: training samples of all clients, on the state's device.
 
     Returns:
         One row for each client that has samples: `client`, `steps` E, `gradient` ‖∇ℓ‖² at the
-        start, `G`, `L2`, `most_lam` (Eq. 16), `lam`, `most_lr` (Eq. 15; negative: no learning rate
-        will do) and `lr`. Limits are NaN where nothing moves.
+        start, `G`, `L2`, `most_lam` (Eq. 16), `lam`, `most_lr` (Eq. 15; if negative, no learning
+        rate is small enough) and `lr`. Limits are NaN if the parameters do not move.
     """
     state, last = copy.deepcopy(state), max(0, state.round - 1)
     method.population.train()
@@ -151,19 +151,19 @@ def corollary_1(method: PFPL, state: State, train: ClientData) -> pd.DataFrame:
 
 
 def diagnose_run(run: Path, images: Path | None = None) -> pd.DataFrame:
-    """`corollary_1` of a saved run of PFPL, on its last stage, whose images are read again.
+    """Compute `corollary_1` of a saved run of PFPL on its last stage; the images are read again.
 
     Args:
         run: a run folder.
-        images: folder of the images' files, if it has moved.
+        images: folder with the image files, if it has moved.
 
     Raises:
-        InputError: if the run is of another method, or it or the images cannot be read.
+        InputError: if the run is of another method, or if it or the images cannot be read.
     """
     learner = Learner.load(run)
     method, state = learner.fitted()
     if not isinstance(method, PFPL):
-        raise InputError(f"{run} is a run of {method.name}; the conditions are those of pfpl")
+        raise InputError(f"{run}: is a run of {method.name}; give a run of pfpl")
     config = learner.config
     if images is not None:
         config = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What accuracy means here: every client, every model, per domain and class, masked or not."""
+"""Accuracy of every client and model, by domain and class, with and without class masks."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from stforecast.federated.state import State
 MASKS = ("all classes", "own classes")
 """Classes that a prediction chooses from: all, or those of the client's training samples.
 
-Of a task stream, those of its stages so far."""
+In a task stream, the latter are the classes of the stages so far."""
 
 TASK = "task classes"
-"""A further mask of task streams: the classes that the client had in the stage of the test image.
+"""A further mask for task streams: the classes that the client had in the stage of the test image.
 
-So a prediction is told the task, as in task-incremental learning; with the others it is not."""
+It gives predictions the task, as in task-incremental learning; the other masks do not."""
 
 TRAINED = "trained"
-"""View of a method that has no personal models: each client's model as it last trained it."""
+"""View of methods without personal models: each client's model after its latest training."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Right predictions and test samples by view, mask, client, domain and class.
+    """Correct predictions and test samples by view, mask, client, domain and class.
 
     Attributes:
         views: the method's models, in order.
         masks: classes that predictions choose from, in order.
-        right: `(views, masks, clients, domains, classes)` samples predicted right.
+        right: `(views, masks, clients, domains, classes)` correctly predicted samples.
         total: `(clients, domains, classes)` samples.
     """
 
@@ -48,23 +48,23 @@ class Counts:
     total: Tensor
 
     def __add__(self, other: Counts) -> Counts:
-        """Both together, e.g. over the test images of several stages."""
+        """Add two counts, e.g. those of the test images of two stages."""
         return replace(self, right=self.right + other.right, total=self.total + other.total)
 
     def accuracy(self, view: str, mask: str) -> float:
-        """Mean over clients of a client's accuracy; clients without test samples do not count."""
+        """Return the mean accuracy over clients; clients without test samples do not count."""
         return float(self.of_clients(view, mask).nanmean())
 
     def of_clients(self, view: str, mask: str) -> Tensor:
-        """Accuracy of each client `(clients,)`, NaN without test samples."""
+        """Return the accuracy of each client `(clients,)`, NaN without test samples."""
         return self._of(view, mask, (1, 2))
 
     def of_domains(self, view: str, mask: str) -> Tensor:
-        """Accuracy of each domain `(domains,)`, all clients' samples together."""
+        """Return the accuracy of each domain `(domains,)` over all clients' samples."""
         return self._of(view, mask, (0, 2))
 
     def of_classes(self, view: str, mask: str) -> Tensor:
-        """Accuracy of each class `(classes,)`, all clients' samples together."""
+        """Return the accuracy of each class `(classes,)` over all clients' samples."""
         return self._of(view, mask, (0, 1))
 
     def _of(self, view: str, mask: str, over: tuple[int, int]) -> Tensor:
@@ -72,7 +72,7 @@ class Counts:
         return right.sum(over) / self.total.sum(over)
 
     def table(self) -> pd.DataFrame:
-        """Long form: `view, mask, client, domain, class, right, total`, without empty rows."""
+        """Return rows of `view, mask, client, domain, class, right, total` with `total` above 0."""
         axes = [self.views, self.masks, *map(range, self.total.shape)]
         index = pd.MultiIndex.from_product(
             axes, names=["view", "mask", "client", "domain", "class"]
@@ -92,17 +92,17 @@ def evaluate(
     views: Sequence[str] | None = None,
     task: Tensor | None = None,
 ) -> Counts:
-    """Count what each client's models predict right on its own test samples.
+    """Count the correct predictions of each client's models on its own test samples.
 
     Args:
         method: the method.
         state: the state that predicts (`Federation.ready()`).
         test: `x`, `y` and `domain` of each client, on the state's device.
         own: `(clients, classes)` whether a client has training samples of a class.
-        n_domains: domains, over all clients.
-        cohort_size: most clients that predict together.
-        views: models to judge, of the method's or `TRAINED`; by default all of the method's.
-        task: `(clients, classes)` classes of the task that the test samples are of, for `TASK`.
+        n_domains: number of domains over all clients.
+        cohort_size: largest number of clients that predict together.
+        views: models to evaluate, from the method's views and `TRAINED`; by default the method's.
+        task: `(clients, classes)` classes of the test samples' task, for the mask `TASK`.
     """
     views = method.views if views is None else tuple(views)
     masks = dict(zip(MASKS, (torch.ones_like(own), own), strict=True))
@@ -129,16 +129,16 @@ def evaluate(
 
 
 def _as_trained(method: Method) -> Method:
-    """The method without messages from the server: clients predict with what they have."""
+    """Return the method without broadcasts: clients predict with their own state."""
     alone = copy.copy(method)
     vars(alone)["broadcast"] = lambda server, to: {}
     return alone
 
 
 def last_best_mean(accuracies: list[float]) -> dict[str, float]:
-    """The numbers that the field reports of a run: last round, best round, mean of the last ten.
+    """Return the usual summary of a run: last round, best round, mean of the last ten rounds.
 
-    The best is chosen by the test itself, as the papers do: an optimistic number.
+    The best round is chosen on the test samples, as in the papers, so it is optimistic.
 
     Example:
         >>> last_best_mean([0.1, 0.5, 0.3])

@@ -1,4 +1,4 @@
-"""Judging a run while it trains: accuracies by round, and by stage of a task stream."""
+"""Evaluation of a run during training: accuracies by round and by stage of a task stream."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ STAGE_COLUMNS = (
 
 
 class ImageFederation(Federation):
-    """A federation that remembers who took part in its latest round."""
+    """A federation that keeps the participants of its latest round."""
 
     latest: Participants
 
     def participants(self) -> Participants:
-        """The clients of the coming round, as drawn by the core.
+        """Return the clients of the next round, as drawn by the core.
 
         Raises:
-            InputError: if none of those drawn has images in the stage.
+            InputError: if none of the drawn clients has images in the stage.
         """
         self.latest = super().participants()
         if not len(self.latest.ids):
             raise InputError(
-                f"no client that was drawn for round {self.state.round + 1} has images in stage "
-                f"{self.latest.stage}; let more take part (participation) or spread stages less"
+                f"none of the clients drawn for round {self.state.round + 1} has images in stage "
+                f"{self.latest.stage}; use a larger participation or a smaller stage_spread"
             )
         return self.latest
 
 
 class Judge:
-    """Judges every round, or some, on the clients' test images.
+    """Callback that evaluates rounds on the clients' test images.
 
-    Of a task stream, all stages of a global round are judged or none (order `inside`), and after a
-    stage the test images of this and of all former ones.
+    In a task stream of order `inside`, either all stages of a global round are evaluated or none.
+    Each stage is evaluated on the test images of all stages so far.
 
     Args:
-        federation: whose state is judged.
-        stream: who has which images.
+        federation: federation to evaluate.
+        stream: images of each client and stage.
         images: the set that was split.
-        every: (global) rounds from one judgement to the next; the last is always judged, of every
-            stage.
-        by_stage: whether to note the counts of each client and stage, and what the clients' models
-            know before they are averaged.
+        every: (global) rounds between two evaluations; the last round of every stage is always
+            evaluated.
+        by_stage: whether to record the counts of each client and stage, and to evaluate the
+            clients' models before they are averaged.
 
     Attributes:
-        counts: of the last round that was judged.
-        views: models that are judged.
-        masks: classes that predictions choose from; with `by_stage` those of the task too.
+        counts: counts of the last evaluated round.
+        views: models to evaluate.
+        masks: classes that predictions choose from; with `by_stage` also those of the task.
     """
 
     counts: Counts
@@ -90,7 +90,7 @@ class Judge:
         self._stages: list[pd.DataFrame] = []
 
     def __call__(self, report: RoundReport) -> None:
-        """Judge the round that this report is of, if it is one to judge."""
+        """Evaluate the reported round if it is due."""
         stream, rounds = self._federation.trainer.stream, self._federation.method.training.rounds
         index = report.round - 1
         stage, _ = stream.place(index, rounds)
@@ -120,7 +120,7 @@ class Judge:
         )
 
     def _stage_table(self, round: int, stage: int, on: int, counts: Counts) -> pd.DataFrame:
-        """Right predictions of each client on one stage's test images, in `STAGE_COLUMNS`."""
+        """Tabulate each client's correct predictions on one stage's test images."""
         n_clients = len(counts.total)
         axes = [counts.views, counts.masks, range(n_clients)]
         index = pd.MultiIndex.from_product(axes, names=["view", "mask", "client"])
@@ -133,30 +133,30 @@ class Judge:
         return table.assign(round=round, stage=stage, test_stage=on)[list(STAGE_COLUMNS)]
 
     def table(self) -> pd.DataFrame:
-        """The rounds' reports beside their accuracies, NaN where a round was not judged."""
+        """Return the reports of the rounds with their accuracies, NaN if not evaluated."""
         reports = pd.DataFrame(self._federation.history()).drop(columns="validation_loss")
         return reports.merge(pd.DataFrame(self._rows), on="round")
 
     def notes(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What it has seen so far, for a checkpoint."""
+        """Return the results so far, for a checkpoint."""
         counts = getattr(self, "counts", None)
         tensors = {} if counts is None else {"right": counts.right, "total": counts.total}
         return {"rows": self._rows, "stages": [t.to_dict("list") for t in self._stages]}, tensors
 
     def restore(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `notes` gave."""
+        """Restore the results that `notes` returned."""
         self._rows = list(notes["rows"])
         self._stages = [pd.DataFrame(table) for table in notes["stages"]]
         if tensors:
             self.counts = Counts(self.views, self.masks, tensors["right"], tensors["total"])
 
     def stages(self) -> pd.DataFrame | None:
-        """Counts by judged round, stage of the test images, view, mask and client, if noted."""
+        """Return the counts in `STAGE_COLUMNS`, or None without `by_stage`."""
         return pd.concat(self._stages, ignore_index=True) if self._by_stage else None
 
 
 def column(view: str, mask: str) -> str:
-    """Name of a model's accuracy in the table of rounds.
+    """Return the name of a model's accuracy in the table of rounds.
 
     >>> column("personal", "own classes")
     'accuracy (personal, own classes)'
@@ -165,7 +165,7 @@ def column(view: str, mask: str) -> str:
 
 
 def last_stage(rounds: pd.DataFrame) -> pd.DataFrame:
-    """The judged rounds of a stream's last stage, after which all has been seen; else all rounds.
+    """Return the rounds of a stream's last stage, or all rounds without stages.
 
     Args:
         rounds: the table of rounds.

@@ -1,4 +1,4 @@
-"""The object a user fits on images, judges, saves, loads and predicts with."""
+"""Estimator that fits on images, evaluates, saves, loads and predicts."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from vision.streams import TaskStream
 from vision.task import Classification
 
 DESCRIPTION = "learner.json"
-"""File of a saved learner that says what it is."""
+"""File with the settings and shapes of a saved learner."""
 
 ACTIVATIONS = 1024
-"""Bytes that a model may take for one pixel's colour, at the least."""
+"""Lower bound of a model's memory for one value of a pixel, in bytes."""
 
 
 class Learner:
-    """Learns to classify images with a federated method.
+    """Image classifier that is trained with a federated method.
 
     Args:
         method: name of a method, see `stforecast vision list methods`.
@@ -55,13 +55,13 @@ class Learner:
 
     Attributes:
         config: all settings, resolved.
-        images: the set that clients have, once fitted.
-        partition: who has which images (and in which stage), once fitted.
-        rounds_: one row a round: losses, bytes, seconds, and accuracy by model and mask.
-        stages_: of a task stream, right predictions by stage and client; None without stages.
-        counts_: right predictions of the last round, by client, domain and class.
-        shape: channels, height and width of an image; like the next, there once fitted or loaded.
-        class_names: names of the classes.
+        images: the clients' images; set by `fit`.
+        partition: the images of each client (and stage); set by `fit`.
+        rounds_: one row per round: losses, bytes, seconds, and accuracy by model and mask.
+        stages_: for a task stream, correct predictions by stage and client; else None.
+        counts_: correct predictions of the last round, by client, domain and class.
+        shape: channels, height and width of an image; set by `fit` and `load`.
+        class_names: names of the classes; set by `fit` and `load`.
 
     Raises:
         InputError: for an unknown method, setting or value.
@@ -88,12 +88,12 @@ class Learner:
         """Divide the images among clients and train.
 
         Args:
-            images: a set in memory; by default the one that the settings name.
+            images: a set in memory; by default the one named in the settings.
             after_round: called with each round's report, e.g. to draw a progress bar.
-            checkpointer: takes checkpoints of the training, and goes on from its newest.
+            checkpointer: writes checkpoints and resumes from the newest one.
 
         Returns:
-            Itself.
+            The fitted learner itself.
 
         Raises:
             InputError: if files are missing or damaged or the partition is impossible.
@@ -137,20 +137,20 @@ class Learner:
         self.shape, self.class_names = (channels, height, width), images.class_names
 
     def accuracy(self, view: str | None = None, mask: str = MASKS[0]) -> float:
-        """Mean over clients of the accuracy on their test images after the last round.
+        """Return the mean over clients of the test accuracy after the last round.
 
         Args:
             view: one of the method's models; by default its first.
-            mask: `all classes` or `own classes`, from which a prediction may choose.
+            mask: classes that predictions choose from: `all classes` or `own classes`.
         """
         view = view or self.fitted()[0].views[0]
         return self.counts_.accuracy(view, mask)
 
     def predict(self, images: Tensor, client: int, view: str | None = None) -> np.ndarray:
-        """Classes that a client's model predicts.
+        """Predict the classes of images with a client's model.
 
         Args:
-            images: `(n, channels, height, width)` uint8, of the shape that was learned.
+            images: `(n, channels, height, width)` uint8, of the shape of the training images.
             client: number of the client, from 0.
             view: one of the method's models; by default its first.
 
@@ -158,13 +158,13 @@ class Learner:
             `(n,)` names of classes.
 
         Raises:
-            InputError: if the images have another shape or there is no such client.
+            InputError: if the images have another shape or the client does not exist.
         """
         method, state = self.fitted()
         n = len(state.clients)
         if images.shape[1:] != self.shape or images.dtype != torch.uint8:
             raise InputError(
-                f"images are {images.dtype} {tuple(images.shape[1:])}, the model learned uint8 "
+                f"images are {images.dtype} {tuple(images.shape[1:])}; the model expects uint8 "
                 f"{self.shape}; resize them, see ImageSet.resized and as_rgb"
             )
         if not 0 <= client < n:
@@ -180,20 +180,20 @@ class Learner:
         return np.asarray(self.class_names)[torch.cat(parts).numpy()]
 
     def fitted(self) -> tuple[Method, State]:
-        """The method, and the state that predicts.
+        """Return the method and the state for predictions.
 
         Raises:
-            InputError: if it is neither fitted nor loaded.
+            InputError: if the learner is neither fitted nor loaded.
         """
         if self._method is None or self._state is None:
             raise InputError("this learner is not fitted; call fit or Learner.load first")
         return self._method, self._state
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save what predicting needs: `learner.json` and `state.safetensors`.
+        """Save the files that `predict` needs: `learner.json` and `state.safetensors`.
 
         Args:
-            folder: made if it is not there.
+            folder: created if it does not exist.
 
         Returns:
             The folder.
@@ -210,14 +210,14 @@ class Learner:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Learner:
-        """Load what `save` wrote (or the run folder around it); nothing is unpickled.
+        """Load a saved learner; nothing is unpickled.
 
         Args:
             folder: a run folder, or the folder given to `save`.
-            device: where to compute, whatever it was trained on.
+            device: device for predictions; it may differ from that of the training.
 
         Raises:
-            InputError: naming the file that is missing, damaged or of another version.
+            InputError: if a file is missing, damaged or of another version; names the file.
         """
         folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Learner.save")
         with restoring(folder):
@@ -233,7 +233,7 @@ class Learner:
 
 
 def load_images(config: Config) -> ImageSet:
-    """The images that the settings name, at their size; read once for runs that follow."""
+    """Load and resize the images named in the settings; cached for later runs."""
     data = config.data
     return _load(data.data, data.images, data.size or None)
 
@@ -242,11 +242,14 @@ _load = lru_cache(maxsize=2)(lambda name, root, size: load(name, root, size=size
 
 
 def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | None]:
-    """The images that clients share, with a long tail where asked for, and the server's own.
+    """Hold out the server's images and thin the clients' images to a long tail.
 
     Args:
         images: the whole set.
         config: settings of the run.
+
+    Returns:
+        The clients' images and the server's, None if it has none.
     """
     data, seed = config.data, config.run.seed
     surrogate = None
@@ -261,13 +264,13 @@ def build_method(
     n_classes: int,
     surrogate: ImageSet | None = None,
 ) -> Method:
-    """The configured method with a new model for images of this shape.
+    """Build the configured method with a new model for images of a shape.
 
     Args:
         config: settings of the run.
         shape: channels, height and width of an image.
-        n_classes: classes, over all clients.
-        surrogate: images that the server has.
+        n_classes: number of classes over all clients.
+        surrogate: the server's images.
     """
     model = MODELS[config.run.model]
     population = Population(

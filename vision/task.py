@@ -1,4 +1,4 @@
-"""Image classification as the federated core's task: cross-entropy, keyed by class."""
+"""Image classification as a task of the federated core: cross-entropy, keyed by class."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ class Classification:
     """Predict the class `y` `(clients, batch)`; predictions are logits `(clients, batch, classes)`.
 
     Attributes:
-        n_keys: classes, over all clients.
-        surrogate: images `x` `(1, samples, …)` that the server has, with their classes `y`, or
-            None; as many of each class.
+        n_keys: number of classes over all clients.
+        surrogate: the server's images `x` `(1, samples, …)` with their classes `y`, equally many
+            of each class, or None.
     """
 
     n_keys: int
     surrogate: Batch | None = field(default=None, repr=False, compare=False)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """Mean cross-entropy of each client over its batch."""
+        """Return the mean cross-entropy of each client over its batch."""
         return cross_entropy(prediction, batch["y"]).mean(1)
 
     def keys(self, batch: Batch) -> Tensor:
-        """Class of each sample."""
+        """Return the class of each sample."""
         return batch["y"]
 
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Cross-entropy and 1 for each sample."""
+        """Return the cross-entropy and 1 for each sample."""
         loss = cross_entropy(prediction, batch["y"])
         return loss, loss.new_ones(loss.shape)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of each sample.
+    """Return the cross-entropy of each sample.
 
     Args:
         logits: `(clients, batch, classes)`.

@@ -1,8 +1,8 @@
-"""`import torchvision` beside a torch that was built for another processor.
+"""Import of torchvision with a torch that was built for another device.
 
-A torchvision built for CUDA registers fake kernels for operators of its C++ library as it is
-imported; beside a CPU torch that library is not loaded and the import fails. Naming the two
-operators first is enough for models and datasets, which do not use them.
+On import, a torchvision built for CUDA registers fake kernels for operators of its C++ library;
+with a CPU torch that library is not loaded and the import fails. Defining the two operators first
+is enough for models and data sets, which do not use them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _library: torch.library.Library | None = None
 
 
 def torchvision_models() -> ModuleType:
-    """The module `torchvision.models`.
+    """Import and return the module `torchvision.models`.
 
     Raises:
         InputError: if torchvision is not installed.

@@ -105,7 +105,7 @@ def test_mistakes(learner, tmp_path):
         Learner("solo").accuracy()
     with pytest.raises(InputError, match="there are clients 0 to 2"):
         learner.predict(learner.images.images[:1], 3)
-    with pytest.raises(InputError, match="the model learned uint8"):
+    with pytest.raises(InputError, match="the model expects uint8"):
         learner.predict(learner.images.images[:1].float(), 0)
     with pytest.raises(InputError, match="cannot be read"):
         Learner.load(tmp_path)
