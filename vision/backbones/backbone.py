@@ -1,4 +1,4 @@
-"""A frozen network that all clients share: queried once for an image, run again under prompts."""
+"""A frozen network that all clients share, with cached features and optional prompts."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ Precision = Literal["float32", "bfloat16"]
 Read = Literal["feature", "prompts"]
 
 TOKENS = -1
-"""Among the inputs of a run: prompt tokens, which enter before block 0."""
+"""Key of the prompt tokens among the inputs of a run; they enter before block 0."""
 
 CHUNK_ON_CPU, CHUNK_ON_GPU = 16, 256
 """Images that run through the network at once without gradients.
 
-Every chunk has just so many, the last one repeated where they are fewer: with one shape of products
-a feature does not depend, not even in its last bit, on the images that it was computed beside.
+All chunks have this size; the last image is repeated to fill one. With equal shapes, a feature does
+not depend, not even in its last bit, on the other images of its chunk.
 """
 
 PROMPTED = 65536
-"""Features under prompts that are kept: 100 MB at a width of 384."""
+"""Size of the cache of features under prompts: 100 MB at a width of 384."""
 
 
 class Backbone:
-    """A frozen Vision Transformer. It belongs to no client: its weights are never sent nor trained.
+    """A frozen Vision Transformer whose weights are never trained or sent.
 
-    Images may be bytes or floats of 0 to 1, grey or RGB and of any size; they are brought to
-    `input_size` on their way in, so that they travel and rest small.
+    Images may be bytes or floats from 0 to 1, grey or RGB and of any size; they are resized to
+    `input_size` here, so that they are stored and sent small.
 
     Args:
         vit: the network.
-        input_size: height and width that it sees, a multiple of its patches.
+        input_size: height and width of its input, a multiple of its patch size.
         pool: the feature: the class token (`cls`) or the mean of the patch tokens (`mean`).
-        mean: of each colour over the images it was trained on, on a scale of 0 to 1.
-        std: likewise.
-        precision: of the arithmetic inside: `float32`, or `bfloat16`, twice as fast where the
-            processor has it, at an error of about 1 % of a feature.
-        cache: folder in which features are kept from run to run, None for memory only.
+        mean: mean of each colour over the pre-training images, on a scale of 0 to 1.
+        std: standard deviation of each colour, likewise.
+        precision: numeric precision: `float32`, or `bfloat16`, which is twice as fast on processors
+            that support it, with an error of about 1 % of a feature.
+        cache: folder that keeps features between runs; None caches in memory only.
 
     Attributes:
-        width: of a feature and of a token.
-        depth: blocks.
+        width: size of a feature and of a token.
+        depth: number of blocks.
 
     Raises:
-        InputError: if the size is no multiple of the patch.
+        InputError: if the input size is not a multiple of the patch size.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Backbone:
         self._prompted = FeatureCache(self.width, limit=PROMPTED)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backbone:
-        """Itself: a copy of a method (for another thread) shares what is frozen."""
+        """Return itself: copies of a method (for other threads) share the frozen backbone."""
         return self
 
     def fingerprint(self) -> str:
-        """Digest of all that decides a feature: weights, input size, pooling, normalisation."""
+        """Return a digest of the weights and of the settings that affect features."""
         digest = hashlib.blake2b(digest_size=DIGEST)
         pixels = (self._mean.tolist(), self._std.tolist())
         digest.update(repr((self._size, self._pool, self._precision, *pixels)).encode())
@@ -97,7 +97,7 @@ class Backbone:
         return digest.hexdigest()
 
     def query(self, images: Tensor) -> Tensor:
-        """Features of images, computed once for each content and then looked up.
+        """Return features of images; each distinct image is computed once, then looked up.
 
         Args:
             images: `(…, channels, height, width)`.
@@ -116,16 +116,16 @@ class Backbone:
         prefixes: Mapping[int, Tensor] | None = None,
         read: Read = "feature",
     ) -> Tensor:
-        """Features of images under prompts; gradients flow to the prompts.
+        """Return features of images under prompts; gradients flow to the prompts.
 
-        Without gradients (`torch.no_grad`) they are remembered, as long as there is room.
+        Without gradients (`torch.no_grad`), the latest features are cached.
 
         Args:
             images: `(…, channels, height, width)`.
-            prompts: `(…, length, width)`, tokens beside those of the patches.
-            prefixes: block (from 0) to further keys and values of its attention,
+            prompts: `(…, length, width)`, tokens in addition to those of the patches.
+            prefixes: additional keys and values of attention, by block (from 0),
                 `(…, 2, length, width)`.
-            read: the pooled `feature`, or the mean of the `prompts`' own outputs.
+            read: result: the pooled `feature`, or the mean of the outputs of the `prompts`.
 
         Returns:
             `(…, width)`.
@@ -174,7 +174,7 @@ class Backbone:
         return tokens[:, 0] if self._pool == "cls" else tokens[:, patches:].mean(1)
 
     def _prepared(self, images: Tensor) -> Tensor:
-        """RGB pixels of the size and scale that the network knows."""
+        """Convert images to RGB pixels of the network's input size and scale."""
         scale = 255 if images.dtype == torch.uint8 else 1
         images = images.to(self._vit.cls_token.dtype) / scale
         size = (self._size, self._size)
@@ -185,5 +185,5 @@ class Backbone:
 
 
 def _flat(t: Tensor, inner: int) -> Tensor:
-    """One leading axis before the last `inner` ones."""
+    """Flatten all axes but the last `inner` into one."""
     return t.reshape(-1, *t.shape[-inner:])

@@ -1,4 +1,4 @@
-"""Features kept under the content of what they were computed from, in memory and on disk."""
+"""Cache of features, keyed by the content of their inputs, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from data_prep.cube import atomic_path
 from data_prep.errors import InputError, reading
 
 DIGEST = 16
-"""Bytes of a digest: two of 10⁹ images share one with a chance of 10⁻²¹."""
+"""Bytes of a digest: among 10⁹ images a collision has a probability of 10⁻²¹."""
 
 
 class FeatureCache:
-    """Vectors under digests; safe to use from several threads.
+    """Cache of vectors by digest; safe to use from several threads.
 
-    On disk, in single precision, each addition is a `.npy` file of its own, of records
-    `(digest, feature)`, named by its digests: nothing is rewritten, and runs may share a folder at
-    the same time.
+    On disk, each call of `add` writes a `.npy` file of single-precision records `(digest, feature)`
+    whose name is a hash of the digests. No file is rewritten, so parallel runs may share a folder.
 
     Args:
         width: length of a vector.
-        folder: where they are kept from run to run; None keeps them in memory only.
-        limit: most vectors in memory; the oldest make room.
+        folder: folder that keeps vectors between runs; None keeps them in memory only.
+        limit: largest number of vectors in memory; the oldest are dropped.
 
     Raises:
-        InputError: naming a file that is damaged or of another width.
+        InputError: if a file is damaged or of another width; names the file.
     """
 
     def __init__(self, width: int, folder: Path | None = None, limit: int | None = None) -> None:
@@ -46,12 +45,12 @@ class FeatureCache:
         return len(self._rows)
 
     def get(self, digests: Sequence[bytes]) -> list[Tensor | None]:
-        """The vector `(width,)` under each digest, None where there is none."""
+        """Return the vector `(width,)` of each digest, None if it is not cached."""
         with self._lock:
             return [self._rows.get(d) for d in digests]
 
     def add(self, digests: Sequence[bytes], features: Tensor) -> None:
-        """Keep vectors `(n, width)`."""
+        """Add vectors `(n, width)`."""
         rows = features.detach().cpu().clone()
         with self._lock:
             self._rows.update(zip(digests, rows, strict=True))
@@ -83,11 +82,11 @@ class FeatureCache:
 
 
 def digests_of(*tensors: Tensor, salt: str = "") -> list[bytes]:
-    """A digest of each row's content.
+    """Return a digest of the content of each row.
 
     Args:
-        tensors: each `(n, …)`; a row's digest is of its part in all of them.
-        salt: tells apart what is computed in different ways from the same tensors.
+        tensors: each `(n, …)`; a digest covers the same row of all tensors.
+        salt: distinguishes different computations on the same tensors.
 
     Example:
         >>> a, b, c = digests_of(torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]))

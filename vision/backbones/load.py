@@ -1,4 +1,4 @@
-"""Where a backbone's weights come from: a file, timm, or a generator."""
+"""Loading of a backbone's weights from a file or timm, or at random."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ def load_backbone(
     precision: Precision = "float32",
     cache: str | Path | None = None,
 ) -> Backbone:
-    """A frozen backbone.
+    """Load a frozen backbone.
 
     Args:
-        name: timm's name of a plain ViT, of which timm loads the pre-trained weights; or
-            `tiny-random`. With a weight file it is only a name.
-        weights: a `.safetensors` file of a plain ViT under timm's parameter names; half precision
-            becomes single.
-        input_size: height and width to which images are brought.
+        name: timm's name of a plain ViT, whose pre-trained weights timm downloads; or
+            `tiny-random`. With a weight file it is only a label.
+        weights: a `.safetensors` file of a plain ViT with timm's parameter names; half precision is
+            converted to single.
+        input_size: height and width to which images are resized.
         pool: class token or mean of the patch tokens.
-        blocks: use only so many blocks; 0 uses all.
-        normalisation: of pixels; by default timm's own, or `imagenet` for a weight file.
-        precision: of the arithmetic inside.
-        cache: folder in which features are kept from run to run.
+        blocks: number of blocks to use, from the first; 0 uses all.
+        normalisation: normalisation of pixels; by default timm's own, or `imagenet` for a file.
+        precision: numeric precision of the network.
+        cache: folder that keeps features between runs.
 
     Raises:
-        InputError: if the file is missing, damaged or no plain ViT, if timm is missing, does not
-            know the name or cannot fetch the weights.
+        InputError: if the file is missing, damaged or not a plain ViT, or if timm is missing, has
+            no such model or cannot download the weights.
     """
     heads, mean, std = None, *NORMALISATIONS["imagenet"]
     if weights is not None:
@@ -85,26 +85,26 @@ def load_backbone(
 def vit_from(
     tensors: Mapping[str, Tensor], origin: str, heads: int | None = None, blocks: int = 0
 ) -> ViT:
-    """A ViT with given weights, in single precision.
+    """Build a ViT with given weights, in single precision.
 
     Args:
-        tensors: weights under timm's names; a classification head is left out.
-        origin: where they come from, for messages.
-        heads: attention heads; by default one for 64 features.
-        blocks: keep only so many blocks; 0 keeps all.
+        tensors: weights under timm's names; a classification head is ignored.
+        origin: source of the weights, for messages.
+        heads: attention heads; by default one per 64 features.
+        blocks: number of blocks to keep, from the first; 0 keeps all.
 
     Raises:
-        InputError: if they are not those of a plain ViT, or it has fewer blocks.
+        InputError: if the weights are not those of a plain ViT, or it has fewer blocks.
     """
     own = {
         name: t.float()
         for name, t in tensors.items()
         if not name.startswith(("head.", "fc_norm.")) and name != "mask_token"
     }
-    remedy = "take one of the vit_*, deit_* or vit_*_dinov2 models"
+    remedy = "use one of the vit_*, deit_* or vit_*_dinov2 models"
     with reading(origin, "as the weights of a plain ViT under timm's names", remedy):
         geometry = geometry_of(own, heads)
-        with torch.device("meta"):  # Takes no memory: do the shapes fit?
+        with torch.device("meta"):  # Checks the shapes without using memory.
             ViT(geometry).load_state_dict(own, assign=True)
         if odd := next((name for name, t in own.items() if not t.isfinite().all()), None):
             raise InputError(f"{origin}: {odd} holds NaN or infinity; get the file again")
@@ -125,7 +125,7 @@ def _from_file(path: Path) -> dict[str, Tensor]:
 
 
 def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tuple[float, ...]]:
-    """Pre-trained weights, heads, and mean and standard deviation of pixels."""
+    """Return pre-trained weights, number of heads, and mean and deviation of pixels."""
     torchvision_models()
     try:
         import timm
@@ -136,16 +136,16 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
         ) from e
     if not timm.is_model(name):
         close = ", ".join(timm.list_models(f"*{name.split('.')[0]}*")[:5]) or "vit_base_patch16_224"
-        raise InputError(f"timm knows no model {name!r}; there are {close}; or {TINY}")
+        raise InputError(f"timm has no model {name!r}; choose e.g. {close}, or {TINY}")
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as e:  # Whatever the hub's client raises: no network, no such file.
+    except Exception as e:  # The hub's client raises many types: no network, no such file.
         raise InputError(
-            f"{name}: timm could not fetch the weights ({type(e).__name__}: {e}); download them "
-            "where there is a network and give the file (--backbone-weights)"
+            f"{name}: timm could not download the weights ({type(e).__name__}: {e}); download them "
+            "on a machine with network access and give the file (--backbone-weights)"
         ) from e
     if not isinstance(model, timm.models.VisionTransformer):
-        raise InputError(f"{name} is a {type(model).__name__}; take a plain Vision Transformer")
+        raise InputError(f"{name} is a {type(model).__name__}; use a plain Vision Transformer")
     timm_model: Any = model
     config, heads = timm_model.pretrained_cfg, timm_model.blocks[0].attn.num_heads
     return dict(model.state_dict()), heads, tuple(config["mean"]), tuple(config["std"])

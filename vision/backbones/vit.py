@@ -1,8 +1,8 @@
-"""A plain Vision Transformer whose parameters bear timm's names, with places for prompts.
+"""A plain Vision Transformer with timm's parameter names and inputs for prompts.
 
 Dosovitskiy et al.: An Image Is Worth 16x16 Words, ICLR 2021, arXiv 2010.11929. Layer scale is that
-of CaiT (Touvron et al., ICCV 2021), as DINOv2 has it; register tokens are Darcet et al.'s (ICLR
-2024). What is not needed to run a trained network (dropout, stochastic depth, a head) is left out.
+of CaiT (Touvron et al., ICCV 2021), as in DINOv2; register tokens are those of Darcet et al. (ICLR
+2024). Parts for training only (dropout, stochastic depth) and the head are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Prefixes = Mapping[int, tuple[Tensor, Tensor]]
-"""Block (from 0) to further keys and values of its attention, each `(batch, length, width)`."""
+"""Additional keys and values of attention, each `(batch, length, width)`, by block (from 0)."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Geometry:
 
     Attributes:
         patch: height and width of a patch, in pixels.
-        width: of a token.
-        depth: blocks.
+        width: size of a token.
+        depth: number of blocks.
         heads: attention heads of a block.
-        hidden: width inside the two-layer perceptron of a block.
-        grid: patches along a side for which there are position embeddings.
+        hidden: hidden size of the perceptron of a block.
+        grid: side of the grid of position embeddings, in patches.
         registers: register tokens beside the class token.
         class_position: whether class and register tokens have position embeddings.
-        layer_scale: whether the outputs of a block's two halves are scaled.
+        layer_scale: whether the outputs of attention and perceptron are scaled.
     """
 
     patch: int
@@ -47,19 +47,19 @@ class Geometry:
 
     @property
     def prefix(self) -> int:
-        """Tokens before those of the patches."""
+        """Number of tokens before those of the patches."""
         return 1 + self.registers
 
 
 class ViT(nn.Module):
-    """The transformer up to its final layer normalisation.
+    """Vision Transformer up to its final layer normalisation.
 
     Args:
         geometry: sizes.
 
     Shapes:
-        images: `(batch, 3, height, width)`, normalised, a whole number of patches.
-        prompts: `(batch, length, width)`, tokens that enter after the patch embedding, without
+        images: `(batch, 3, height, width)`, normalised; the sides are multiples of the patch.
+        prompts: `(batch, length, width)`, tokens added after the patch embedding, without
             positions.
         returns: `(batch, prefix + length + patches, width)`: the class token, registers, prompts,
             then patches row by row.
@@ -80,7 +80,7 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(token, std=0.02)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Class, register and patch tokens with their positions, before the first block."""
+        """Return class, register and patch tokens with their positions, before the first block."""
         patches = self.patch_embed["proj"](images)
         height, width = patches.shape[2:]
         tokens = patches.flatten(2).mT
@@ -90,9 +90,9 @@ class ViT(nn.Module):
         return torch.cat([head + own, tokens + grid], dim=1)
 
     def positions(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Position embeddings of the first tokens and, brought to this grid, of the patches.
+        """Return position embeddings of the first tokens and, resampled to a grid, of the patches.
 
-        Bicubic and antialiased, as timm resamples them.
+        The resampling is bicubic and antialiased, as in timm.
         """
         g = self.geometry
         n = g.prefix if g.class_position else 0
@@ -108,7 +108,7 @@ class ViT(nn.Module):
     def forward(
         self, images: Tensor, prompts: Tensor | None = None, prefixes: Prefixes | None = None
     ) -> Tensor:
-        """Tokens after the last block and the final normalisation."""
+        """Return the tokens after the last block and the final normalisation."""
         tokens = self.embed(images)
         if prompts is not None:
             n = self.geometry.prefix
@@ -119,7 +119,7 @@ class ViT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each after a layer normalisation and beside a shortcut."""
+    """Attention and a perceptron, each with a layer normalisation before it and a shortcut."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, prefix: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Attend."""
+        """Apply attention to tokens `(batch, tokens, width)`."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         if prefix is not None:
             k, v = (torch.cat([p, t], dim=1) for p, t in zip(prefix, (k, v), strict=True))
@@ -164,22 +164,22 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale."""
+        """Scale each feature."""
         return x * self.gamma
 
 
 def geometry_of(weights: Mapping[str, Tensor], heads: int | None = None) -> Geometry:
-    """The sizes that a plain ViT's weights have.
+    """Infer the sizes of a plain ViT from its weights.
 
     Args:
-        weights: under timm's names.
-        heads: attention heads, which weights do not tell; by default one for 64 features, as in
+        weights: weights under timm's names.
+        heads: attention heads, which cannot be inferred; by default one per 64 features, as in
             every standard ViT.
 
     Raises:
-        KeyError: naming a weight that a ViT has and these have not.
-        ValueError: if the position embeddings are of no square grid, or heads do not divide the
-            width.
+        KeyError: if a weight of a ViT is missing; names the weight.
+        ValueError: if the position embeddings are not those of a square grid, or heads do not
+            divide the width.
     """
     width, _, patch, _ = weights["patch_embed.proj.weight"].shape
     registers = weights["reg_token"].shape[1] if "reg_token" in weights else 0
@@ -187,7 +187,7 @@ def geometry_of(weights: Mapping[str, Tensor], heads: int | None = None) -> Geom
     bare = math.isqrt(positions) ** 2 == positions
     grid = math.isqrt(positions if bare else positions - 1 - registers)
     if not bare and grid**2 + 1 + registers != positions:
-        raise ValueError(f"{positions} position embeddings are of no square grid")
+        raise ValueError(f"{positions} position embeddings form no square grid")
     heads = heads or max(1, width // 64)
     if width % heads:
         raise ValueError(f"{heads} attention heads do not divide a width of {width}")

@@ -60,7 +60,7 @@ def cifar100(root: Path) -> ImageSet:
 def _read(
     root: Path, name: str, inner: str, files: Sequence[str], names_file: str, n_labels: int
 ) -> ImageSet:
-    """Read the binary files, of which the last is the test part, or else the one `.npz` file."""
+    """Read the binary files, the last of which is the test part, or else the `.npz` file."""
     folder = root / inner if (root / inner).is_dir() else root
     archive = find_npz(root, name)
     if archive is not None and not os.path.lexists(folder / files[0]):
@@ -84,11 +84,11 @@ def _read(
 
 
 def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The records of one binary file: label bytes, then 1,024 bytes each of red, green and blue.
+    """Read a binary file of label bytes followed by 1,024 bytes each of red, green and blue.
 
     Args:
         path: file.
-        n_labels: label bytes a record, of which the last is the (fine) class.
+        n_labels: label bytes per record; the last is the (fine) class.
         n_classes: number of classes.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What the sets of handwritten, photographed and drawn digits share."""
+"""Common parts of the data sets of digits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Part = tuple[np.ndarray, np.ndarray]
 
 
 def digit_set(name: str, train: Part, test: Part, source: str) -> ImageSet:
-    """A set of digits from its official training and test part; its name is its domain's.
+    """Build a set of digits from its official training and test part; its domain has its name.
 
     Raises:
-        InputError: if the images of the two differ in size.
+        InputError: if the images of the two parts differ in size.
     """
     if train[0].shape[1:] != test[0].shape[1:]:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Digits of 8 × 8 pixels that come with scikit-learn."""
+"""Digits of 8 × 8 pixels that are part of scikit-learn."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from vision.datasets.strata import hold_out
 
 @listed
 def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
-    """Digits 8 × 8: 1,797 handwritten digits that come with scikit-learn; no files are needed.
+    """Digits 8 × 8: 1,797 handwritten digits from scikit-learn; no files are needed.
 
     The test part of Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
-    Learning Repository, 1998. Their values 0 to 16 become 0 to 255, rounded.
+    Learning Repository, 1998. Values from 0 to 16 are scaled to 0 to 255 and rounded.
 
     Args:
         test_share: share of each class that becomes the test part.

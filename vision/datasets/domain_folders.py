@@ -1,4 +1,4 @@
-"""Sets of several domains that users have as folders, or as one `.npz` file."""
+"""Data sets of several domains, read from folders or from one `.npz` file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vision.datasets.tree import Tree, find_images
 
 @dataclass(frozen=True)
 class DomainFolders:
-    """A set that comes as `DOMAIN/CLASS/*.jpg`, or else as a file `NAME*.npz`.
+    """Reader of a set stored as `DOMAIN/CLASS/*.jpg`, or else as a file `NAME*.npz`.
 
     Attributes:
         name: name of the set.
         domains: names of the domains' folders in lower case; on disk, case does not matter.
-        folders: places below the user's folder where these may lie; "" is the folder itself.
-        source: where to get them.
-        ignored: names of folders in between that say nothing.
+        folders: possible parents of these folders below the user's folder; "" is the folder itself.
+        source: where to get the files, for messages.
+        ignored: names of intermediate folders to skip.
     """
 
     name: str
@@ -32,16 +32,16 @@ class DomainFolders:
     ignored: Sequence[str] = ()
 
     def read(self, root: Path, *, size: int | None, test_share: float, seed: int) -> ImageSet:
-        """Read the folders, or else the one `.npz` file.
+        """Read the folders, or else the `.npz` file.
 
         Args:
-            root: folder that the user gave.
+            root: the user's folder.
             size: height and width for files of different sizes.
             test_share: share of each class in each domain that becomes the test part.
             seed: seed of that split.
 
         Raises:
-            InputError: if neither is there, a domain is missing or a file damaged.
+            InputError: if neither exists, a domain is missing or a file is damaged.
         """
         for folder in (root / f for f in self.folders):
             names = {p.name.lower(): p.name for p in folder.glob("*") if p.is_dir()}
@@ -63,11 +63,11 @@ class DomainFolders:
         return read_npz(archive, self.name, test_share=test_share, seed=seed)
 
     def _check_classes(self, tree: Tree) -> None:
-        """Refuse a domain that lacks a class of the others."""
+        """Raise an error if a domain lacks a class of another domain."""
         there = set(zip(tree.domains, tree.classes, strict=True))
         grid = itertools.product(sorted(set(tree.domains)), sorted(set(tree.classes)))
         if missing := next((pair for pair in grid if pair not in there), None):
             raise InputError(
-                f"{tree.folder / missing[0]}: found no images of {missing[1]}, which other domains "
-                f"have; {self.source}"
+                f"{tree.folder / missing[0]}: found no images of {missing[1]}, a class of other "
+                f"domains; {self.source}"
             )

@@ -1,4 +1,4 @@
-"""Where the official files are, and what their layouts share."""
+"""Search and reading of the data sets' official files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from data_prep.limits import CHUNK, bounded, check_expansion, check_size, most_f
 OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
 
 MAT_HEADER, MAT_PACKED = 128, 15
-"""Bytes of the header of a MATLAB 5 file, and the type of a packed element."""
+"""Bytes of the header of a MATLAB 5 file, and the type of a compressed element."""
 
 MAX_TEXT = 2**22
-"""Bytes of a list of names; that of 10,000 images has a tenth."""
+"""Largest size of a list of names in bytes; a list of 10,000 images has a tenth of it."""
 
 
 def find(
@@ -33,17 +33,17 @@ def find(
     source: str,
     wanted: Callable[[Path], bool] = Path.is_file,
 ) -> Path:
-    """The first of some files or folders that is there.
+    """Return the first existing path among possible names and folders.
 
     Args:
-        root: folder that the user gave.
-        names: its names, in order of preference.
-        folders: places below `root` to look in, in this order; "" is `root` itself.
-        source: what to do if there is none: where to get it.
-        wanted: whether a path is what is looked for.
+        root: the user's folder.
+        names: possible names, in order of preference.
+        folders: folders below `root` to search, in this order; "" is `root` itself.
+        source: where to get the file, for messages.
+        wanted: test of a path, by default for a regular file.
 
     Raises:
-        InputError: naming all that was looked for, or what bears a file's name and is none.
+        InputError: if nothing is found, or a path is neither a file nor a folder.
     """
     for folder in folders:
         for name in names:
@@ -51,25 +51,25 @@ def find(
             if wanted(path):
                 return path
             if not path.is_dir():
-                check_regular(path, "file", "put the file itself there, or take this away")
+                check_regular(path, "file", "replace it with the file itself, or remove it")
     places = ", ".join(folder or "the folder itself" for folder in folders)
     raise InputError(f"{root}: found no {' or '.join(names)} (looked in {places}); {source}")
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """A file opened to read bytes, decompressed if its name ends in `.gz` or `.bz2`."""
+    """Open a file to read bytes, decompressed if its name ends in `.gz` or `.bz2`."""
     return cast(IO[bytes], OPENERS.get(path.suffix, open)(path, "rb"))
 
 
 def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
-    """A file's bytes, decompressed if its name ends in `.gz` or `.bz2`.
+    """Read the bytes of a file, decompressed if its name ends in `.gz` or `.bz2`.
 
     Args:
         path: the file.
-        cost: bytes that a part of them takes in memory when it is used.
+        cost: memory in bytes that a part of the content needs after parsing.
 
     Raises:
-        InputError: if they would be too many for the file or the memory.
+        InputError: if they are too many for the compressed size or for the memory.
     """
     if path.suffix not in OPENERS:
         check_size(path.stat().st_size, path)
@@ -78,22 +78,22 @@ def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
 
 
 def read_names(path: Path, source: str) -> tuple[str, ...]:
-    """The words of a text file, each the plain name of a class or of its folder.
+    """Read the words of a text file, each the plain name of a class or of its folder.
 
     Raises:
-        InputError: if there is none, one is there twice or could be a path.
+        InputError: if there are no names, or one occurs twice or could be a path.
     """
     with reading(path, "as text", source):
         names = tuple(read_bounded(path, MAX_TEXT).decode().split())
     odd = next((n for n in names if not n.isprintable() or len(n) > 255 or Path(n).name != n), None)
     if not names or odd or len(set(names)) < len(names):
-        found = f"{odd!r:.60} as one" if odd else "one of them twice" if names else "none"
-        raise InputError(f"{path}: found {found}; expected names of classes; {source}")
+        found = f"the name {odd!r:.60}" if odd else "a repeated name" if names else "no names"
+        raise InputError(f"{path}: found {found}; expected unique names of classes; {source}")
     return names
 
 
 def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and digits of a MATLAB file in SVHN's layout: `X` (32, 32, 3, n) and `y` (n, 1).
+    """Read a MATLAB file in SVHN's layout: images `X` (32, 32, 3, n) and digits `y` (n, 1).
 
     Returns:
         `(n, 3, 32, 32)` uint8 and `(n,)` int64; the label 10 of the digit 0 becomes 0.
@@ -122,9 +122,9 @@ def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_elements(path: Path) -> None:
-    """Refuse packed elements of a MATLAB 5 file that hold more than they declare.
+    """Raise an error if compressed elements of a MATLAB 5 file expand to too many bytes.
 
-    The reader unpacks an element as far as it goes, whatever shape its header says.
+    The reader decompresses a whole element, even if its header declares a small array.
     """
     size, most = 0, most_from(path)
     with path.open("rb") as file:

@@ -21,13 +21,13 @@ def folder(
 
     Args:
         root: the folder.
-        size: height and width that all images shall have; None if they are of one size.
+        size: height and width of all images; None if all files have the same size.
         test_share: share of each class in each domain that becomes the test part, if there are no
             folders `train` and `test` (or `val`, `valid`, `validation`).
         seed: seed of that split.
 
     Raises:
-        InputError: if it is no such folder or a file is damaged.
+        InputError: if the folder is missing or has another layout, or a file is damaged.
     """
     if not root.is_dir():
         raise InputError(f"{root}: no folder here; {REMEDY}")

@@ -13,7 +13,7 @@ from data_prep.errors import InputError
 from data_prep.limits import check_size
 
 ROWS = 4096
-"""Images that are resized at once, which bounds the memory of what lies in between."""
+"""Images that are resized at once, to bound the memory of intermediate results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,17 +21,17 @@ class ImageSet:
     """Labelled images of equal size.
 
     Attributes:
-        name: as it was asked for, e.g. `mnist+usps`.
+        name: name of the set, e.g. `mnist+usps`.
         images: `(n, channels, height, width)` uint8, 0 to 255; 1 channel (grey) or 3 (RGB).
         labels: `(n,)` int64 index into `class_names`.
         domains: `(n,)` int64 index into `domain_names`.
         is_test: `(n,)` bool: whether an image belongs to the test part.
         class_names: names of the classes.
         domain_names: names of the domains; one if the set has no domains.
-        source: where the images come from and how they were split, for the record.
+        source: origin and split of the images, for the record of a run.
 
     Raises:
-        InputError: if shapes, types or ranges do not fit together.
+        InputError: if shapes, types or ranges are inconsistent.
 
     >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> one = torch.tensor([0, 1])
@@ -73,17 +73,17 @@ class ImageSet:
 
     @property
     def channels(self) -> int:
-        """1 for grey images, 3 for RGB."""
+        """Number of channels: 1 for grey images, 3 for RGB."""
         return self.images.shape[1]
 
     def identity(self) -> tuple[dict[str, Tensor], str, str]:
-        """All that tells it from other images, for `fingerprint`: tensors by name, names."""
+        """Return tensors by name, class names and domain names, for `fingerprint`."""
         names = ("images", "labels", "domains", "is_test")
         tensors = {name: getattr(self, name) for name in names}
         return tensors, str(self.class_names), str(self.domain_names)
 
     def take(self, ids: Tensor) -> ImageSet:
-        """The images `ids` (an index or a mask) with all that belongs to them."""
+        """Select images by `ids` (an index or a mask)."""
         return replace(
             self,
             images=self.images[ids],
@@ -93,10 +93,10 @@ class ImageSet:
         )
 
     def resized(self, size: int) -> ImageSet:
-        """The same images, `size` × `size`: bilinear, antialiased; proportions are not kept.
+        """Resize all images to `size` × `size`: bilinear, antialiased; proportions are not kept.
 
         Raises:
-            InputError: if `size` is not positive, or so large that they do not fit in memory.
+            InputError: if `size` is not positive, or the images would not fit in memory.
         """
         if size < 1:
             raise InputError(f"{self.name}: size is {size}; it must be 1 or more")
@@ -110,7 +110,7 @@ class ImageSet:
         return replace(self, images=images)
 
     def as_rgb(self) -> ImageSet:
-        """The same images with three channels, equal ones if they were grey."""
+        """Convert the images to three channels; those of grey images are equal."""
         if self.channels == 3:
             return self
         return replace(self, images=self.images.repeat(1, 3, 1, 1))
@@ -127,17 +127,17 @@ def _check_index(name: str, field: str, values: Tensor, names: tuple[str, ...]) 
 
 
 def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
-    """The union of sets with the same classes; each brings its own domains.
+    """Join sets with the same classes; each adds its own domains.
 
-    Grey sets become RGB if any of the others is.
+    Grey sets are converted to RGB if any set is RGB.
 
     Args:
         sets: at least one.
-        size: height and width of all images; None if they agree already.
+        size: height and width of all images; None if they are equal already.
 
     Raises:
-        InputError: if the classes differ, if two domains bear one name, or if the sizes differ and
-            none is asked for.
+        InputError: if the classes differ, if two domains have the same name, or if the sizes differ
+            and `size` is None.
     """
     first, *others = sets if size is None else [s.resized(size) for s in sets]
     name = "+".join(s.name for s in sets)
@@ -145,7 +145,7 @@ def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
         _check_fit(name, first, other)
     domain_names = tuple(d for s in sets for d in s.domain_names)
     if len(set(domain_names)) < len(domain_names):
-        raise InputError(f"{name}: two domains bear one name ({', '.join(domain_names)})")
+        raise InputError(f"{name}: two domains have the same name ({', '.join(domain_names)})")
     parts = [first, *others]
     if any(s.channels == 3 for s in parts):
         parts = [s.as_rgb() for s in parts]
@@ -175,5 +175,5 @@ def _check_fit(name: str, one: ImageSet, other: ImageSet) -> None:
         height, width = other.images.shape[2:]
         raise InputError(
             f"{name}: images of {one.name} are {h} × {w} and of {other.name} {height} × {width}; "
-            "give the size that all shall have, e.g. 32"
+            "give the size of all images, e.g. 32"
         )

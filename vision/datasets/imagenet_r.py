@@ -25,19 +25,19 @@ def imagenet_r(
     """ImageNet-R: 30,000 images of 200 classes in 15 renditions, of many sizes, RGB.
 
     Hendrycks et al., "The Many Faces of Robustness", ICCV 2021, arXiv 2006.16241. Read from the
-    official layout, `imagenet-r/WNID/RENDITION_*.jpg`. It was made for testing alone and has no
-    official split; 0.2 for testing is what papers on continual learning use.
+    official layout, `imagenet-r/WNID/RENDITION_*.jpg`. It was made for testing only and has no
+    official split; papers on continual learning use 0.2 for testing.
 
     Args:
         root: folder with `imagenet-r`.
-        size: height and width that all images shall have.
-        renditions: whether renditions (art, cartoon, …), as the files' names say, are the domains;
+        size: height and width of all images.
+        renditions: whether renditions (art, cartoon, …), read from the file names, are the domains;
             otherwise there is one domain.
         test_share: share of each class in each domain that becomes the test part.
         seed: seed of the split.
 
     Raises:
-        InputError: if there are no images, one is damaged, or `size` is missing.
+        InputError: if there are no images, a file is damaged, or `size` is missing.
     """
     tree = find_images(find(root, ("imagenet-r",), ("",), SOURCE, Path.is_dir), SOURCE, splits={})
     if renditions:

@@ -1,4 +1,4 @@
-"""Long-tailed training parts, and small balanced sets that are held out for the server."""
+"""Long-tailed training parts, and small balanced sets held out for the server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ TAIL, HELD_OUT = (7, 0, 0), (7, 1, 0)
 
 
 def long_tailed(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
-    """Thin the training part so that classes become exponentially rarer, in order of their number.
+    """Thin the training part so that classes become exponentially rarer with their index.
 
     Class c of C keeps `n_max · factor^(-c/(C-1))` images, rounded down but at least one, where
-    n_max is the number of images that every class has (Cao et al., "Learning Imbalanced Datasets
-    with Label-Distribution-Aware Margin Loss", NeurIPS 2019, arXiv 1906.07413). The test part stays
-    as it is.
+    n_max is the size of the smallest class (Cao et al., "Learning Imbalanced Datasets with
+    Label-Distribution-Aware Margin Loss", NeurIPS 2019, arXiv 1906.07413). The test part is not
+    changed.
 
     Args:
-        images: with a training part.
-        factor: imbalance factor: how many times more frequent the first class is than the last; 1
-            leaves the set as it is.
+        images: set with a training part.
+        factor: imbalance factor, the ratio of the first class's size to the last's; 1 keeps all
+            images.
         seed: seed of the choice of images.
 
     Returns:
-        The set without the images that were thinned out.
+        The thinned set.
 
     Raises:
         InputError: if the factor is below 1, or a class has no training image.
@@ -43,30 +43,30 @@ def long_tailed(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
     rank = _rank_in_class(images, generator(seed, *TAIL))
     n_max = _smallest_class(images)
     exponent = -torch.arange(n_classes, dtype=torch.float64) / max(n_classes - 1, 1)
-    # A little more than the product, which may lie just below a whole number.
+    # A rounding error may put the product just below a whole number.
     quota = (n_max * factor**exponent + 1e-9).floor().clamp(min=1)
     kept = images.take(images.is_test | (rank < quota[images.labels]))
     return replace(kept, source=f"{images.source}; long tail of factor {factor:g}, seed {seed}")
 
 
 def hold_out(images: ImageSet, shots: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """Take a balanced set from the training part, which then belongs to no client.
+    """Hold out a balanced set of training images for the server.
 
     Args:
-        images: with a training part.
-        shots: images a class to take.
+        images: set with a training part.
+        shots: images to hold out of each class.
         seed: seed of the choice.
 
     Returns:
-        What is left, and what was taken.
+        The remaining set and the held-out set.
 
     Raises:
-        InputError: if a class has too few images to leave one.
+        InputError: if no training image of a class would remain.
     """
     if (least := _smallest_class(images)) <= shots:
         raise InputError(
-            f"surrogate is {shots}; a class of {images.name} has {least} training images, of which "
-            "one must be left: ask for fewer"
+            f"surrogate is {shots}; a class of {images.name} has {least} training images and must "
+            "keep at least one; use a smaller surrogate"
         )
     taken = ~images.is_test & (_rank_in_class(images, generator(seed, *HELD_OUT)) < shots)
     rest = replace(images.take(~taken), source=f"{images.source}; {shots} a class for the server")
@@ -74,7 +74,7 @@ def hold_out(images: ImageSet, shots: int, seed: int = 0) -> tuple[ImageSet, Ima
 
 
 def _rank_in_class(images: ImageSet, rng: torch.Generator) -> Tensor:
-    """Place `(n,)` of each image among those of its class and part, in random order."""
+    """Rank the images of each class and part in random order, `(n,)` from 0."""
     strata = images.labels + len(images.class_names) * images.is_test
     order = torch.randperm(len(images), generator=rng)
     order = order[strata[order].argsort(stable=True)]
@@ -86,7 +86,7 @@ def _rank_in_class(images: ImageSet, rng: torch.Generator) -> Tensor:
 
 
 def _smallest_class(images: ImageSet) -> int:
-    """Training images of the class that has the fewest."""
+    """Return the number of training images of the smallest class."""
     counts = images.labels[~images.is_test].bincount(minlength=len(images.class_names))
     if not counts.all():
         name = images.class_names[int(counts.argmin())]

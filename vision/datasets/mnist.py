@@ -27,7 +27,7 @@ def mnist(root: Path) -> ImageSet:
 
     LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",
     Proceedings of the IEEE 86(11), 1998. Read from the four official IDX files, plain or `.gz`, in
-    `root` or its `MNIST/raw` (as torchvision leaves them).
+    `root` or its `MNIST/raw` (torchvision's layout).
 
     Args:
         root: folder with the files.
@@ -45,7 +45,7 @@ def _part(root: Path, part: str) -> Part:
     if images.shape != (len(labels), *images.shape[1:]) or not images.size or labels.max() > 9:
         raise InputError(
             f"{files[0]}: {len(images)} images, but {len(labels)} labels up to "
-            f"{labels.max(initial=0)} in {files[1].name}; expected a digit for each; {SOURCE}"
+            f"{labels.max(initial=0)} in {files[1].name}; expected one digit per image; {SOURCE}"
         )
     return images[:, None], labels
 
@@ -55,17 +55,17 @@ def _file(root: Path, name: str) -> Path:
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
-    """The array of an IDX file of unsigned bytes.
+    """Read the array of an IDX file of unsigned bytes.
 
     The layout: bytes 0, 0, 8 (unsigned byte), number of dimensions; each dimension as a big-endian
     32-bit integer; the data, last dimension fastest.
 
     Args:
         path: file, plain or `.gz`.
-        dims: dimensions that it must have.
+        dims: expected number of dimensions.
 
     Raises:
-        InputError: if it is damaged or of another kind.
+        InputError: if the file is damaged or of another format.
     """
     expected = f"an IDX file of unsigned bytes with {dims} dimensions"
     with reading(path, f"as {expected}", SOURCE), open_file(path) as file:
@@ -78,7 +78,7 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
     if len(data) != prod(shape):
         found = "more" if len(data) > prod(shape) else f"{len(data):,}"
         raise InputError(
-            f"{path}: has {found} bytes of data; its header {shape} asks for {prod(shape):,}; "
+            f"{path}: has {found} bytes of data; its header {shape} declares {prod(shape):,}; "
             f"{SOURCE}"
         )
     return np.frombuffer(data, np.uint8).reshape(shape)

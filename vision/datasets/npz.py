@@ -1,4 +1,4 @@
-"""Any set in one `.npz` file."""
+"""Any data set in one `.npz` file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from vision.datasets.strata import hold_out
 NEEDED, OTHERS = ("images", "labels"), ("domains", "is_test", "class_names", "domain_names")
 KEYS = f"{', '.join(NEEDED)}[, {', '.join(OTHERS)}]"
 IMAGE = 64
-"""Bytes of memory that an image takes besides its pixels: label, domain and the draw of a split."""
+"""Bytes of memory for an image in addition to its pixels: label, domain and split."""
 REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
 
 
 @listed
 def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
-    """Any set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`.
+    """Any data set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`.
 
     Args:
         root: the `.npz` file.
@@ -37,7 +37,7 @@ def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
         seed: seed of that split.
 
     Raises:
-        InputError: if it is no such file or its arrays do not fit together.
+        InputError: if the file is missing or damaged, or its arrays are inconsistent.
     """
     if not root.is_file():
         raise no_file(root, ".npz file", f"give a file with {KEYS}")
@@ -45,17 +45,17 @@ def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
 
 
 def find_npz(root: Path, name: str) -> Path | None:
-    """The file `NAME*.npz` in a folder, if there is one; `cifar100.npz` is none of `cifar10`.
+    """Return the file `NAME*.npz` of a folder, or None; `cifar100.npz` is not one of `cifar10`.
 
     Raises:
-        InputError: if there are several.
+        InputError: if there are several files.
     """
     files = [p for p in sorted(root.glob(f"{name}*.npz")) if not p.name[len(name)].isdigit()]
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
         raise InputError(f"{root}: {names} may all be {name}; keep one of them")
     for path in files:
-        check_regular(path, ".npz file", "put the file itself there, or take this away")
+        check_regular(path, ".npz file", "replace it with the file itself, or remove it")
     return files[0] if files else None
 
 
@@ -63,17 +63,17 @@ def read_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -
     """Read a set from a NumPy file.
 
     The arrays: `images` uint8 `(n, height, width)`, `(n, height, width, 1 or 3)` or
-    `(n, 1 or 3, height, width)`; `labels` and `domains` `(n,)` whole numbers; `is_test` `(n,)`
-    bool; `class_names` and `domain_names` text, by default the numbers. Nothing is unpickled.
+    `(n, 1 or 3, height, width)`; `labels` and `domains` `(n,)` integers; `is_test` `(n,)` bool;
+    `class_names` and `domain_names` text, by default the numbers. Nothing is unpickled.
 
     Args:
         path: file.
         name: name of the set, and of its only domain if it has no `domains`.
-        test_share: share of each class in each domain for testing, without `is_test`.
+        test_share: share of each class in each domain for testing, if there is no `is_test`.
         seed: seed of that split.
 
     Raises:
-        InputError: if the file is damaged, or its arrays are not as above.
+        InputError: if the file is damaged, or its arrays differ from the above.
     """
     arrays = _arrays(path)
     try:
@@ -93,7 +93,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check(found: Mapping[str, Header], path: Path) -> None:
-    """Refuse arrays that do not fit together, before they are read."""
+    """Raise an error if arrays are inconsistent, before they are read."""
     images, labels = found["images"], found["labels"]
     n = math.prod(labels.shape)
     for key in ("labels", "domains", "is_test"):
@@ -113,11 +113,11 @@ def _image_set(
     images = _channels_first(arrays["images"])
     labels = _whole_numbers("labels", arrays["labels"])
     if not len(labels):
-        raise InputError("holds no labels; expected one for each image")
+        raise InputError("has no labels; expected one for each image")
     default = np.zeros(len(labels), np.int64)
     domains = _whole_numbers("domains", arrays.get("domains", default))
     if domains.shape != labels.shape:
-        raise InputError(f"has {len(domains)} domains for {len(labels)} labels; expected as many")
+        raise InputError(f"has {len(domains)} domains and {len(labels)} labels; expected as many")
     split = "split as in the file"
     if "is_test" in arrays:
         if arrays["is_test"].dtype != bool:
@@ -148,8 +148,8 @@ def _names(arrays: dict[str, np.ndarray], key: str, values: Tensor) -> tuple[str
     if key not in arrays:
         if (largest := int(values.max())) >= len(values):
             raise InputError(
-                f"{len(values)} images and the number {largest} of one, without {key}; number from "
-                "0 on"
+                f"has no {key} and the number {largest} among {len(values)} images; number from 0 "
+                f"on or add {key}"
             )
         return tuple(map(str, range(largest + 1)))
     names = arrays[key]

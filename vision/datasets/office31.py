@@ -1,4 +1,4 @@
-"""Office-31: office things from a shop's pages and from two cameras."""
+"""Office-31: office objects from a shop's website and from two cameras."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def office31(
 
     Args:
         root: folder with the domains' folders, or with `office31`.
-        size: height and width that all images shall have.
+        size: height and width of all images.
         test_share: share of each class in each domain that becomes the test part.
         seed: seed of the split.
 
     Raises:
-        InputError: if a domain is missing or a file damaged, or if `size` is.
+        InputError: if a domain or `size` is missing, or a file is damaged.
     """
     return OFFICE31.read(root, size=size, test_share=test_share, seed=seed)

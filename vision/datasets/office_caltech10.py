@@ -1,4 +1,4 @@
-"""Office-Caltech10: the ten classes that Office-31 and Caltech-256 share."""
+"""Office-Caltech10: the ten common classes of Office-31 and Caltech-256."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def office_caltech10(
 
     Args:
         root: folder with the domains' folders, or with `office_caltech_10`.
-        size: height and width that all images shall have.
+        size: height and width of all images.
         test_share: share of each class in each domain that becomes the test part.
         seed: seed of the split.
 
     Raises:
-        InputError: if a domain is missing or a file damaged, or if `size` is.
+        InputError: if a domain or `size` is missing, or a file is damaged.
     """
     return OFFICE_CALTECH10.read(root, size=size, test_share=test_share, seed=seed)

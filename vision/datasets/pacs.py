@@ -1,4 +1,4 @@
-"""PACS: the same things as photos, art, cartoons and sketches."""
+"""PACS: objects as photos, art, cartoons and sketches."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def pacs(
 
     Li, Yang, Song, Hospedales, "Deeper, Broader and Artier Domain Generalization", ICCV 2017.
     Photo 1,670, art 2,048, cartoon 2,344, sketch 3,929. Read from the folders `DOMAIN/CLASS`, or
-    from a file `pacs*.npz`. The official lists hold out whole domains, which is another task, so
+    from a file `pacs*.npz`. The official lists hold out whole domains, which is another task; here
     the test part is a share of each class in each domain.
 
     Args:
         root: folder with the domains' folders, or with `PACS` or `PACS/kfold`.
-        size: height and width; None keeps the files'.
-        test_share: share of the test part.
+        size: height and width; None keeps 227.
+        test_share: share of each class in each domain that becomes the test part.
         seed: seed of the split.
 
     Raises:
-        InputError: if a domain is missing or a file damaged.
+        InputError: if a domain is missing or a file is damaged.
     """
     return PACS.read(root, size=size, test_share=test_share, seed=seed)

@@ -1,4 +1,4 @@
-"""Image files decoded into one tensor."""
+"""Decoding of image files into one tensor."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from data_prep.limits import check_expansion, check_size
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
 THREADS = 4
 PIXEL = 8
-"""Bytes of memory that a pixel takes while it is decoded."""
+"""Bytes of memory for a pixel while it is decoded."""
 
 LARGE, LARGE_SIZE = threading.Lock(), 2**22
-"""Images of more pixels are decoded one at a time, lest they take the memory of four."""
+"""Images with more pixels than this are decoded one at a time, to limit memory."""
 
 
 def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
-    """Decode image files as RGB, in parallel: Pillow works outside the interpreter's lock.
+    """Decode image files as RGB, in parallel threads: Pillow releases the interpreter's lock.
 
     Args:
         paths: at least one file.
         size: height and width of all; an image of another size is resized (bilinear, antialiased,
-            proportions not kept). None if all are of one size already.
-        source: what to do about a damaged file.
+            proportions not kept). None if all files have the same size.
+        source: advice for a damaged file, for messages.
 
     Returns:
         `(n, 3, height, width)` uint8.
 
     Raises:
-        InputError: if a file is damaged or of more pixels than Pillow trusts (89 million), if sizes
-            differ and `size` is None, or if all would not fit in memory.
+        InputError: if a file is damaged or has more pixels than Pillow accepts (89 million), if
+            sizes differ and `size` is None, or if the images would not fit in memory.
     """
-    with warnings.catch_warnings():  # All threads share them.
+    with warnings.catch_warnings():  # Warning filters are shared by all threads.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         return _decode_all(paths, size, source)
 
@@ -61,8 +61,8 @@ def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
             pixels = _decode_one(paths[i], size, source, (width, height))
         except _OtherSize as e:
             raise InputError(
-                f"{paths[i]}: {e}, but {paths[0]} is {height} × {width}; give the size that all "
-                "images shall have, e.g. 64"
+                f"{paths[i]}: {e}, but {paths[0]} is {height} × {width}; give the size of all "
+                "images, e.g. 64"
             ) from e
         images[i] = torch.from_numpy(pixels).permute(2, 0, 1)
 
@@ -73,13 +73,13 @@ def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
 
 
 class _OtherSize(InputError):
-    """An image that is not of the size that the first one has."""
+    """Error for an image whose size differs from that of the first one."""
 
 
 def _decode_one(
     path: Path, size: int | None, source: str, expected: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """`(height, width, 3)`; only the first of several frames."""
+    """Decode one file to `(height, width, 3)`; of several frames only the first."""
     check_regular(path, "image", source)
     with reading(path, "as an image", source), Image.open(path) as file:
         width, height = file.size

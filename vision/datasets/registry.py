@@ -1,4 +1,4 @@
-"""Data sets by name, and loading one or a union of them."""
+"""Registry of data sets by name, and loading of one or a union of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Reader = Callable[..., ImageSet]
 DATASETS: Registry[Reader] = Registry(
     "image data set", "vision.datasets", is_entry=is_listed, group="stforecast.image_datasets"
 )
-"""Readers by the name that a user types, with dashes: `office-caltech10` of `office_caltech10`.
+"""Readers by the user's name for the data set, with dashes: `office-caltech10`.
 
-A reader's docstring is the data sheet. Its parameter `root`, if it has one, is the folder that the
-user gave; the others are its options.
+A reader's docstring is the data sheet. Its parameter `root`, if it has one, is the user's folder;
+the others are its options.
 """
 
 
@@ -29,16 +29,16 @@ def load(
     """Load a data set, or a union of several: `load("mnist+usps+syn-generated", root, size=32)`.
 
     Args:
-        name: one of `DATASETS`, or several with `+` in between, which become domains.
-        root: folder in which the official files are searched; a file or folder for `npz` and
-            `folder`; not needed by sets that bring their images with them.
-        size: height and width that all images shall have; None keeps them as they are.
-        options: what some reader takes besides, e.g. `test_share`, `seed` or `n_images`; each is
-            given to those that take it.
+        name: one of `DATASETS`, or several joined by `+`, which become domains.
+        root: folder with the official files; a file or folder for `npz` and `folder`; not needed by
+            sets that are built in or generated.
+        size: height and width of all images; None keeps their size.
+        options: options of the readers, e.g. `test_share`, `seed` or `n_images`; each is passed to
+            the readers that accept it.
 
     Raises:
-        InputError: if a name or option is unknown, a file is missing or damaged, or the sets do
-            not fit together.
+        InputError: if a name or option is unknown, a file is missing or damaged, or the sets are
+            inconsistent.
 
     >>> load("digits8x8", size=16).images.shape
     torch.Size([1797, 1, 16, 16])
@@ -58,5 +58,5 @@ def _read(name: str, given: dict[str, object]) -> ImageSet:
     reader = DATASETS[name]
     taken = inspect.signature(reader).parameters
     if "root" in taken and "root" not in given:
-        raise InputError(f"{name}: no folder given; say where its files are, e.g. --images data")
+        raise InputError(f"{name}: no folder given; give the folder of its files: --images data")
     return reader(**{option: value for option, value in given.items() if option in taken})

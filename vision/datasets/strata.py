@@ -13,13 +13,13 @@ TEST_SPLIT = (0, 0, 1)
 
 
 def chosen(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
-    """A random choice of a share of each stratum.
+    """Choose a share of each stratum at random.
 
     Args:
         strata: `(n,)` int64, 0 or more, the stratum of each item.
-        share: in (0, 1]; of a stratum of m items, `share * m` are chosen, rounded half up, but
-            never none.
-        rng: random numbers.
+        share: in (0, 1]; of a stratum of m items, `share * m` are chosen, rounded half up, but at
+            least one.
+        rng: random generator.
 
     Returns:
         `(n,)` bool.
@@ -35,10 +35,9 @@ def chosen(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
 
 
 def hold_out(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor:
-    """A test part for sets that have none: a share of the images of each class in each domain.
+    """Hold out a share of the images of each class in each domain as a test part.
 
-    Every class of a domain keeps at least one training image; where it has one image only, that
-    one is for training.
+    Every class of a domain keeps at least one training image; a single image is for training.
 
     Args:
         labels: `(n,)` class of each image.
@@ -55,5 +54,5 @@ def hold_out(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor
     if not 0 < share < 1:
         raise InputError(f"test_share is {share}; it must be between 0 and 1")
     _, strata = torch.stack([domains, labels]).unique(dim=1, return_inverse=True)
-    # Choosing the training part is what guarantees that no class is left without one.
+    # `chosen` picks at least one item, so choosing the training part leaves no class without one.
     return ~chosen(strata, 1 - share, generator(seed, *TEST_SPLIT))

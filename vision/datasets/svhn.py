@@ -18,11 +18,11 @@ SOURCE = (
 
 @listed
 def svhn(root: Path) -> ImageSet:
-    """SVHN: 73,257 training and 26,032 test images, 32 × 32, RGB, cut out of street views.
+    """SVHN: 73,257 training and 26,032 test images, 32 × 32, RGB, cropped from street views.
 
     Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", NIPS
     Workshop on Deep Learning and Unsupervised Feature Learning, 2011. Read from the official
-    MATLAB files; the 531,131 extra images are not used. The files give the digit 0 the label 10.
+    MATLAB files; the 531,131 extra images are not used. In the files, digit 0 has the label 10.
 
     Args:
         root: folder with the files.

@@ -1,4 +1,4 @@
-"""SYN (Synthetic Digits): drawn digits, where a user has them."""
+"""SYN (Synthetic Digits): drawn digits, from the user's files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: i
     Args:
         root: folder with the files.
         size: height and width for image files of different sizes.
-        test_share: share of a test part where image files have none.
+        test_share: share of the test part if image files have none.
         seed: seed of that split.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Digits drawn in many fonts and colours on textured backgrounds, in the manner of SYN."""
+"""Digits drawn in many fonts and colours on textured backgrounds, similar to SYN."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FONTS = (
     "DejaVuSerif-BoldItalic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic",
     "STIXGeneralBolIta", "cmr10", "cmb10", "cmss10", "cmti10", "cmtt10",
 )  # fmt: skip
-"""Those fonts among matplotlib's that have digits of their own."""
+"""Fonts of matplotlib that contain digits."""
 
 DRAWING = (0, 0, 2)
-"""Key, with the image's number, of the generator of one image."""
+"""Key of the generator of one image, together with the image's number."""
 
 OVERSAMPLING = 2
 GRIDS = (2, 4, 8)
-"""Knots a side of the random surfaces that make up a texture, from coarse to fine."""
+"""Knots per side of the random surfaces of a texture, from coarse to fine."""
 
 BATCH = 1000
 LUMINANCE = torch.tensor([0.299, 0.587, 0.114])
@@ -44,16 +44,16 @@ LUMINANCE = torch.tensor([0.299, 0.587, 0.114])
 def syn_generated(
     *, size: int | None = None, n_images: int = 10_000, test_share: float = 0.2, seed: int = 0
 ) -> ImageSet:
-    """syn-generated: digits that we draw, RGB; no files are needed.
+    """syn-generated: digits drawn by this program, RGB; no files are needed.
 
-    Not SYN (Ganin and Lempitsky, 2015), but made in its manner: a digit in one of 21 fonts, turned,
-    sheared, shifted, of any size, colour and blur, often with other digits beside it, on a texture
-    of random surfaces and stripes. Fonts are those that come with matplotlib, so no two machines
-    with equal versions of matplotlib and Pillow differ. Image i is the same for any `n_images`.
+    Not SYN (Ganin and Lempitsky, 2015), but similar: a digit in one of 21 fonts, rotated, sheared,
+    shifted, of random size, colour and blur, often with other digits beside it, on a texture of
+    random surfaces and stripes. The fonts are matplotlib's, so the images are the same on all
+    machines with the same versions of matplotlib and Pillow. Image i does not depend on `n_images`.
 
     Args:
-        size: height and width; by default 32, as SYN's.
-        n_images: number of images; digits take turns.
+        size: height and width; by default 32, as in SYN.
+        n_images: number of images; image i shows the digit i mod 10.
         test_share: share of each digit that becomes the test part.
         seed: seed of the images and the split.
 
@@ -81,7 +81,7 @@ def syn_generated(
 
 
 def _draw_batch(ids: Tensor, size: int, seed: int) -> Tensor:
-    """Images `(batch, 3, size, size)` uint8 with these numbers."""
+    """Draw the images with these numbers, `(batch, 3, size, size)` uint8."""
     generators = [generator(seed, *DRAWING, int(i)) for i in ids]
     u = torch.stack([torch.rand(28, generator=g) for g in generators])
     background = _textures(u[:, :12], generators, size)
@@ -97,7 +97,7 @@ def _draw_batch(ids: Tensor, size: int, seed: int) -> Tensor:
 
 
 def _textures(u: Tensor, generators: list[torch.Generator], size: int) -> Tensor:
-    """Backgrounds `(batch, 3, size, size)` in [0, 1] from 12 uniform numbers each."""
+    """Draw backgrounds `(batch, 3, size, size)` in [0, 1] from 12 uniform numbers each."""
     u = u[:, :, None, None]
     texture = u[:, :3].expand(-1, -1, size, size).clone()
     for octave, knots in enumerate(GRIDS):
@@ -114,7 +114,7 @@ def _textures(u: Tensor, generators: list[torch.Generator], size: int) -> Tensor
 
 
 def _ink(color: Tensor, ground: Tensor) -> Tensor:
-    """Colours `(batch, 3)` of the digits, moved towards black or white where hard to read."""
+    """Return colours `(batch, 3)` of the digits, nearer to black or white if hard to read."""
     dark_ground = ground @ LUMINANCE < 0.5
     near = (color @ LUMINANCE - ground @ LUMINANCE).abs() < 0.35
     end = dark_ground.float()[:, None].expand_as(color)
@@ -122,7 +122,7 @@ def _ink(color: Tensor, ground: Tensor) -> Tensor:
 
 
 def _draw_mask(digit: int, u: np.ndarray, size: int) -> np.ndarray:
-    """How much ink lies on each pixel, `(size, size)` uint8, from 12 uniform numbers."""
+    """Draw the coverage of each pixel, `(size, size)` uint8, from 12 uniform numbers."""
     side = OVERSAMPLING * size
     font = _font(int(u[0] * len(FONTS)), max(4, round(side * (0.6 + 0.05 * int(8 * u[1])))))
     canvas = Image.new("L", (side, side))
@@ -142,7 +142,7 @@ def _draw_mask(digit: int, u: np.ndarray, size: int) -> np.ndarray:
 
 
 def _affine(u: np.ndarray, center: float) -> tuple[float, ...]:
-    """Pillow's six numbers, from output to input pixels, of a turn, shear, stretch and shift."""
+    """Return Pillow's six coefficients, from output to input pixels, of an affine map."""
     turn, shear = np.radians(40 * u[0] - 20), 0.5 * u[1] - 0.25
     matrix = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
     matrix = matrix @ np.array([[1, shear], [0, 0.9 + 0.3 * u[2]]])
@@ -153,5 +153,5 @@ def _affine(u: np.ndarray, center: float) -> tuple[float, ...]:
 @lru_cache(maxsize=512)
 def _font(number: int, pixels: int) -> ImageFont.FreeTypeFont:
     file = Path(mpl.get_data_path()) / "fonts" / "ttf" / f"{FONTS[number]}.ttf"
-    # The other engine, which not every Pillow has, may place glyphs differently.
+    # The other layout engine is optional in Pillow and may place glyphs differently.
     return ImageFont.truetype(str(file), pixels, layout_engine=ImageFont.Layout.BASIC)

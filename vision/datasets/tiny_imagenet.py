@@ -1,4 +1,4 @@
-"""Tiny-ImageNet: 200 classes of ImageNet, made small."""
+"""Tiny-ImageNet: 200 classes of ImageNet at 64 × 64 pixels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
 
     Le, Yang, "Tiny ImageNet Visual Recognition Challenge", Stanford CS 231N, 2015. Read from the
     official layout: `wnids.txt`, `train/WNID/images/*.JPEG`, `val/images/*.JPEG` and
-    `val/val_annotations.txt`. Its validation part is the test part, since the labels of the
-    official test images are secret. Classes are named by their WordNet ids.
+    `val/val_annotations.txt`. The validation part is the test part, since the labels of the
+    official test images are secret. Class names are WordNet ids.
 
     Args:
         root: folder with `tiny-imagenet-200`, or that folder.
@@ -53,7 +53,7 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
 
 
 def _annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, str]]:
-    """Images and classes that `val_annotations.txt` lists: file, class and a box, by tabs."""
+    """Read images and classes from `val_annotations.txt`: file, class and box, tab-separated."""
     listing = find(folder, ("val_annotations.txt",), ("",), SOURCE)
     known, found = set(classes), []
     with reading(listing, "as text", SOURCE):
@@ -68,5 +68,5 @@ def _annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, str]]:
             )
         found.append((folder / "images" / name, wnid))
     if not found:
-        raise InputError(f"{listing}: is empty, expected a line for each test image; {SOURCE}")
+        raise InputError(f"{listing}: is empty; expected a line for each test image; {SOURCE}")
     return found

@@ -1,4 +1,4 @@
-"""Folders of image files: the names of the folders say class, domain and part."""
+"""Image files in folders that are named after class, domain and part."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from vision.datasets.walk import check_links, image_files
 SPLITS: Mapping[str, bool] = {
     "train": False, "test": True, "val": True, "valid": True, "validation": True,
 }  # fmt: skip
-"""Names of folders that say whether what is below is for testing."""
+"""Folder names of the parts of a set: True for testing, False for training."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Image files with what their folders say, before they are decoded.
+    """Image files with class, domain and part, before they are decoded.
 
     Attributes:
-        folder: where they are.
+        folder: folder of the files.
         paths: the files, sorted.
-        classes: class of each.
-        domains: domain of each; "" if the folders have no such level.
-        is_test: part of each; None if the folders do not say.
-        source: what to do about a damaged file.
+        classes: class of each file.
+        domains: domain of each file; "" if the folders have no domains.
+        is_test: part of each file; None if the folders have no parts.
+        source: advice for a damaged file, for messages.
     """
 
     folder: Path
@@ -48,15 +48,15 @@ class Tree:
         """Decode the files into a set.
 
         Args:
-            name: name of the set; also of its only domain where the folders tell of none.
-            size: height and width; None if all files are of one size.
-            test_share: share of each class in each domain that becomes the test part where the
-                folders do not say.
+            name: name of the set; also of its only domain if the folders have no domains.
+            size: height and width; None if all files have the same size.
+            test_share: share of each class in each domain that becomes the test part, if the
+                folders have no parts.
             seed: seed of that split.
 
         Raises:
             InputError: if a file is damaged or a link out of the folder, if sizes differ and `size`
-                is None, if a class is for testing only, or if a name is no UTF-8.
+                is None, if a class has test images only, or if a name is not UTF-8.
         """
         check_links(self.folder, self.paths)
         for kind, names in (("class", self.classes), ("domain", self.domains)):
@@ -81,14 +81,14 @@ class Tree:
         )
 
     def _check_trained(self, is_test: Tensor) -> None:
-        """Refuse folders where a class is for testing only."""
+        """Raise an error if a class has test images only."""
         trained = {
             name for name, test in zip(self.classes, is_test.tolist(), strict=True) if not test
         }
         if missing := set(self.classes) - trained:
             raise InputError(
-                f"{self.folder}: class {min(missing)} has images for testing, but none for "
-                f"training; {self.source}"
+                f"{self.folder}: class {min(missing)} has test images, but no training images; "
+                f"{self.source}"
             )
 
 
@@ -102,18 +102,18 @@ def find_images(
 ) -> Tree:
     """Find the image files below a folder: `[domain/]class/*.jpg`, a part anywhere above class.
 
-    Only files with an image's extension count, and none whose name begins with a dot.
+    Files without an image's extension and names that begin with a dot are ignored.
 
     Args:
-        folder: where to look.
-        source: what to do if there are none.
-        domains: the domains' folders, where others lie beside them; None takes all.
-        ignored: names of folders that say nothing, such as Office-31's `images`.
-        splits: names of folders that say the part: True is test.
+        folder: folder to search.
+        source: advice if there are no images, for messages.
+        domains: the domains' folders, if there are other folders too; None takes all.
+        ignored: names of folders to skip, such as Office-31's `images`.
+        splits: folder names of the parts; True is test.
 
     Raises:
-        InputError: if there are no images, or a class has none, or the folders say no class, or not
-            all of them a domain, or not all of them a part; or if one is a link.
+        InputError: if there are no images, a class has none, a folder is a link, or not all images
+            have the same levels of class, domain and part.
     """
     tops = [folder] if domains is None else [folder / d for d in domains]
     paths = image_files(tops)
@@ -122,7 +122,7 @@ def find_images(
     parts, named = [], []
     for path in paths:
         levels = [p for p in path.relative_to(folder).parts[:-1] if p not in ignored]
-        # The innermost folder is the class, even if it is a class of trains.
+        # The innermost folder is the class, even if its name is that of a part, such as `train`.
         parts.append(tuple(p for p in levels[:-1] if p in splits))
         named.append([p for p in levels[:-1] if p not in splits] + levels[-1:])
     for path, levels in zip(paths, named, strict=True):
@@ -144,7 +144,7 @@ def find_images(
 def _test_parts(
     folder: Path, parts: Sequence[tuple[str, ...]], splits: Mapping[str, bool]
 ) -> list[bool] | None:
-    """Whether each file is for testing, or None if only a training part or none is named."""
+    """Return whether each file is for testing, or None without a test folder."""
     found = {part[0] if len(part) == 1 else " and ".join(part) for part in parts}
     named = ", ".join(sorted(name or "(none)" for name in found))
     if not found <= set(splits) | {""}:
@@ -162,7 +162,7 @@ def _test_parts(
 
 
 def _check_text(folder: Path, kind: str, names: Sequence[str]) -> None:
-    """Refuse names that no table or figure could hold."""
+    """Raise an error for names that tables and figures cannot contain."""
     if odd := next((name for name in names if as_text(name) != name), None):
         raise InputError(
             f"{folder}: the {kind} '{as_text(odd)}' has a name that is not UTF-8; rename its folder"
@@ -170,7 +170,7 @@ def _check_text(folder: Path, kind: str, names: Sequence[str]) -> None:
 
 
 def _index(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
-    """The names, sorted, and the place of each item's name among them."""
+    """Return the sorted distinct names and each item's index among them."""
     unique = tuple(sorted(set(names)))
     place = {name: i for i, name in enumerate(unique)}
     return unique, torch.tensor([place[name] for name in names])

@@ -27,8 +27,8 @@ def usps(root: Path) -> ImageSet:
     """USPS: 7,291 training and 2,007 test images, 16 × 16, white on black.
 
     Hull, "A Database for Handwritten Text Recognition Research", IEEE TPAMI 16(5), 1994. Read from
-    the two LIBSVM files, `.bz2` or plain: label 1 to 10 for the digits 0 to 9, then 256 values in
-    [-1, 1], which become 0 to 255, rounded.
+    the two LIBSVM files, `.bz2` or plain: labels 1 to 10 for the digits 0 to 9, then 256 values in
+    [-1, 1], which are scaled to 0 to 255 and rounded.
 
     Args:
         root: folder with the files.
@@ -44,15 +44,15 @@ def usps(root: Path) -> ImageSet:
 
 
 def _cost(text: bytes) -> int:
-    """Bytes of memory that a part of a file takes, whether a line says all of its values or not."""
+    """Return the bytes of memory for a part of a file; lines may omit values, which are zeros."""
     return 8 * len(text) + 16 * SIDE * SIDE * text.count(b"\n")
 
 
 def read_libsvm(path: Path) -> Part:
-    """Images `(n, 1, 16, 16)` uint8 and digits `(n,)` of one file.
+    """Read images `(n, 1, 16, 16)` uint8 and digits `(n,)` from a file.
 
     Raises:
-        InputError: if it is damaged or its values are out of range.
+        InputError: if the file is damaged or its values are out of range.
     """
     expected = "lines of a label from 1 to 10 and 256 values in [-1, 1]"
     n_pixels = SIDE * SIDE

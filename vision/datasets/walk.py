@@ -1,4 +1,4 @@
-"""Image files below a folder: none is left out in silence, none lies elsewhere."""
+"""Search for image files below folders, with checks for missing images and links."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from data_prep.errors import InputError, check_regular
 from vision.datasets.pictures import EXTENSIONS
 
 BESIDE = {"__MACOSX"}
-"""Folders that an archive of another system brings along."""
+"""Folders to skip, which archives made on another system contain."""
 
 
 def image_files(tops: Iterable[Path]) -> list[Path]:
-    """Image files below some folders, sorted; names that begin with a dot do not count.
+    """Return the sorted image files below folders; names that begin with a dot are ignored.
 
     Args:
         tops: the folders.
 
     Raises:
-        InputError: if a folder cannot be read, is a link, holds no image although another one
-            beside it does, or holds what is neither a file nor a folder, such as a dangling link.
+        InputError: if a folder cannot be read, is a link, has no images although a sibling has, or
+            contains something that is neither a file nor a folder, such as a dangling link.
     """
     images: list[Path] = []
     leaves: dict[Path, dict[Path, bool]] = defaultdict(dict)
@@ -30,12 +30,12 @@ def image_files(tops: Iterable[Path]) -> list[Path]:
         for here, folders, files in os.walk(top, onerror=_refuse):
             folders[:] = [f for f in folders if not f.startswith(".") and f not in BESIDE]
             for file in (f for f in files if not f.startswith(".")):
-                check_regular(Path(here, file), "image or folder", "put it there or remove this")
+                check_regular(Path(here, file), "image or folder", "replace or remove it")
             found = [Path(here, f) for f in (*files, *folders) if _is_image(f)]
             if link := next((f for f in folders if Path(here, f).is_symlink()), None):
                 raise InputError(
-                    f"{Path(here, link)}: a link to a folder, which is not followed; put the "
-                    "folder itself there"
+                    f"{Path(here, link)}: is a link to a folder, and links are not followed; "
+                    "replace it with the folder itself"
                 )
             if not folders:
                 leaves[Path(here).parent][Path(here)] = bool(found)
@@ -44,26 +44,26 @@ def image_files(tops: Iterable[Path]) -> list[Path]:
         if any(beside.values()) and (empty := [f for f, full in beside.items() if not full]):
             raise InputError(
                 f"{min(empty)}: found no images (*.jpg, *.png, …), which the folders beside it "
-                "have; put its images there or take it away"
+                "have; add its images or remove it"
             )
     return sorted(images)
 
 
 def check_links(folder: Path, paths: Sequence[Path]) -> None:
-    """Refuse links that lead out of a folder: what another has made may point to any file.
+    """Raise an error for links out of a folder, which could expose any file of the system.
 
     Args:
-        folder: where the files should be.
-        paths: of the files.
+        folder: folder that should contain the files.
+        paths: paths of the files.
 
     Raises:
-        InputError: naming the first such link.
+        InputError: if a file is such a link; names the first.
     """
     home = os.path.realpath(folder)
     for path in paths:
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
             raise InputError(
-                f"{path}: a link that leaves {folder}; put the image itself there (cp -L)"
+                f"{path}: is a link out of {folder}; replace it with the image itself (cp -L)"
             )
 
 
@@ -72,4 +72,4 @@ def _is_image(name: str) -> bool:
 
 
 def _refuse(e: OSError) -> None:
-    raise InputError(f"{e.filename}: cannot be read ({e.strerror}); open it or take it away") from e
+    raise InputError(f"{e.filename}: cannot be read ({e.strerror}); allow it or remove it") from e

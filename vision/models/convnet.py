@@ -1,4 +1,4 @@
-"""A small convolutional network, for digits and for CPUs: LeNet's class."""
+"""A small convolutional network in the style of LeNet, for digits and CPUs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ConvNetOptions(CheckedOptions):
 
     Attributes:
         channels: channels of the first block; the next two have twice as many.
-        feature_size: width of features and prototypes.
-        norm: batch normalisation, group normalisation (which has no running statistics) or none.
+        feature_size: size of features and prototypes.
+        norm: batch normalisation, group normalisation (without running statistics) or none.
     """
 
     channels: Width = 16
@@ -32,9 +32,9 @@ class ConvNet(SplitModel):
     """Three blocks of convolution, normalisation, ReLU and pooling, then a linear map.
 
     Args:
-        shape: of an image.
-        n_classes: width of the prediction.
-        options: sizes.
+        shape: shape of an image.
+        n_classes: number of classes.
+        options: settings of the network.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch,

@@ -1,4 +1,4 @@
-"""What stands before every image model: bytes to numbers around 0."""
+"""Conversion of bytes to normalised floats, the first layer of every image model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Shape = tuple[int, int, int]
 
 
 class Pixels(nn.Module):
-    """Turns bytes into floats and normalises them, so that images travel and rest as bytes.
+    """Layer that converts bytes to floats and normalises them, so that images are kept as bytes.
 
     Args:
-        mean: of each channel, or of all, on a scale of 0 to 1.
-        std: likewise.
+        mean: mean of each channel, or of all, on a scale of 0 to 1.
+        std: standard deviation, likewise.
 
     Shapes:
-        x: `(batch, channels, height, width)` uint8, or floats of 0 to 1; returns float32.
+        x: `(batch, channels, height, width)` uint8, or floats from 0 to 1; returns float32.
 
     Example:
         >>> Pixels()(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
@@ -28,7 +28,7 @@ class Pixels(nn.Module):
 
     def __init__(self, mean: Sequence[float] = (0.5,), std: Sequence[float] = (0.5,)) -> None:
         super().__init__()
-        # Constants, not buffers: they are no client's state.
+        # Constants, not buffers: they are not part of a client's state.
         self.mean = torch.tensor(mean).view(-1, 1, 1)
         self.std = torch.tensor(std).view(-1, 1, 1)
 

@@ -20,7 +20,7 @@ from vision.models.pixels import Pixels, Shape
 from vision.torchvision_ops import torchvision_models
 
 DEEPEST = 1202
-"""Layers of the deepest residual network that was published (He et al., CVPR 2016)."""
+"""Layers of the deepest published residual network (He et al., CVPR 2016)."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ResNet18Options(CheckedOptions):
     """Settings of ResNet-18.
 
     Attributes:
-        stem: how it begins: `cifar`, a 3 × 3 convolution without pooling, for small images, or
+        stem: first layers: `cifar`, a 3 × 3 convolution without pooling, for small images, or
             `imagenet`, 7 × 7 with stride 2 and pooling.
     """
 
@@ -36,12 +36,12 @@ class ResNet18Options(CheckedOptions):
 
 
 class ResNet18(SplitModel):
-    """ResNet-18 with features of 512, initialised at random.
+    """ResNet-18 with 512 features, initialised at random.
 
     Args:
-        shape: of an image.
-        n_classes: width of the prediction.
-        options: the stem.
+        shape: shape of an image.
+        n_classes: number of classes.
+        options: settings of the network.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, 512)`.
@@ -49,7 +49,7 @@ class ResNet18(SplitModel):
     """
 
     name = "resnet18"
-    summary = "ResNet-18 with batch normalisation, features of 512"
+    summary = "ResNet-18 with batch normalisation and 512 features"
     Options = ResNet18Options
 
     def __init__(
@@ -70,8 +70,8 @@ class ResNetOptions(CheckedOptions):
     """Settings of a small residual network.
 
     Attributes:
-        depth: layers, 6n + 2: 8, 14, 20, …
-        width: channels of the first stage; the features are four times as wide.
+        depth: number of layers, 6n + 2: 8, 14, 20, …
+        width: channels of the first stage; there are four times as many features.
     """
 
     depth: Annotated[int, Ge(8), Le(DEEPEST)] = 8
@@ -85,11 +85,11 @@ class ResNetOptions(CheckedOptions):
 
 
 class ResNet(SplitModel):
-    """Three stages of n blocks on whole, half and quarter resolution, then the mean over pixels.
+    """Three stages of n blocks at full, half and quarter resolution, then the mean over pixels.
 
     Args:
-        shape: of an image.
-        n_classes: width of the prediction.
+        shape: shape of an image.
+        n_classes: number of classes.
         options: depth and width.
 
     Shapes:

@@ -22,17 +22,17 @@ class ViTOptions(CheckedOptions):
     """Settings of the frozen transformer.
 
     Attributes:
-        backbone: timm's name of a plain ViT, whose pre-trained weights timm fetches, or
-            `tiny-random` for trials; a mere name where a weight file is given.
-        backbone_weights: a .safetensors file under timm's parameter names, for work offline.
-        input_size: height and width that it sees, a multiple of its patches, 2,048 at most.
+        backbone: timm's name of a plain ViT, whose pre-trained weights timm downloads, or
+            `tiny-random` for trials; only a label if a weight file is given.
+        backbone_weights: a .safetensors file with timm's parameter names, for offline use.
+        input_size: height and width of the input, a multiple of the patch size, 2,048 at most.
         pool: the feature: the class token (cls) or the mean of the patch tokens (mean).
-        blocks: use only so many blocks of it; 0 uses all.
-        normalisation: of pixels: imagenet, half (Google's ViTs), or auto: timm's own, imagenet for
-            a weight file.
-        precision: of the arithmetic inside: float32, or bfloat16, twice as fast where the processor
-            has it.
-        feature_cache: folder in which features of images are kept from run to run.
+        blocks: number of blocks to use, from the first; 0 uses all.
+        normalisation: normalisation of pixels: imagenet, half (Google's ViTs), or auto: timm's own,
+            or imagenet for a weight file.
+        precision: numeric precision: float32, or bfloat16, which is twice as fast on processors
+            that support it.
+        feature_cache: folder that keeps features of images between runs.
     """
 
     backbone: str = "vit_base_patch16_224"
@@ -46,7 +46,7 @@ class ViTOptions(CheckedOptions):
 
 
 class FrozenEncoder(nn.Module):
-    """The backbone's feature of each image. It has no parameters: the backbone is no client's.
+    """Encoder that returns the backbone's features. It has no parameters for clients to train.
 
     Shapes:
         x: `(clients, batch, channels, height, width)` to `(clients, batch, width)`.
@@ -57,17 +57,17 @@ class FrozenEncoder(nn.Module):
         self.backbone = backbone
 
     def forward(self, x: Tensor) -> Tensor:
-        """Look the features up, or compute them once."""
+        """Return cached features, or compute them."""
         return self.backbone.query(x)
 
 
 class FrozenViT(SplitModel):
-    """A frozen transformer, of whose features only a linear head is trained.
+    """A frozen transformer with a trainable linear head on its features.
 
     Args:
-        shape: of an image; any, since images are brought to the backbone's size.
-        n_classes: width of the prediction.
-        options: which backbone.
+        shape: shape of an image; any, since images are resized to the backbone's input size.
+        n_classes: number of classes.
+        options: settings of the backbone.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, width)`.
@@ -94,11 +94,11 @@ class FrozenViT(SplitModel):
 
 
 def backbone_of(population: Population, method: str) -> Backbone:
-    """The frozen backbone of a model.
+    """Return the frozen backbone of a model.
 
     Args:
         population: the model.
-        method: who needs it, for the message.
+        method: name of the method that needs it, for the message.
 
     Raises:
         InputError: if the model has none.

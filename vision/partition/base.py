@@ -1,4 +1,4 @@
-"""What all partitions share: which domain a client has, what it is tested on, and the result."""
+"""Base class and result of partitions: domains, training images and test images of clients."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ THIN, DEAL, TEST = 3, 4, 5
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Who has which images.
+    """Training and test images of each client.
 
     Attributes:
-        train: ids `(n,)` of each client's training images, increasing; no image is two clients'.
-        test: the same of its test images, which clients may share.
+        train: ids `(n,)` of each client's training images, increasing; clients share no image.
+        test: the same for test images, which clients may share.
     """
 
     train: tuple[Tensor, ...]
     test: tuple[Tensor, ...]
 
     def table(self, images: ImageSet) -> pd.DataFrame:
-        """How many images of which class and domain each client has.
+        """Count each client's images of each class and domain.
 
         Args:
             images: the set that was split.
@@ -55,7 +55,7 @@ class Partition:
 
 
 def _counts(images: ImageSet, ids: Tensor) -> list[tuple[int, int, int]]:
-    """Domain, class and number of images of each combination among some images."""
+    """Return domain, class and number of images of each combination among some images."""
     pairs = torch.stack([images.domains[ids], images.labels[ids]])
     found, counts = pairs.unique(dim=1, return_counts=True)
     return [(*pair, n) for pair, n in zip(found.T.tolist(), counts.tolist(), strict=True)]
@@ -63,32 +63,32 @@ def _counts(images: ImageSet, ids: Tensor) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Partitioner(CheckedOptions, ABC):
-    """Divides a set's training and test part among clients.
+    """Division of a set's training and test part among clients.
 
-    A kind of partition is a subclass in a file of its own that has a `name` and says in `deal` how
-    the clients of one domain share that domain's training images (label skew). How domains are
-    given to clients (domain shift) and what clients are tested on are independent of that.
+    A kind of partition is a subclass in its own file with a `name`. Its `deal` divides the training
+    images of one domain among the domain's clients (label skew). The assignment of domains to
+    clients (domain shift) and the choice of test images are independent of it.
 
-    Test images are always of the set's test part, so nobody trained on them. PFLlib instead joins
-    both parts, divides all images and holds out a random quarter of each client's own: there, too,
-    a client's test images have its training mix, as with `own-mix`, but only about so.
+    Test images always come from the set's test part, so no client trains on them. PFLlib instead
+    joins both parts, divides all images and holds out a random quarter of each client's images; the
+    class shares of its test images then match those of training only approximately.
 
     Attributes:
         clients: number of clients.
         domains: `mixed` (every client draws from all domains), `random` (each client draws one
-            domain, all being equally likely) or how many clients have each domain, as
-            `mnist:6,usps:4,svhn:3,syn-generated:7`; clients are then numbered in this order.
-        share: share of the training images of each class and domain that is used at all, rounded
-            but never none.
-        test: how many test images of each class a client has: `by-class`, `test_shots` of each;
-            `own-mix`, in the shares that the classes have among its own training images.
+            domain with equal probability) or the number of clients of each domain, such as
+            `mnist:6,usps:4,svhn:10`; clients are then numbered in this order.
+        share: share of the training images of each class and domain to use, rounded, but at least
+            one image.
+        test: number of a client's test images of each class: `by-class`, `test_shots` of each;
+            `own-mix`, in the class shares of its training images.
         test_classes: whether a client is tested on the classes of its training images (`own`) or
             on all classes of its domain (`all`, with `by-class` only).
         test_shots: test images of each class; with `own-mix` their mean over a client's classes. By
-            default all there are, in even parts where they are not shared; with `own-mix` as many
-            as keep the shares, which are then exact but for less than one image a class.
-        shared_test: whether clients may be tested on the same images. If not, each test image is
-            one client's at most.
+            default all images, divided evenly if they are not shared; with `own-mix` as many as
+            keep the class shares exact to less than one image per class.
+        shared_test: whether clients may be tested on the same images. If not, each test image
+            belongs to at most one client.
     """
 
     name: ClassVar[str] = ""
@@ -115,30 +115,30 @@ class Partitioner(CheckedOptions, ABC):
         """Divide one pool's training images.
 
         Args:
-            pool: images, and the clients among whom to divide them.
-            rng: random numbers.
+            pool: the images and the clients.
+            rng: random generator.
 
         Returns:
-            Ids of each of the pool's clients.
+            Ids of the images of each of the pool's clients.
 
         Raises:
-            InputError: with the numbers that make it impossible.
+            InputError: if the division is impossible; gives the numbers.
         """
 
     def split(self, images: ImageSet, seed: int = 0) -> Partition:
         """Divide a set.
 
         Args:
-            images: with a training and a test part.
+            images: set with a training and a test part.
             seed: the same seed gives the same partition.
 
         Raises:
-            InputError: with the numbers that make it impossible.
+            InputError: if the division is impossible; gives the numbers.
         """
         if self.clients > (n_train := int((~images.is_test).sum())):
             raise InputError(
-                f"{images.name} has {n_train} training images for {self.clients} clients, and each "
-                "needs one"
+                f"{images.name} has {n_train} training images for {self.clients} clients; each "
+                "needs at least one"
             )
         pools = make_pools(images, self.domains, self.clients, seed)
         train: dict[int, Tensor] = {}
@@ -154,7 +154,7 @@ class Partitioner(CheckedOptions, ABC):
         )
 
     def _thin(self, pool: Pool, rng: torch.Generator) -> Pool:
-        """The pool with the wanted share of the training images of each class and domain."""
+        """Return the pool with a `share` of the training images of each class and domain."""
         if self.share == 1:
             return pool
         images = pool.images
@@ -162,7 +162,7 @@ class Partitioner(CheckedOptions, ABC):
         return pool.with_train(pool.train[chosen(strata, self.share, rng)])
 
     def _test(self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
-        """Test images of each of the pool's clients."""
+        """Choose test images for each of the pool's clients."""
         if not self.shared_test:
             return self._test_apart(pool, dealt, rng)
         return [
@@ -173,7 +173,7 @@ class Partitioner(CheckedOptions, ABC):
     def _test_apart(
         self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator
     ) -> list[Tensor]:
-        """Test images of each of the pool's clients, none of two of them."""
+        """Choose test images for each of the pool's clients; clients share no image."""
         if self.test == "own-mix":
             return deal_mix(pool, dealt, self.test_shots, rng)
         labels = pool.images.labels

@@ -1,4 +1,4 @@
-"""Dirichlet: the images of each class are divided in random proportions."""
+"""Dirichlet partition: the images of each class are divided in random proportions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class Dirichlet(Partitioner):
-    """For each class on its own, proportions of the clients are drawn and its images so divided.
+    """Division of each class among the clients in proportions from a Dirichlet distribution.
 
-    Clients then differ in their mix of classes and in size. From Hsu, Qi, Brown, "Measuring the
-    Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019, arXiv
-    1909.06335, in the form of Yurochkin et al., ICML 2019, arXiv 1905.12022.
+    Clients differ in their class shares and in size. From Hsu, Qi, Brown, "Measuring the Effects of
+    Non-Identical Data Distribution for Federated Visual Classification", 2019, arXiv 1909.06335, in
+    the form of Yurochkin et al., ICML 2019, arXiv 1905.12022.
 
     Attributes:
-        concentration: how alike clients are, α. At 100 every client has nearly the mix of the
-            whole; at 1 all divisions of a class are equally likely. Of 10 classes of 6,000 images,
-            a client of 20 has on average some images of 5.9 classes at 0.1, of 9.7 at 0.5, of 10.0
-            at 1; but 5 % or more of its images are of only 2.9, 5.3 and 6.4 classes, and two
-            clients hold 72, 40 and 31 % of a class.
-        min_samples: fewest training images of a client. All proportions of a pool are drawn again
-            until each client has so many, at most 200 times.
+        concentration: similarity of the clients, α. At 100 every client has nearly the class shares
+            of the whole set; at 1 all divisions of a class are equally likely. For 20 clients and
+            10 classes of 6,000 images, a client has on average images of 5.9 classes at 0.1, of 9.7
+            at 0.5 and of 10.0 at 1; but only 2.9, 5.3 and 6.4 classes have a share of 5 % or more,
+            and the two largest clients of a class hold 72, 40 and 31 % of it.
+        min_samples: smallest number of training images of a client. All proportions of a pool are
+            drawn again until each client has as many, at most 200 times.
     """
 
     name: ClassVar[str] = "dirichlet"
@@ -41,12 +41,12 @@ class Dirichlet(Partitioner):
     min_samples: PositiveInt = 10
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Draw proportions until all clients have enough, then cut each class by them."""
+        """Draw proportions until all clients have enough images, then divide each class."""
         n = len(pool.clients)
         if n * self.min_samples > len(pool.train):
             raise InputError(
                 f"{pool.domain} has {len(pool.train)} training images and {n} clients ask for at "
-                f"least {self.min_samples} each; ask for fewer clients or min_samples"
+                f"least {self.min_samples} each; use fewer clients or a smaller min_samples"
             )
         members = self._members(pool, rng)
         sizes = np.array([len(ids) for ids in members])
@@ -62,16 +62,16 @@ class Dirichlet(Partitioner):
         else:
             raise InputError(
                 f"dirichlet with concentration {self.concentration:g}: in {DRAWS} draws for {n} "
-                f"clients and {len(pool.train)} training images of {pool.domain}, the poorest "
-                f"client never had more than {fewest}; ask for a larger concentration, fewer "
-                f"clients or min_samples below {self.min_samples}"
+                f"clients and {len(pool.train)} training images of {pool.domain}, the smallest "
+                f"client never had more than {fewest}; use a larger concentration, fewer clients "
+                f"or min_samples below {self.min_samples}"
             )
         pieces = [ids.tensor_split(cut.tolist()) for ids, cut in zip(members, cuts, strict=True)]
         return [torch.cat([piece[i] for piece in pieces]) for i in range(n)]
 
     @staticmethod
     def _members(pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Training images of each class, shuffled."""
+        """Return the shuffled training images of each class."""
         shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
         labels = pool.images.labels[shuffled]
         return [shuffled[labels == label] for label in pool.classes]

@@ -1,4 +1,4 @@
-"""IID: every client has a random sample of the whole."""
+"""IID partition: every client has a random sample of the images."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from vision.partition.pools import Pool
 
 @dataclass(frozen=True)
 class IID(Partitioner):
-    """Shuffled and divided evenly: no label skew. With one domain a client, pure domain shift.
+    """Even division of shuffled images: no label skew; with one domain per client, domain shift.
 
-    All images are given out; clients of a pool differ by one image at most.
+    All images are used; clients of a pool differ by at most one image.
     """
 
     name: ClassVar[str] = "iid"
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Shuffle and cut."""
+        """Shuffle the images and divide them evenly."""
         if len(pool.train) < len(pool.clients):
             raise InputError(
                 f"{pool.domain} has {len(pool.train)} training images for {len(pool.clients)} "
-                "clients; each needs one"
+                "clients; each needs at least one"
             )
         shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
         return list(shuffled.tensor_split(len(pool.clients)))

@@ -1,4 +1,4 @@
-"""n-way k-shot: each client knows a few classes, of which it has some images each."""
+"""n-way k-shot partition: each client has a few classes and a few images of each."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from vision.partition.pools import Pool, deal_classes
 
 @dataclass(frozen=True)
 class NWay(Partitioner):
-    """Each client has about n classes, and about k training images of each.
+    """Random choice of about n classes per client, with about k training images of each.
 
     As in FedProto (Tan et al., AAAI 2022, arXiv 2105.00243), which PFPL follows: a client's n is
-    drawn evenly from the whole numbers `ways` ± `spread`, its k from `shots` ± `shot_spread`, and
-    its classes are any n of its domain's. What FedProto calls standard deviation is this half
-    width. n stays between 2 (a client with one class has nothing to learn; 1 if `ways` is) and the
-    number of classes; where that cuts the range, the mean is not `ways`.
+    drawn uniformly from the integers `ways` ± `spread`, its k from `shots` ± `shot_spread`, and its
+    n classes from those of its domain. FedProto calls this half width a standard deviation. n is
+    limited to the range from 2 (a client with one class has nothing to learn; 1 if `ways` is 1) to
+    the number of classes; if that cuts the range, the mean is not `ways`.
 
     Attributes:
-        ways: classes a client on average, n.
-        spread: how far n may be from `ways`.
-        shots: training images a class, k; None divides the images of each class evenly among the
+        ways: mean number of classes per client, n.
+        spread: largest difference of n from `ways`.
+        shots: training images per class, k; None divides the images of each class evenly among the
             clients of the domain that have the class.
-        shot_spread: how far k may be from `shots`; less than `shots`.
+        shot_spread: largest difference of k from `shots`; less than `shots`.
     """
 
     name: ClassVar[str] = "n-way"
@@ -50,7 +50,7 @@ class NWay(Partitioner):
             )
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Draw each client's classes, then deal out the images of each class."""
+        """Draw each client's classes, then divide the images of each class."""
         known = torch.tensor(pool.classes)
         if self.ways > len(known):
             raise InputError(
@@ -68,5 +68,5 @@ class NWay(Partitioner):
 
 
 def _draw(low: int, high: int, n: int, rng: torch.Generator) -> list[int]:
-    """`n` whole numbers from `low` to `high`, both included."""
+    """Draw `n` integers from `low` to `high`, both included."""
     return torch.randint(low, high + 1, (n,), generator=rng).tolist()

@@ -1,4 +1,4 @@
-"""Pools of images that some clients share, and dealing out a pool's classes."""
+"""Pools of images that some clients share, and division of a pool's classes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Pool:
 
     Attributes:
         images: the whole set.
-        domain: what to call the pool in messages: `domain usps` or `all domains`.
-        clients: their numbers.
+        domain: name of the pool in messages: `domain usps` or `all domains`.
+        clients: numbers of the clients.
         train: ids of the pool's training images.
         test: ids of the pool's test images.
     """
@@ -36,29 +36,29 @@ class Pool:
     test: Tensor
 
     def with_train(self, train: Tensor) -> Pool:
-        """The same pool with other training images."""
+        """Return the same pool with other training images."""
         return replace(self, train=train)
 
     def for_clients(self, clients: Sequence[int]) -> Pool:
-        """The same pool for other clients."""
+        """Return the same pool for other clients."""
         return replace(self, clients=clients)
 
     def counts(self, ids: Tensor) -> Tensor:
-        """Images of each class of the set among `ids`, `(classes,)`."""
+        """Count the images of each class among `ids`, `(classes,)`."""
         return self.images.labels[ids].bincount(minlength=len(self.images.class_names))
 
     @property
     def classes(self) -> list[int]:
-        """Classes that occur among the training images, increasing."""
+        """Classes of the training images, increasing."""
         return self.images.labels[self.train].unique().tolist()
 
 
 def make_pools(images: ImageSet, domains: str, clients: int, seed: int) -> list[Pool]:
-    """One pool for each domain that some client has, or one for all.
+    """Make one pool for each domain that some client has, or one for all domains.
 
     Args:
         images: the set.
-        domains: `mixed`, `random` or counts, as `Partitioner.domains`.
+        domains: `mixed`, `random` or counts, see `Partitioner.domains`.
         clients: number of clients.
         seed: seed of the draw.
 
@@ -88,7 +88,7 @@ def make_pools(images: ImageSet, domains: str, clients: int, seed: int) -> list[
         if not len(pool.train) or not len(pool.test):
             raise InputError(
                 f"{pool.domain} of {images.name} has {len(pool.train)} training and "
-                f"{len(pool.test)} test images; each part needs some"
+                f"{len(pool.test)} test images; each part needs at least one"
             )
     return pools
 
@@ -99,7 +99,7 @@ def _pool(images: ImageSet, domain: str, clients: Sequence[int], inside: Tensor)
 
 
 def _domains_in_counts(counts: str, names: Sequence[str], clients: int) -> list[int]:
-    """The domain of each client from `mnist:6,usps:4`."""
+    """Parse counts such as `mnist:6,usps:4` to the domain of each client."""
     drawn: list[int] = []
     for item in counts.split(","):
         name, _, number = (part.strip() for part in item.rpartition(":"))
@@ -125,21 +125,21 @@ def deal_classes(
     shots: Sequence[int | None],
     rng: torch.Generator,
 ) -> list[Tensor]:
-    """Give each client images of its classes, none to two of them.
+    """Give each client images of its classes; clients share no image.
 
     Args:
         pool: images and clients.
-        part: which of its images.
+        part: training or test images.
         classes: classes of each client.
-        shots: images a class for each client; None divides what there is evenly among the clients
+        shots: images per class for each client; None divides all images evenly among the clients
             that have the class.
-        rng: random numbers.
+        rng: random generator.
 
     Returns:
-        Ids of each client.
+        Ids of the images of each client.
 
     Raises:
-        InputError: if a class has fewer images than its clients ask for, or than it has clients.
+        InputError: if a class has fewer images than its clients ask for, or fewer than clients.
     """
     ids = pool.train if part == "train" else pool.test
     there = pool.counts(ids).tolist()
@@ -159,19 +159,20 @@ def deal_classes(
 def deal_mix(
     pool: Pool, train: Sequence[Tensor], shots: int | None, rng: torch.Generator
 ) -> list[Tensor]:
-    """Give each client test images in the class shares of its training images, none to two of them.
+    """Give each client test images in the class shares of its training images.
 
-    What a client has of a class differs from its exact share by less than one image.
+    Clients share no image. A client's number of images of a class differs from its exact share by
+    less than one.
 
     Args:
         pool: images and clients.
         train: ids of each client's training images.
-        shots: test images for each class that a client knows, on average over these; None takes
-            as many as the rarest class allows, with one ratio of test to training images for all.
-        rng: random numbers.
+        shots: test images per class, on average over a client's classes; None takes as many as the
+            rarest class allows, with one ratio of test to training images for all clients.
+        rng: random generator.
 
     Returns:
-        Ids of each client.
+        Ids of the images of each client.
 
     Raises:
         InputError: if a class has too few test images, or a client would have none.
@@ -182,13 +183,13 @@ def deal_mix(
     for label in known[there[known] == 0].tolist():
         raise InputError(
             f"class {pool.images.class_names[label]} of {pool.domain} has training images and no "
-            "test images, so own-mix is impossible; leave the class out or test by-class"
+            "test images, so own-mix is impossible; remove the class or use by-class"
         )
     if shots is None:
         ratio = (there[known].double() / sent[known]).min().expand(len(train))
     else:
         ratio = shots * (have > 0).sum(1).double() / have.sum(1)
-    # Rounded sums over clients never exceed what there is.
+    # Rounding cumulative sums over clients never exceeds the number of images.
     edges = (have * ratio[:, None]).cumsum(0).round().long()
     counts = edges.diff(dim=0, prepend=torch.zeros_like(edges[:1]))
     for label in (counts.sum(0) > there).nonzero()[:, 0].tolist():
@@ -196,13 +197,13 @@ def deal_mix(
     for i in (counts.sum(1) == 0).nonzero()[:, 0].tolist():
         raise InputError(
             f"{pool.domain} has {len(pool.test)} test images, and the training mix of client "
-            f"{pool.clients[i]} gives it none of them; share test images or ask for fewer clients"
+            f"{pool.clients[i]} gives it none of them; share test images or use fewer clients"
         )
     return _deal(pool, pool.test, counts, rng)
 
 
 def _deal(pool: Pool, ids: Tensor, counts: Tensor, rng: torch.Generator) -> list[Tensor]:
-    """Images at random among `ids`, `counts` `(clients, classes)` of them, none to two clients."""
+    """Divide random images of `ids` by `counts` `(clients, classes)`; clients share no image."""
     labels = pool.images.labels[ids]
     dealt: list[list[Tensor]] = [[ids[:0]] for _ in counts]
     for label in counts.sum(0).nonzero()[:, 0].tolist():
@@ -215,14 +216,14 @@ def _deal(pool: Pool, ids: Tensor, counts: Tensor, rng: torch.Generator) -> list
 
 
 def _too_few(pool: Pool, part: str, label: int, n: int, wanted: Sequence[int]) -> InputError:
-    """Why a class cannot be dealt out, in numbers."""
+    """Return the error for a class with too few images."""
     wanted = [n for n in wanted if n]
     low, high = min(wanted), max(wanted)
     each = f"{low} each" if low == high else f"{low} to {high} each, {sum(wanted)} in all"
     who = f"{len(wanted)} clients ask for {each}" if len(wanted) > 1 else f"a client asks for {low}"
     kind, remedy = {
-        "train": ("training", "ask for fewer shots, ways or clients, or a larger share"),
-        "test": ("test", "ask for fewer test_shots, share test images or make test_share larger"),
+        "train": ("training", "use fewer shots, ways or clients, or a larger share"),
+        "test": ("test", "use fewer test_shots, share test images or use a larger test_share"),
     }[part]
     return InputError(
         f"class {pool.images.class_names[label]} of {pool.domain} has {n} {kind} images and {who}; "

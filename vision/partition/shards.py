@@ -1,4 +1,4 @@
-"""Shards: images sorted by class are cut into equal pieces, of which each client gets some."""
+"""Shards partition: images sorted by class are cut into equal shards, some for each client."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from vision.partition.pools import Pool
 
 @dataclass(frozen=True)
 class Shards(Partitioner):
-    """Clients of equal size that know few classes each.
+    """Clients of equal size with few classes each.
 
     From McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
-    Data", AISTATS 2017, arXiv 1602.05629. All images are given out; where they cannot be cut
-    evenly, shards differ by one image.
+    Data", AISTATS 2017, arXiv 1602.05629. All images are used; if they cannot be divided evenly,
+    shards differ by one image.
 
     Attributes:
-        shards: shards a client. A shard may reach from one class into the next, so a client can
-            know more classes than this; and fewer, where two of its shards are of one class.
+        shards: shards per client. A shard may extend from one class into the next, so a client may
+            have more classes than shards; or fewer, if two of its shards are of the same class.
     """
 
     name: ClassVar[str] = "shards"
@@ -32,7 +32,7 @@ class Shards(Partitioner):
     shards: PositiveInt = 2
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Sort by class, cut, and deal the pieces in random order."""
+        """Sort the images by class, cut them into shards, and deal these in random order."""
         n_shards = len(pool.clients) * self.shards
         if n_shards > len(pool.train):
             raise InputError(

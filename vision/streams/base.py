@@ -1,4 +1,4 @@
-"""What all task streams share: stages of clients' images, in an order, kept or thrown away."""
+"""Base class and result of task streams: images of each client and stage."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from vision.datasets.image_set import ImageSet
 from vision.partition.base import Partition
 
 Ids = tuple[tuple[Tensor, ...], ...]
-"""Stage to client to ids `(n,)` of images, increasing; a client may have none in a stage."""
+"""Increasing ids `(n,)` of images by stage and client; a client may have none in a stage."""
 
 
 @dataclass(frozen=True, eq=False)
 class TaskStream:
-    """Who has which images in which stage.
+    """Training and test images of each client and stage.
 
     Attributes:
         train: training images.
         test: test images of the same stages.
-        order: whether all stages pass inside each global round, or each for all its rounds.
+        order: `inside`: all stages pass within each global round; `sequential`: one after another.
     """
 
     train: Ids
@@ -42,13 +42,13 @@ class TaskStream:
 
     @classmethod
     def of(cls, division: Partition | TaskStream) -> TaskStream:
-        """A stream as it is; a partition as one of a single stage."""
+        """Return a stream unchanged, or a partition as a stream of one stage."""
         if isinstance(division, TaskStream):
             return division
         return cls((division.train,), (division.test,))
 
     def accumulated(self) -> TaskStream:
-        """The stream in which training images of former stages stay with their clients."""
+        """Return the stream in which clients keep the training images of former stages."""
         so_far = [self.train[: m + 1] for m in range(len(self))]
         train = tuple(
             tuple(torch.cat(ids).unique() for ids in zip(*stages, strict=True)) for stages in so_far
@@ -56,10 +56,13 @@ class TaskStream:
         return replace(self, train=train)
 
     def task_classes(self, images: ImageSet) -> list[Tensor]:
-        """In each stage, `(clients, classes)`: whether a client has training images of a class.
+        """Return each client's classes in each stage.
 
         Args:
             images: the set that was split.
+
+        Returns:
+            For each stage, `(clients, classes)` whether a client has training images of a class.
         """
         has = torch.zeros(len(self), len(self.train[0]), len(images.class_names), dtype=torch.bool)
         for stage, clients in enumerate(self.train):
@@ -68,15 +71,19 @@ class TaskStream:
         return list(has)
 
     def own_classes(self, images: ImageSet) -> list[Tensor]:
-        """After each stage, `(clients, classes)`: whether a client had training images of a class.
+        """Return each client's classes up to each stage.
 
         Args:
             images: the set that was split.
+
+        Returns:
+            For each stage, `(clients, classes)` whether a client has had training images of a
+            class in it or before.
         """
         return list(accumulate(self.task_classes(images), torch.logical_or))
 
     def table(self, images: ImageSet) -> pd.DataFrame:
-        """How many images of which class and domain each client has in each stage.
+        """Count each client's images of each class and domain in each stage.
 
         Args:
             images: the set that was split.
@@ -95,10 +102,9 @@ class TaskStream:
 
 @dataclass(frozen=True)
 class Streamer(CheckedOptions, ABC):
-    """Divides a set among clients and stages.
+    """Division of a set among clients and stages.
 
-    A kind of stream is a subclass in a file of its own that has a `name` and says in `deal` who has
-    what when.
+    A kind of stream is a subclass in its own file with a `name` and a method `deal`.
 
     Attributes:
         clients: number of clients, N.
@@ -120,30 +126,30 @@ class Streamer(CheckedOptions, ABC):
         """Divide training and test images.
 
         Args:
-            images: with a training and a test part.
+            images: set with a training and a test part.
             seed: the same seed gives the same stream.
 
         Returns:
-            Training and test ids, each stage by client.
+            Training and test ids by stage and client.
 
         Raises:
-            InputError: with the numbers that make it impossible.
+            InputError: if the division is impossible; gives the numbers.
         """
 
     def split(self, images: ImageSet, seed: int = 0) -> TaskStream:
         """Divide a set.
 
         Args:
-            images: with a training and a test part.
+            images: set with a training and a test part.
             seed: the same seed gives the same stream.
 
         Raises:
-            InputError: with the numbers that make it impossible.
+            InputError: if the division is impossible; gives the numbers.
         """
         if max(self.clients, self.stages) > len(images):
             raise InputError(
                 f"clients is {self.clients} and stages {self.stages}; {images.name} has "
-                f"{len(images)} images: ask for fewer"
+                f"{len(images)} images; use fewer"
             )
         train, test = (
             tuple(tuple(ids.sort().values for ids in stage) for stage in part)

@@ -1,4 +1,4 @@
-"""FedTA's streams: tasks of new classes, some a client's own, some shared among all."""
+"""FedTA's streams: tasks of new classes, some private to a client, some shared by all."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class FedTATasks(Streamer):
-    """Each client has private and public classes, in random order cut into tasks of equal size.
+    """Private and public classes of each client, divided at random into tasks of equal size.
 
     The setting of FedTA (Yu et al., CVPR 2025, arXiv 2412.18355, section 5.1): 5 clients with 5
-    tasks of 8 classes; on CIFAR-100 15 of a client's 40 classes are private and 25 are everybody's,
-    on ImageNet-R all 40 are private. The training images of a public class are divided among the
-    clients in proportions from a Dirichlet distribution; a class may come in another task to each.
-    No image belongs to two clients or tasks. In the authors' sibling code (FedMGP), proportions are
-    drawn again until each is at least 0.1, and clients are tested on 30 % of what they get; the
-    paper speaks of local test sets and tells no more.
+    tasks of 8 classes; on CIFAR-100, 15 of a client's 40 classes are private and 25 are public, on
+    ImageNet-R all 40 are private. The training images of a public class are divided among the
+    clients in proportions from a Dirichlet distribution; the class may be in a different task for
+    each client. No image belongs to two clients or tasks. In the authors' related code (FedMGP),
+    proportions are drawn again until each is at least 0.1, and clients are tested on 30 % of their
+    images; the paper mentions local test sets without details.
 
     Attributes:
         task_classes: classes of a task; a client has `stages` times as many.
-        private_classes: of a client's classes, those that no other client has.
-        concentration: of the Dirichlet distribution (sibling code: 1).
-        min_share: smallest share of a public class that a client gets, less than 1 / clients.
-        tested_on: the `official` test images of the task's classes, which clients may share, or a
-            `local` part of the training images, which is then not trained on.
-        local_test: share of the training images of each class in that part, rounded: of very few
-            images a client has none.
-        train_shots: training images of a class that are used at all, over all its clients; None
-            uses all.
-        test_shots: official test images of a class that are used; None uses all.
+        private_classes: number of a client's classes that no other client has.
+        concentration: concentration of the Dirichlet distribution (related code: 1).
+        min_share: smallest share of a public class for a client, less than 1 / clients.
+        tested_on: `official`: the official test images of the task's classes, which clients may
+            share; `local`: a part of the training images, which is then not trained on.
+        local_test: share of the training images of each class in the local part, rounded; it may
+            be empty if there are very few images.
+        train_shots: training images to use of each class, over all its clients; None uses all.
+        test_shots: official test images to use of each class; None uses all.
     """
 
     name: ClassVar[str] = "fedta-tasks"
@@ -100,7 +99,7 @@ class FedTATasks(Streamer):
         return _joined(train), _joined(test)
 
     def _tasks(self, images: ImageSet, rng: torch.Generator) -> list[list[list[int]]]:
-        """Classes of each client and task."""
+        """Draw the classes of each client and task."""
         known = images.labels[~images.is_test].unique()
         private, n_public = self.private_classes, self._n_own - self.private_classes
         needed = self.clients * private + n_public
@@ -108,7 +107,7 @@ class FedTATasks(Streamer):
             raise InputError(
                 f"{images.name} has {len(known)} classes with training images; {self.clients} "
                 f"clients with {private} private classes each and {n_public} public ones need "
-                f"{needed}; ask for fewer clients, stages, task_classes or private_classes"
+                f"{needed}; use fewer clients, stages, task_classes or private_classes"
             )
         drawn = known[torch.randperm(len(known), generator=rng)]
         public = drawn[self.clients * private : needed]
@@ -122,7 +121,7 @@ class FedTATasks(Streamer):
     def _divided(
         self, images: ImageSet, label: int, ids: Tensor, n: int, rng: torch.Generator
     ) -> list[Tensor]:
-        """A class's images, which are in random order, cut among its n clients."""
+        """Divide a class's images, given in random order, among its n clients."""
         if n == 1:
             return [ids]
         numbers = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
@@ -133,21 +132,21 @@ class FedTATasks(Streamer):
             if shares.min() >= self.min_share and all(len(p) > 0 for p in pieces):
                 return list(pieces)
         raise InputError(
-            f"{images.name} has {len(ids)} training images of {images.class_names[label]}; in "
-            f"{DRAWS} draws with concentration {self.concentration:g}, never did each of {n} "
-            f"clients get a share of at least {self.min_share:g} and an image; ask for a larger "
-            "concentration, a smaller min_share or fewer clients"
+            f"{images.name} has {len(ids)} training images of {images.class_names[label]}; none "
+            f"of {DRAWS} draws with concentration {self.concentration:g} gave each of {n} clients "
+            f"an image and a share of at least {self.min_share:g}; use a larger concentration, a "
+            "smaller min_share or fewer clients"
         )
 
 
 def _some(members: Tensor, shots: int | None, rng: torch.Generator) -> Tensor:
-    """Ids of members in random order, at most so many."""
+    """Return at most `shots` ids of members in random order."""
     ids = members.nonzero()[:, 0]
     return ids[torch.randperm(len(ids), generator=rng)][:shots]
 
 
 def _places(tasks: list[list[list[int]]]) -> dict[int, list[tuple[int, int]]]:
-    """Where each class is: `(stage, client)`, in order of clients."""
+    """Return `(stage, client)` pairs of each class, in order of clients."""
     places: dict[int, list[tuple[int, int]]] = {}
     for client, stages in enumerate(tasks):
         for stage, classes in enumerate(stages):

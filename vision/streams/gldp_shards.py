@@ -1,4 +1,4 @@
-"""GLDP's streams: other classes for every client in every stage."""
+"""GLDP's streams: different classes for every client in every stage."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ LENGTHS, DEAL, TEST = (6, 0, 0), (6, 1, 0), (6, 2, 0)
 
 @dataclass(frozen=True)
 class GLDPShards(Streamer):
-    """N clients that get S shards of the images in each of M stages, [N, S, M].
+    """Shards of images for N clients, S in each of M stages, [N, S, M].
 
     The setting of GLDP (STHFL; Guo et al.): classes and their frequencies differ between clients
     and drift between a client's stages. With one stage it is the paper's spatial setting.
 
     On long-tailed data no division gives all clients the same number of samples and exactly S
-    classes; the paper asks for both. With `equal` shards the sorted images are cut evenly
-    (McMahan et al., AISTATS 2017): clients are equally large, most shards are of frequent classes,
-    and a client has about S classes, fewer the longer the tail, more where shards of rare classes
-    reach into the next. With `class` shards (the authors' later code, after FedRep's) every class
-    is cut into equally many: a client has exactly S classes in a stage, and sizes differ.
+    classes; the paper requires both. With `equal` shards the sorted images are cut evenly (McMahan
+    et al., AISTATS 2017): clients have equal sizes, most shards are of frequent classes, and a
+    client has about S classes, fewer with a longer tail, more if shards of rare classes extend into
+    the next class. With `class` shards (the authors' later code, after FedRep's) every class is cut
+    into equally many shards: a client has exactly S classes in a stage, and sizes differ.
 
     Attributes:
-        shards: shards a client and stage, S.
-        cut: `equal` shards or equally many of each `class`.
-        stage_spread: how many stages fewer than `stages` a client may have, drawn evenly (the
-            paper's future work); it sits out those that it lacks, which are the last.
-        shared_test: whether clients are tested on all test images of their classes, anew in each
-            stage that has the class. If not, on images of their own, equally many of each class, as
-            far as the most common class goes round; what other classes have besides is unused.
+        shards: shards per client and stage, S.
+        cut: `equal`: shards of equal size; `class`: equally many shards of each class.
+        stage_spread: largest number of missing stages of a client, drawn uniformly (the paper's
+            future work); a client misses the last ones.
+        shared_test: whether clients are tested on all test images of their classes, again in each
+            stage that has the class. If not, each client has its own images, equally many of each
+            class, limited by the class with the fewest per client; the rest is not used.
     """
 
     name: ClassVar[str] = "gldp-shards"
@@ -60,7 +60,7 @@ class GLDPShards(Streamer):
             )
 
     def deal(self, images: ImageSet, seed: int) -> tuple[list[list[Tensor]], ...]:
-        """Deal shards to hands, of which each client has one a stage."""
+        """Deal shards to hands, one for each client and stage."""
         lengths = self._lengths(generator(seed, *LENGTHS))
         hands = [(client, stage) for client, n in enumerate(lengths) for stage in range(n)]
         (pool,) = make_pools(images, "mixed", len(hands), seed)
@@ -70,7 +70,7 @@ class GLDPShards(Streamer):
         return tuple(self._staged(hands, dealt, pool.train[:0]) for dealt in (train, test))
 
     def _lengths(self, rng: torch.Generator) -> list[int]:
-        """Stages of each client; somebody has them all."""
+        """Draw each client's number of stages; at least one client has all stages."""
         low = self.stages - self.stage_spread
         lengths = torch.randint(low, self.stages + 1, (self.clients,), generator=rng)
         lengths[lengths.argmax()] = self.stages
@@ -82,31 +82,31 @@ class GLDPShards(Streamer):
         if n_shards > len(pool.train):
             raise InputError(
                 f"{pool.images.name} has {len(pool.train)} training images; {self.clients} clients "
-                f"with {self.shards} shards in each of {self.stages} stages need {n_shards}; ask "
-                "for fewer"
+                f"with {self.shards} shards in each of {self.stages} stages need {n_shards}; use "
+                "fewer"
             )
         shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
         edges = torch.arange(n_shards + 1) * len(pool.train) // n_shards
         sizes = edges.diff()
         pieces = shuffled[pool.images.labels[shuffled].argsort(stable=True)].split(sizes.tolist())
-        # Shards differ by one image. Of the smaller ones, everybody gets as many.
+        # Shards differ by one image; the smaller ones are distributed evenly over the hands.
         order = torch.randperm(n_shards, generator=rng)
         order = order[sizes[order].argsort(stable=True)]
         hands = [order[i :: len(pool.clients)].tolist() for i in range(len(pool.clients))]
         return [torch.cat([pieces[i] for i in hand]) for hand in hands]
 
     def _of_class(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Give each hand S classes, each class to equally many hands (or one more)."""
+        """Give each hand S classes; the numbers of hands per class differ by at most one."""
         known = pool.classes
         if self.shards > len(known):
             raise InputError(
                 f"shards is {self.shards}; {pool.images.name} has {len(known)} classes with "
-                "training images, so ask for at most as many"
+                "training images; use at most as many"
             )
         dealt = torch.zeros(len(known))
         classes: list[list[int]] = []
         for _ in pool.clients:
-            # The least dealt classes first, in random order among equals.
+            # The least used classes first, ties in random order.
             order = (dealt + torch.rand(len(known), generator=rng)).argsort()[: self.shards]
             dealt[order] += 1
             classes.append([known[i] for i in order.tolist()])
@@ -116,7 +116,7 @@ class GLDPShards(Streamer):
         )
 
     def _test(self, pool: Pool, train: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
-        """Test images of the classes of each hand, as many of each class."""
+        """Choose test images of each hand's classes, equally many of each class."""
         labels = pool.images.labels
         classes = [labels[ids].unique() for ids in train]
         if self.shared_test:
@@ -124,7 +124,7 @@ class GLDPShards(Streamer):
         hands = torch.cat(classes).bincount(minlength=len(pool.images.class_names))
         there = labels[pool.test].bincount(minlength=len(hands))
         shots = int((there // hands.clamp(min=1))[hands > 0].min())
-        # Where a class has too few images, asking for one says so.
+        # If a class has too few images, asking for one raises the error.
         return deal_classes(
             pool, "test", [own.tolist() for own in classes], [max(shots, 1)] * len(classes), rng
         )
@@ -132,7 +132,7 @@ class GLDPShards(Streamer):
     def _staged(
         self, hands: Sequence[tuple[int, int]], dealt: Sequence[Tensor], nothing: Tensor
     ) -> list[list[Tensor]]:
-        """Ids of each stage and client, from those of each hand."""
+        """Arrange the ids of the hands by stage and client."""
         of = dict(zip(hands, dealt, strict=True))
         return [
             [of.get((client, stage), nothing) for client in range(self.clients)]

@@ -1,10 +1,10 @@
-"""What is known after each stage of a stream, and what was forgotten.
+"""Accuracy and forgetting after each stage of a stream.
 
 All functions read the table of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`). With the
-order `inside`, stages pass again and again; then the last pass counts, or the mean of the last few.
+order `inside`, stages repeat; then the last pass counts, or the mean of the last few.
 
-A^glo and A^loc of GLDP (section 5.1) are `known` after the last stage: of the view `global`, and of
-`personal`, or of `trained` where a method has no personal models. A^sel is `known` of participants
+A^glo and A^loc of GLDP (section 5.1) are `known` after the last stage, of the view `global`, and of
+`personal`, or of `trained` for methods without personal models. A^sel is `known` of participants
 only, after each stage. In all of them a client's accuracy is over the test images of all stages so
 far, and clients count equally.
 """
@@ -24,14 +24,14 @@ def known(
     participants: bool = False,
     passes: int = 1,
 ) -> pd.Series:
-    """Accuracy after each stage on the test images of all stages so far, mean over clients.
+    """Return the accuracy after each stage on all stages so far, mean over clients.
 
     Args:
         stages: table of stages.
         view: a model.
         mask: classes that a prediction chooses from.
-        participants: count the stage's participants only (A^sel).
-        passes: mean over so many of the last judged rounds of each stage.
+        participants: whether to count the stage's participants only (A^sel).
+        passes: number of the last evaluated rounds of each stage to average.
 
     Returns:
         Indexed by `stage`.
@@ -47,13 +47,13 @@ def known(
 def matrix(
     stages: pd.DataFrame, view: str, mask: str = MASKS[0], *, passes: int = 1
 ) -> pd.DataFrame:
-    """Accuracy after a stage (rows) on the test images of one stage (columns), mean over clients.
+    """Return the accuracy after a stage (rows) on one stage (columns), mean over clients.
 
     Args:
         stages: table of stages.
         view: a model.
         mask: classes that a prediction chooses from.
-        passes: mean over so many of the last judged rounds of each stage.
+        passes: number of the last evaluated rounds of each stage to average.
 
     Returns:
         NaN for stages that had not begun.
@@ -64,16 +64,16 @@ def matrix(
 def forgetting(
     stages: pd.DataFrame, view: str, mask: str = MASKS[0], *, passes: int = 1
 ) -> pd.Series:
-    """Drop of each client's accuracy on former stages from its best to that after the last stage.
+    """Return the drop of accuracy on former stages from its best to that after the last stage.
 
     Chaudhry et al., "Riemannian Walk for Incremental Learning", ECCV 2018, arXiv 1801.10112: the
-    best is over all stages before the last, so what was learned meanwhile is negative.
+    best is over all stages before the last, so an improvement in the last stage is negative.
 
     Args:
         stages: table of stages.
         view: a model.
         mask: classes that a prediction chooses from.
-        passes: mean over so many of the last judged rounds of each stage.
+        passes: number of the last evaluated rounds of each stage to average.
 
     Returns:
         Mean over clients, indexed by `test_stage`, without the last; empty with one stage.
@@ -87,14 +87,14 @@ def forgetting(
 
 
 def _of(stages: pd.DataFrame, view: str, mask: str, passes: int) -> pd.DataFrame:
-    """Rows of one model and mask in the last passes of each stage."""
+    """Select the rows of one model and mask in the last passes of each stage."""
     rows = stages[(stages["view"] == view) & (stages["mask"] == mask)]
     rank = rows.groupby("stage")["round"].rank(method="dense", ascending=False)
     return rows[rank <= passes]
 
 
 def _by_client(stages: pd.DataFrame, view: str, mask: str, passes: int) -> pd.DataFrame:
-    """Accuracy by stage and client (rows) and test stage (columns)."""
+    """Return the accuracy by stage and client (rows) and test stage (columns)."""
     rows = _of(stages, view, mask, passes)
     accuracy = (rows["right"] / rows["samples"]).rename("accuracy")
     table = pd.concat([rows[["stage", "client", "test_stage"]], accuracy], axis=1)

@@ -2,9 +2,9 @@
 
 Yang, Yu, Gao, Wang, Zhang, Li: Federated Continual Learning via Knowledge Fusion: A Survey, IEEE
 TKDE 2024, arXiv 2312.16475; as Eq. 11 and 12 in FedTA (Yu et al., CVPR 2025). Both read the table
-of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`) and are ratios of accuracies, client by
-client; above 1, knowledge has grown. A client whose denominator is 0 knew nothing that it could
-keep and does not count.
+of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`) and are ratios of accuracies per client;
+above 1, accuracy has increased. A client whose denominator is 0 had nothing to retain and does not
+count.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from vision.evaluation import MASKS
 
 
 def temporal_retention(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -> pd.Series:
-    """KR_t: a local model's accuracy on the first task, as a share of that after the first task.
+    """Return KR_t: a local model's accuracy on the first task relative to that after this task.
 
     Args:
         stages: table of stages.
-        local: view of the clients' own models: `personal`, or `trained` for methods without.
+        local: view of the local models: `personal`, or `trained` for methods without.
         mask: classes that a prediction chooses from.
 
     Returns:
@@ -33,12 +33,12 @@ def temporal_retention(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -
 def spatial_retention(
     stages: pd.DataFrame, shared: str, local: str, mask: str = MASKS[0]
 ) -> pd.Series:
-    """KR_s: the global model's accuracy on a client's present task, as a share of its own model's.
+    """Return KR_s: the global model's accuracy on a client's present task relative to its own's.
 
     Args:
         stages: table of stages.
         shared: view of the global model: `global`, FedTA's `fused`.
-        local: view of the clients' own models: `personal`, or `trained` for methods without.
+        local: view of the local models: `personal`, or `trained` for methods without.
         mask: classes that a prediction chooses from.
 
     Returns:
@@ -50,7 +50,7 @@ def spatial_retention(
 
 
 def _accuracy(stages: pd.DataFrame, view: str, mask: str) -> pd.Series:
-    """Accuracy by `stage, client, test_stage` in the last judged round of each stage."""
+    """Return the accuracy by `stage, client, test_stage` in each stage's last evaluated round."""
     rows = stages[(stages["view"] == view) & (stages["mask"] == mask)]
     rows = rows[rows["round"] == rows.groupby("stage")["round"].transform("max")]
     counts = rows.set_index(["stage", "client", "test_stage"])
@@ -58,6 +58,6 @@ def _accuracy(stages: pd.DataFrame, view: str, mask: str) -> pd.Series:
 
 
 def _mean_ratio(accuracy: pd.Series, reference: pd.Series) -> pd.Series:
-    """Mean over clients of `accuracy / reference`, by stage, of those who have a reference."""
+    """Return the mean of `accuracy / reference` by stage, over the clients with a reference."""
     joined = accuracy.rename("a").to_frame().join(reference.rename("b"), how="inner")
     return (joined["a"] / joined["b"]).groupby("stage").mean().rename("retention")

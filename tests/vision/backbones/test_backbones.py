@@ -271,5 +271,5 @@ def test_what_is_no_plain_vit_is_refused(tmp_path):
 
 def test_timms_names_are_known():
     timm_vit()
-    with pytest.raises(InputError, match="timm knows no model 'vit_enormous'"):
+    with pytest.raises(InputError, match="timm has no model 'vit_enormous'"):
         load_backbone("vit_enormous", input_size=224)

@@ -56,7 +56,7 @@ def test_mnist_may_be_gzipped(mnist_dir):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (idx(range(17), (3, 2, 3)), r"has 17 bytes of data; its header \(3, 2, 3\) asks for 18"),
+        (idx(range(17), (3, 2, 3)), r"has 17 bytes of data; its header \(3, 2, 3\) declares 18"),
         (b"\0\0\x08\x01", "begins with"),
         (b"", "begins with"),
         (idx(range(18), (18,)), "3 dimensions"),

@@ -160,7 +160,7 @@ def test_too_many_shots_are_told_in_numbers(grid):
     kind = WAYS(clients=4, ways=3, spread=0, shots=4, domains="ink:1,oil:3")
     message = (
         r"class a of domain oil has 10 training images and 3 clients ask for 4 each; "
-        "ask for fewer shots"
+        "use fewer shots"
     )
     with pytest.raises(InputError, match=message):
         kind.split(grid())
@@ -194,10 +194,10 @@ def test_dirichlets_help_says_what_is_drawn(grid):
     """Its numbers, read from the help, against ten draws of each concentration."""
     text = " ".join(PARTITIONS["dirichlet"].__doc__.split())
     stated = re.search(
-        r"Of 10 classes of 6,000 images, a client of 20 has on average some images of (\S+) "
-        r"classes at 0.1, of (\S+) at 0.5, of (\S+) at 1; but 5 % or more of its images are of "
-        r"only (\S+), (\S+) and (\S+) classes, and two clients hold (\S+), (\S+) and (\S+) % of a "
-        r"class.",
+        r"For 20 clients and 10 classes of 6,000 images, a client has on average images of (\S+) "
+        r"classes at 0.1, of (\S+) at 0.5 and of (\S+) at 1; but only (\S+), (\S+) and (\S+) "
+        r"classes have a share of 5 % or more, and the two largest clients of a class hold (\S+), "
+        r"(\S+) and (\S+) % of it.",
         text,
     )
     images = grid(train=6000, test=1, classes=10, domains=("ink",))
@@ -223,7 +223,7 @@ def test_dirichlet_keeps_its_minimum_or_says_why_not(grid):
     assert min(map(len, found.train)) >= 15
     with pytest.raises(InputError, match="has 120 training images and 4 clients ask for at least"):
         PARTITIONS["dirichlet"](clients=4, min_samples=31).split(images)
-    with pytest.raises(InputError, match=r"in 200 draws .* never had more than \d+; ask for a lar"):
+    with pytest.raises(InputError, match=r"in 200 draws .* never had more than \d+; use a lar"):
         PARTITIONS["dirichlet"](clients=4, concentration=0.01, min_samples=30).split(images)
 
 
