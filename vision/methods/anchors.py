@@ -1,4 +1,4 @@
-"""FedTA's anchors and prototypes as plain functions: mixing, contrast, selection.
+"""Functions for FedTA's anchors and prototypes: mixing, contrast, selection.
 
 Yu et al., CVPR 2025, arXiv 2412.18355, Eq. 5, 9 and 10; see `vision.methods.fedta`.
 """
@@ -13,20 +13,20 @@ from torch import Tensor
 from vision.methods.prompts import cosines
 
 UNKNOWN = -1e9
-"""Logit of a class without prototype: its share is 0, and gradients stay finite if all are such."""
+"""Logit of classes without prototype: their share is 0, and gradients are finite if all are so."""
 
 
 def mix(features: Tensor, anchors: Tensor, params: Mapping[str, Tensor], how: str) -> Tensor:
-    """F_TA of features and their anchors.
+    """Return F_TA, the mix of features and their anchors.
 
     Args:
         features: `(clients, batch, d)`.
         anchors: likewise.
-        params: holds `anchor.order` `(clients, 2d)`, the order of the random mix.
+        params: with `anchor.order` `(clients, 2d)`, the order of the random mix.
         how: `interleave` (f₀, a₀, f₁, a₁, …), `random` or `add`.
 
     Returns:
-        `(clients, batch, 2d)`; `(clients, batch, d)` of the sum.
+        `(clients, batch, 2d)`; `(clients, batch, d)` for `add`.
 
     Example:
         >>> f, a = torch.tensor([[[1, 2]]]), torch.tensor([[[3, 4]]])
@@ -45,13 +45,13 @@ def mix(features: Tensor, anchors: Tensor, params: Mapping[str, Tensor], how: st
 def consistency_loss(
     features: Tensor, classes: Tensor, prototypes: Tensor, known: Tensor, temperature: float
 ) -> Tensor:
-    """Contrast of features with the global prototypes, on the unit sphere (Eq. 5).
+    """Return the contrastive loss of features and global prototypes, both normalised (Eq. 5).
 
     Args:
         features: F_TA, `(clients, batch, width)`.
         classes: `(clients, batch)`.
         prototypes: `(clients, n_classes, width)`.
-        known: `(clients, n_classes)` whether there is one; a sample of another class counts as 0.
+        known: `(clients, n_classes)` whether a class has a prototype; other samples count as 0.
         temperature: τ.
 
     Returns:
@@ -64,22 +64,22 @@ def consistency_loss(
 
 
 def prototype_scores(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Cosines with the prototypes `(clients, batch, n_classes)`, -inf for classes without one."""
+    """Return cosines with prototypes `(clients, batch, n_classes)`, -inf for classes without."""
     return cosines(features, prototypes).masked_fill(~known[:, None], -torch.inf)
 
 
 def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tuple[Tensor, Tensor]:
-    """For each class the local prototype that is least like all local prototypes (Eq. 9 and 10).
+    """Select for each class the local prototype least similar to all others (Eq. 9 and 10).
 
     Args:
         local: `(clients, n_classes, width)`.
         holders: `(clients, n_classes)` whether a client has the class.
-        same_class: similarity of two prototypes of one class, itself included: `one`, or
-            `exclude`d from the average.
+        same_class: similarity of two prototypes of one class, including that with itself: `one`,
+            or `exclude`d from the average.
 
     Returns:
         `(n_classes, width)`, and the average similarity of each `(n_classes,)`, infinite for a
-        class without holder.
+        class that no client has.
     """
     label = holders.nonzero()[:, 1]
     rows = local[holders]
@@ -97,7 +97,7 @@ def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tupl
 
 
 def mean_prototypes(local: Tensor, holders: Tensor) -> Tensor:
-    """Plain mean of the holders' prototypes `(n_classes, width)`, zeros without holder."""
+    """Return the plain mean of the clients' prototypes `(n_classes, width)`, zeros without any."""
     weight = holders.to(local.dtype)
     total = torch.einsum("nc,ncd->cd", weight, local)
     return total / weight.sum(0).clamp(min=1)[:, None]

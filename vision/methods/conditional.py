@@ -1,7 +1,7 @@
-"""What methods share that condition on labels: counts, draws, and small networks beside the model.
+"""Common parts of label-conditional methods: counts, draws and small additional networks.
 
-The networks are stacked like the model, but belong to a method: their tensors live in the state
-under a prefix of their own, as a client's or as the server's.
+The networks are stacked like the model, but belong to a method: their tensors are kept with a
+separate prefix in the state of the clients or of the server.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from stforecast.federated.state import Cohort
 
 
 def label_counts(task: Task, cohort: Cohort) -> Tensor:
-    """Training samples of each class on each client, `(clients, classes)` int32."""
+    """Count the training samples of each class on each client, `(clients, classes)` int32."""
     size = int(cohort.data.sizes[0])
     keys = task.keys({name: t[:, :size] for name, t in cohort.data.tensors.items()})
     return F.one_hot(keys, task.n_keys).sum(1).int()
 
 
 def draw_labels(counts: Tensor, uniform: Tensor) -> Tensor:
-    """Labels with probabilities proportional to counts.
+    """Draw labels with probabilities proportional to counts.
 
     Args:
-        counts: `(clients, classes)` integers, some positive in each row.
+        counts: `(clients, classes)` integers, at least one positive in each row.
         uniform: `(clients, batch)` numbers in [0, 1).
 
     Returns:
@@ -48,20 +48,20 @@ def draw_labels(counts: Tensor, uniform: Tensor) -> Tensor:
 
 
 def normal(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
-    """Standard normal numbers `(n, *shape)`, one generator for each client."""
+    """Draw standard normal numbers `(n, *shape)`, with one generator for each client."""
     return torch.stack([torch.randn(shape, generator=g) for g in generators])
 
 
 def condition(values: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """Values `(clients, batch, d)` with their labels one-hot behind, `(clients, batch, d + n)`."""
+    """Append one-hot labels to values `(clients, batch, d)`; gives `(clients, batch, d + n)`."""
     return torch.cat([values, F.one_hot(labels, n_classes).to(values)], dim=-1)
 
 
 def feature_width(population: Population) -> int:
-    """Width d of the features that the model's head takes.
+    """Return the size d of the features that the model's head takes.
 
     Raises:
-        InputError: if the head has no linear layer to tell it.
+        InputError: if the head has no linear layer.
     """
     for module in population.model.head.modules():
         if isinstance(module, ClientLinear):
@@ -69,19 +69,19 @@ def feature_width(population: Population) -> int:
         if isinstance(module, nn.Linear):
             return module.in_features
     raise InputError(
-        "this method makes features of its own and needs their width from the model's head, which "
-        "has no linear layer; take a model with a linear head"
+        "this method takes the size of features from a linear layer of the model's head, which has "
+        "none; use a model with a linear head"
     )
 
 
 class NormedLinear(Stacked):
-    """`nn.Linear` without bias and `nn.BatchNorm1d`, for each client.
+    """Stacked `nn.Linear` without bias and `nn.BatchNorm1d`.
 
-    The shift of the normalisation is the bias; one before it would have no gradient but rounding.
+    The shift of the normalisation is the bias; a bias before it would have no gradient.
 
     Args:
-        in_features: width of the input.
-        out_features: width of the output.
+        in_features: size of the input.
+        out_features: size of the output.
 
     Shapes:
         x: `(clients, batch, in_features)`; returns `(clients, batch, out_features)`.
@@ -101,11 +101,11 @@ class NormedLinear(Stacked):
         self.register_buffer("running_var", torch.ones(1, out_features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply each client's own map; in training the running statistics move in place."""
+        """Apply each client's layer; in training the running statistics are updated in place."""
         clients, batch, _ = x.shape
         mapped = torch.bmm(x, self.weight)
         y = F.batch_norm(
-            mapped.transpose(0, 1).reshape(batch, -1),  # Each client has channels of its own.
+            mapped.transpose(0, 1).reshape(batch, -1),  # Each client has its own channels.
             self.running_mean.reshape(-1),
             self.running_var.reshape(-1),
             self.scale.reshape(-1),
@@ -116,15 +116,15 @@ class NormedLinear(Stacked):
 
 
 class Network:
-    """A stacked network whose tensors are kept elsewhere.
+    """A stacked network whose tensors are passed in each call.
 
     Args:
-        prefix: what the names of its tensors start with, e.g. `generator.`.
-        build: makes it, with client axes of length 1.
+        prefix: prefix of the names of its tensors, e.g. `generator.`.
+        build: function that builds it with client axes of length 1.
 
     Attributes:
-        parameters: names of what is trained.
-        buffers: names of running statistics.
+        parameters: names of the trainable tensors.
+        buffers: names of the running statistics.
     """
 
     def __init__(self, prefix: str, build: Callable[[], nn.Module]) -> None:
@@ -141,7 +141,7 @@ class Network:
     def initial(
         self, n: int, seed: int, device: torch.device | str = "cpu"
     ) -> tuple[Params, Params]:
-        """Parameters and buffers of `n` clients, `(n, …)`, the same for all."""
+        """Return initial parameters and buffers of `n` clients, `(n, …)`, the same for all."""
         fresh = self._seeded(seed)
         groups = (dict(fresh.named_parameters()), dict(fresh.named_buffers()))
         parameters, buffers = (
@@ -154,12 +154,12 @@ class Network:
         return parameters, buffers
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, *, training: bool) -> Tensor:
-        """Apply the network with the tensors of its names.
+        """Apply the network with given tensors.
 
         Args:
-            tensors: with its parameters and buffers, `(clients, …)`; may hold more.
+            tensors: its parameters and buffers by name, `(clients, …)`, and possibly others.
             x: `(clients, batch, width)`.
-            training: whether batch normalisation uses, and notes, the batch's own statistics.
+            training: whether batch normalisation uses the batch and updates running statistics.
         """
         self._net.train(training)
         own = {

@@ -1,29 +1,29 @@
-"""CReFF: re-trains the global model's classifier on features that the server makes from gradients.
+"""CReFF: FedAvg with a classifier re-trained on features that the server learns from gradients.
 
 Shang, Lu, Huang, Wang: Federated Learning on Heterogeneous and Long-Tailed Data via Classifier
 Re-Training with Federated Features, IJCAI 2022, arXiv 2204.13399, section 4 and Algorithm 1.
 
-Clients train the averaged model as in FedAvg. Before that they send, for each class that they have,
+Clients train the averaged model as in FedAvg. Before that they compute, for each of their classes,
 the mean gradient of the loss with respect to the re-trained classifier. The server averages these
-over the clients that have the class, moves a few learnable features a class so that their
-gradients point the same way (gradient matching), and trains a new classifier on these balanced
-features. It predicts; clients go on with the averaged one.
+over the clients that have the class, moves a few learnable features per class so that their
+gradients have the same direction (gradient matching), and trains a new classifier on these balanced
+features. It is used for predictions; clients continue with the averaged classifier.
 
-Where the paper is silent this follows the released code:
+Where the paper gives no details this follows the released code:
 
-- The distance of two gradients is the sum over output nodes of one minus the cosine of what belongs
-  to the node, and of one minus the cosine of the whole bias.
-- The classifier is trained anew in each round, from the model's first one. The code does so in 300
-  epochs of batches of 32; here a step takes all features at once, with a learning rate as many
-  times larger as an epoch has batches, and moves as far as the small steps of an epoch.
-- Real gradients are taken with the received model in evaluation mode. The code averages ten draws
-  of 32 samples a class, augmented at random; this takes all samples once, as they are.
-- Features of a class that no participant had stay as they are (at first, normal noise), and the
+- The distance of two gradients is the sum over output nodes of one minus the cosine of the node's
+  weights, plus one minus the cosine of the whole bias.
+- The classifier is re-trained in each round, from the model's initial one. The code uses 300 epochs
+  of batches of 32; here a step uses all features at once, with the learning rate multiplied by the
+  number of batches in an epoch, so that it moves as far as an epoch of small steps.
+- Real gradients are computed with the received model in evaluation mode. The code averages ten
+  draws of 32 samples per class with random augmentation; here all samples are used once, without.
+- Features of a class that no participant has are not moved (initially, normal noise), and the
   classifier is trained on them too.
 
-A client sends a gradient as large as the classifier for every class, with zeros for those that it
-lacks; these are counted, so the bytes are an upper bound of the paper's. Running statistics are
-averaged with the model.
+A client sends a gradient of the classifier's size for every class, with zeros for classes that it
+does not have; these are counted, so the bytes are an upper bound of the paper's. Running statistics
+are averaged with the model.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from vision.methods.conditional import feature_width
 from vision.task import cross_entropy
 
 FEATURES = (8, 0, 0)
-"""Key of the generator of the first features; rounds use keys of two numbers."""
+"""Key of the generator of the initial features; rounds use keys of two numbers."""
 
 RETRAINED, GRADIENT = "retrained/", "gradient/"
 """Prefixes of names: of the re-trained classifier, and of gradients with respect to it."""
 
 RETRAIN_BATCH = 32
-"""Features in a batch of the released code, for which the learning rate is meant."""
+"""Batch size of the released code, to which its learning rate refers."""
 
 EPS = 1e-6
-"""Added to the product of norms under a cosine, as in the released code."""
+"""Term added to the product of norms in a cosine, as in the released code."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class CReFFOptions(CheckedOptions):
     """Settings of CReFF.
 
     Attributes:
-        features: federated features a class (released code: 100).
-        match_steps: steps in which they are moved, a round (released code: 100).
-        match_lr: learning rate of these (released code: 0.1).
+        features: federated features per class (released code: 100).
+        match_steps: steps of gradient matching per round (released code: 100).
+        match_lr: learning rate of gradient matching (released code: 0.1).
         retrain_steps: steps of the new classifier, each on all features (released code: 300
             epochs).
-        retrain_lr: its learning rate for each 32 features in a step (released code: 0.01).
+        retrain_lr: learning rate of the new classifier per 32 features (released code: 0.01).
     """
 
     features: PositiveInt = 100
@@ -81,7 +81,7 @@ class CReFFOptions(CheckedOptions):
 
 
 class CReFF(FedAvg):
-    """CReFF. The server keeps the averaged model, the new classifier and the features."""
+    """CReFF. The server's state has the averaged model, the new classifier and the features."""
 
     name = "creff"
     summary = "FedAvg with a classifier re-trained on features that match the clients' gradients"
@@ -95,7 +95,7 @@ class CReFF(FedAvg):
         return [name for name in self.population.names if name.startswith("head.")]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg, with the model's first classifier and features of normal noise."""
+        """Start as FedAvg does, with the model's initial classifier and features of noise."""
         server = super().init(clients, sizes, seed)
         shape = (self.task.n_keys, self.options.features, feature_width(self.population))
         noise = torch.randn(shape, generator=generator(seed, *FEATURES))
@@ -106,11 +106,11 @@ class CReFF(FedAvg):
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The averaged model and the re-trained classifier."""
+        """Send the averaged model and the re-trained classifier."""
         return super().broadcast({n: t for n, t in server.items() if n != "features"}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Send gradients of the received model, and train it."""
+        """Compute gradients of the received model, then train it."""
         self.receive(cohort, payload)
         gradients = self.real_gradients(cohort, payload)
         for batch in cohort.batches():
@@ -118,7 +118,7 @@ class CReFF(FedAvg):
         return {**self.upload(cohort), **gradients}
 
     def real_gradients(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Mean gradients of each class `(clients, classes, …)`, and which classes there are."""
+        """Return mean gradients by class `(clients, classes, …)`, and each client's classes."""
         n, n_keys = len(cohort), self.task.n_keys
         classifier = {
             name: payload[RETRAINED + name].repeat_interleave(n_keys, 0).requires_grad_()
@@ -144,7 +144,7 @@ class CReFF(FedAvg):
         return {**means, "held": counts > 0}
 
     def class_losses(self, classifier: Params, features: Tensor, batch: Batch) -> Tensor:
-        """Cross-entropies `(clients · classes, batch)`, with a classifier of its own for each."""
+        """Return cross-entropies `(clients · classes, batch)`, each with its own classifier."""
         n_keys = self.task.n_keys
         repeated = features.repeat_interleave(n_keys, 0)
         logits = self.population.decode(classifier, repeated)
@@ -153,7 +153,7 @@ class CReFF(FedAvg):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Average the models; move the features; train a new classifier on them."""
+        """Average the models, match the features and train a new classifier on them."""
         model = super().aggregate(server, of, {name: uploads[name] for name in self.shared})
         holders = uploads["held"].sum(0)
         real = {
@@ -169,13 +169,13 @@ class CReFF(FedAvg):
         return {**model, **new, "features": features}
 
     def matched(self, features: Tensor, classifier: Params, real: Params) -> Tensor:
-        """The features after some steps towards the gradients of real ones.
+        """Return the features after steps of gradient matching.
 
         Args:
             features: `(classes, features, d)`.
             classifier: φ̂, without client axis.
-            real: mean gradients `(classes, …)` of real features; zeros, which move nothing, of
-                classes that nobody has.
+            real: mean gradients `(classes, …)` of real features; zeros for classes that no
+                participant has, which move nothing.
         """
         n_keys, o = len(features), self.options
         copies = {
@@ -193,7 +193,7 @@ class CReFF(FedAvg):
         return features.detach()
 
     def retrained(self, features: Tensor) -> Params:
-        """A classifier, without client axis, trained on balanced features from the first one.
+        """Train the initial classifier on balanced features; return it without client axis.
 
         Args:
             features: `(classes, features, d)`.
@@ -211,14 +211,14 @@ class CReFF(FedAvg):
         return {name: t.detach()[0] for name, t in head.items()}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the averaged body and the re-trained classifier."""
+        """Predict with the averaged body and the re-trained classifier."""
         params: Mapping[str, Tensor] = {**state, **payload}
         retrained = {n: payload[RETRAINED + n] for n in self.head if RETRAINED + n in payload}
         return super().predict({**params, **retrained}, {}, x, view)
 
 
 def gradient_distance(made: Tensor, real: Tensor) -> Tensor:
-    """How differently gradients point, a class at a time.
+    """Return the distance between the directions of gradients, by class.
 
     Args:
         made: `(classes, inputs, outputs)` of a matrix, or `(classes, outputs)` of a bias.
@@ -239,5 +239,5 @@ def gradient_distance(made: Tensor, real: Tensor) -> Tensor:
 
 
 def _like(counts: Tensor, t: Tensor) -> Tensor:
-    """Counts with axes of length 1 behind, to divide gradients of a parameter like `t[0]`."""
+    """Append axes of length 1 to counts, to divide gradients of a parameter like `t[0]`."""
     return counts.view(*counts.shape, *[1] * (t.ndim - 1))

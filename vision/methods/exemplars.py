@@ -1,7 +1,8 @@
-"""A memory of frozen features of former tasks, of fixed size, on each client.
+"""Exemplar memory of fixed size for frozen features of former tasks, on each client.
 
-Features of a frozen backbone never change, so remembering them is remembering the images, without
-augmentation. Each class, of the present task too, has equally many: those nearest to its mean.
+Features of a frozen backbone never change, so storing them is equivalent to storing the images,
+without augmentation. Each class, also of the present task, has equally many: those nearest to its
+mean.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from stforecast.federated.population import Params
 from stforecast.federated.prototypes import PrototypeMeans, by_key
 
 EMPTY = -1
-"""Class of a place in which there is nothing."""
+"""Class of an empty place."""
 
 
 def empty_memory(n_clients: int, size: int, width: int, device: torch.device) -> Params:
-    """Memory of no samples: features, their classes, and their rank within the class."""
+    """Return an empty memory: features, their classes, and their rank within the class."""
     nothing = torch.full((n_clients, size), EMPTY, device=device)
     return {
         "exemplar.feature": torch.zeros(n_clients, size, width, device=device),
@@ -28,13 +29,13 @@ def empty_memory(n_clients: int, size: int, width: int, device: torch.device) ->
 
 
 def remember(memory: Params, features: Tensor, classes: Tensor, n_classes: int) -> None:
-    """Take samples in and make room: `size / known classes` samples for each class.
+    """Add samples and reduce the memory to `size / known classes` samples of each class.
 
     Args:
-        memory: of `empty_memory`, changed in place.
+        memory: result of `empty_memory`, changed in place.
         features: `(clients, samples, d)`.
         classes: `(clients, samples)`.
-        n_classes: over all clients.
+        n_classes: number of classes over all clients.
     """
     old = memory["exemplar.class"]
     size, present = old.shape[1], F.one_hot(classes, n_classes).any(1)
@@ -58,12 +59,12 @@ def remember(memory: Params, features: Tensor, classes: Tensor, n_classes: int) 
 
 
 def ranks(features: Tensor, classes: Tensor, n_classes: int) -> Tensor:
-    """Rank of each sample within its class by distance from the class's mean, from 0.
+    """Rank samples within their classes by distance from the class's mean, from 0.
 
     Args:
         features: `(clients, samples, d)`.
         classes: `(clients, samples)`.
-        n_classes: over all clients.
+        n_classes: number of classes over all clients.
 
     Example:
         >>> features = torch.tensor([[[0.0], [4.0], [2.5], [9.0]]])
@@ -80,16 +81,16 @@ def ranks(features: Tensor, classes: Tensor, n_classes: int) -> Tensor:
 
 
 def draw(memory: Params, allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Samples of some classes, drawn with replacement.
+    """Draw samples of some classes with replacement.
 
     Args:
-        memory: of `empty_memory`.
+        memory: result of `empty_memory`.
         allowed: `(clients, n_classes)` classes to draw from.
         uniform: `(clients, n)` numbers in [0, 1).
 
     Returns:
         Features `(clients, n, d)`, classes `(clients, n)`, and `(clients,)` whether there are any;
-        where there are none, what is returned means nothing.
+        features and classes of clients without samples are undefined.
     """
     classes = memory["exemplar.class"]
     fits = (classes != EMPTY) & allowed.gather(1, classes.clamp(min=0))

@@ -2,17 +2,17 @@
 
 Wang, Zhang, Ebrahimi, Sun, Zhang, Lee, Ren, Su, Perot, Dy, Pfister: DualPrompt: Complementary
 Prompting for Rehearsal-free Continual Learning, ECCV 2022, arXiv 2204.04799, Eq. 3–6 and
-Algorithms 1 and 2; averaged by FedAvg as in FedTA's Table 1 (Yu et al., CVPR 2025), which says no
-more about it.
+Algorithms 1 and 2; averaged by FedAvg as in FedTA's Table 1 (Yu et al., CVPR 2025), which gives no
+further details.
 
-Prompts are further keys and values of the attention (prefix tuning): the general one (G) in the
-first blocks, one expert (E) for each task in the next. Training uses the present task's expert and
-pulls its key to the query; a prediction takes the expert with the nearest key.
+Prompts are additional keys and values of the attention (prefix tuning): the general one (G) in the
+first blocks, one expert (E) for each task in the next blocks. Training uses the present task's
+expert and pulls its key towards the query; a prediction uses the expert with the nearest key.
 
 - Defaults are those of the released PyTorch port for CIFAR-100; the paper's experts have 20 tokens.
-- The port starts a new task's expert from the last one's values; this does not.
-- In the port, a batch at test votes for one expert; here each image has its own.
-- A stage beyond the last expert chooses by keys while training too, as in the port.
+- The port starts a new task's expert from the last one's values; here it does not.
+- In the port, a test batch votes for one expert; here each image has its own.
+- In stages beyond the last expert, training selects by keys too, as in the port.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class FedDualPOptions(CheckedOptions):
 
     Attributes:
         g_length: tokens of the general prompt.
-        g_blocks: first blocks, which have it.
+        g_blocks: number of blocks with the general prompt, from the first.
         e_length: tokens of an expert prompt (paper: 20).
-        e_blocks: blocks after those, which have an expert.
-        experts: expert prompts, one for each task.
+        e_blocks: number of blocks with an expert prompt, after those.
+        experts: number of expert prompts, one for each task.
         pull: weight of the pull on the expert's key.
         within_task: whether training predictions choose among the present task's classes only.
     """
@@ -74,12 +74,12 @@ class FedDualP(PromptedFedAvg):
         used = self.options.g_blocks + self.options.e_blocks
         if used > self.backbone.depth:
             raise InputError(
-                f"g_blocks and e_blocks are {used} in all; the backbone has {self.backbone.depth} "
+                f"g_blocks and e_blocks add up to {used}; the backbone has {self.backbone.depth} "
                 "blocks"
             )
 
     def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
-        """The general prefix, experts `(clients, experts, blocks, 2, length, d)`, their keys."""
+        """Return general prefix, experts `(clients, experts, blocks, 2, length, d)` and keys."""
         o, n, d = self.options, n_clients, self.backbone.width
         return {
             "prompt.general": uniform(n, o.g_blocks, 2, o.g_length, d, rng=rng),
@@ -88,7 +88,7 @@ class FedDualP(PromptedFedAvg):
         }
 
     def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Features under the present task's expert, and the pull on its key (Eq. 5)."""
+        """Return features under the present task's expert, and the pull on its key (Eq. 5)."""
         query, keys = batch["query"], cohort.params["prompt.keys"]
         if cohort.stage < self.options.experts:
             chosen = query.new_full((*query.shape[:2], 1), cohort.stage, dtype=torch.long)
@@ -98,7 +98,7 @@ class FedDualP(PromptedFedAvg):
         return features, self.options.pull * key_distance(query, keys, chosen)
 
     def features(self, params: Payload, x: Tensor) -> Tensor:
-        """Features under the expert with the nearest key (Eq. 6)."""
+        """Return features under the expert with the nearest key (Eq. 6)."""
         chosen = chosen_prompts(self.backbone.query(x), params["prompt.keys"], 1)
         return self._under(params, x, chosen)
 

@@ -1,27 +1,27 @@
-"""FedGen: a generator on the server that knows what features all clients' heads agree on.
+"""FedGen: clients also train on features from a generator that the server fits to their heads.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021,
 arXiv 2105.10056, Eq. 4, 5 and Algorithm 1.
 
-Clients send their models and how many samples of each class they have. The server averages the
+Clients upload their models and their numbers of samples of each class. The server averages the
 models, and trains a generator of features from noise and a label so that the clients' heads, each
-counting by its share of the label's samples, recognise the label (Eq. 4), with a loss that keeps
-features of different noise apart. Clients train their heads on its features besides their own data
-(Eq. 5), for labels drawn from all clients' samples together, p̂(y). From the second round on: the
-first generator has learned nothing.
+weighted by its share of the label's samples, recognise the label (Eq. 4), with a loss that
+separates features of different noise. Clients train their heads on its features and on their own
+data (Eq. 5), for labels drawn from the samples of all clients, p̂(y). This starts in the second
+round, since the generator is untrained in the first.
 
 Where paper and released code differ:
 
-- Eq. 4 averages the heads' logits; the code, and this, weighs their losses by label.
-- In Eq. 5 the generated features have weight 1. The code weighs them by 10, and with the same
-  factor draws the predictions on real samples to those on generated ones of their label; both
-  factors fall by 2 % a round. `alpha`, `beta` and `decay` can say so.
+- Eq. 4 averages the heads' logits; the code weights their losses by label, as here.
+- In Eq. 5 the generated features have weight 1. The code weights them by 10, and has a divergence,
+  with the same weight, between predictions on real samples and on generated ones of their label;
+  both weights decay by 2 % per round. `alpha`, `beta` and `decay` set these.
 - Noise is normal, as in the paper; the code's is uniform. Labels are drawn from p̂(y); the code
-  draws them evenly from those that somebody has.
+  draws them uniformly from those that any client has.
 - The code decays the generator's weights and learning rate; this does not.
 
-The generator's running statistics are the server's, which clients use as they are. The model's are
-averaged, and unused while the generator is trained.
+Clients use the generator with the server's running statistics. Those of the model are averaged, and
+not used while the generator is trained.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from vision.methods.conditional import (
 from vision.task import cross_entropy
 
 SERVER = (0, 4)
-"""Key of the server's random numbers, behind the round."""
+"""Key of the server's random generator, after the round."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class FedGenOptions(CheckedOptions):
             label (Eq. 5: 0; released code: 10).
         decay: factor of both weights from round to round (released code: 0.98).
         diversity: weight of the generator's diversity loss (released code: 1).
-        noise_width: width of the generator's noise (released code: 32, for CIFAR 64).
-        hidden: width of its hidden layer (released code: 256, for CIFAR 512).
-        server_steps: the generator's steps a round (released code: 50).
-        server_batch_size: samples in each (released code: 32).
-        server_lr: Adam's learning rate for it (released code: 1e-4 or 3e-4).
+        noise_width: size of the generator's noise (released code: 32, for CIFAR 64).
+        hidden: size of the generator's hidden layer (released code: 256, for CIFAR 512).
+        server_steps: the generator's steps per round (released code: 50).
+        server_batch_size: samples per step (released code: 32).
+        server_lr: Adam's learning rate for the generator (released code: 1e-4 or 3e-4).
     """
 
     alpha: NonNegativeFloat = 1.0
@@ -88,7 +88,7 @@ class FedGenOptions(CheckedOptions):
 
 
 class FedGen(FedAvg):
-    """FedGen. The generator's tensors, and Adam's moments for it, are the server's."""
+    """FedGen. The generator's tensors and Adam's moments are part of the server's state."""
 
     name = "fedgen"
     summary = "FedAvg with features from a generator that the server trains"
@@ -113,7 +113,7 @@ class FedGen(FedAvg):
         self.server_training = Training(lr=o.server_lr, optimizer="adam")
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg, with an untrained generator."""
+        """Start as FedAvg does, with an untrained generator."""
         server = super().init(clients, sizes, seed)
         device = next(iter(clients.params.values())).device
         parameters, buffers = self.generator.initial(1, seed, device)
@@ -127,14 +127,14 @@ class FedGen(FedAvg):
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The model; once it is trained, the generator too, and how often each label occurs."""
+        """Send the model, and after the first round also the generator and the label counts."""
         names = self.shared
         if to.round > 0:
             names = [*names, *self.generator.parameters, *self.generator.buffers, "label_counts"]
         return super().broadcast({name: server[name] for name in names}, to)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Eq. 5: the loss on the client's samples and on generated features."""
+        """Return the loss on the client's samples and on generated features (Eq. 5)."""
         features = self.population.encode(cohort.state, batch["x"])
         loss = self.task_loss(cohort, features, batch)
         if "label_counts" not in payload:
@@ -152,7 +152,7 @@ class FedGen(FedAvg):
         return loss + o.beta * scale * divergence
 
     def generate(self, cohort: Cohort, payload: Payload, labels: Tensor) -> Tensor:
-        """Features `(clients, batch, d)` of labels `(clients, batch)`, without gradient."""
+        """Generate features `(clients, batch, d)` of labels `(clients, batch)`, no gradient."""
         noise = normal(cohort.generators, labels.shape[1], self.options.noise_width).to(
             labels.device
         )
@@ -161,7 +161,7 @@ class FedGen(FedAvg):
             return self.generator(payload, x, training=False)
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The model and the client's samples of each class `(clients, classes)`."""
+        """Return the model and the number of samples of each class `(clients, classes)`."""
         return {**super().upload(cohort), "label_counts": label_counts(self.task, cohort)}
 
     def aggregate(
@@ -180,13 +180,13 @@ class FedGen(FedAvg):
     def trained(
         self, server: dict[str, Tensor], round: int, heads: Payload, counts: Tensor
     ) -> dict[str, Tensor]:
-        """The generator and its moments after the server's steps of a round.
+        """Train the generator for a round; return its tensors and moments.
 
         Args:
             server: the server's state.
             round: index of the round, from 0.
             heads: the participants' models `(n, …)`.
-            counts: their samples of each class `(n, classes)`.
+            counts: their numbers of samples of each class `(n, classes)`.
         """
         names = self.generator.parameters
         own = {n: server[n][None].clone() for n in (*names, *self.generator.buffers)}
@@ -207,7 +207,7 @@ class FedGen(FedAvg):
     def server_loss(
         self, own: Params, heads: Mapping[str, Tensor], counts: Tensor, random: torch.Generator
     ) -> Tensor:
-        """Eq. 4 with the heads' losses weighted by label, and the diversity loss, `(1,)`."""
+        """Return Eq. 4 with losses weighted by label, plus the diversity loss, `(1,)`."""
         o = self.options
         uniform = torch.rand(1, o.server_batch_size, generator=random)
         labels = draw_labels(counts.sum(0, keepdim=True), uniform)
@@ -221,14 +221,14 @@ class FedGen(FedAvg):
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """`exp(-mean ‖ε_i - ε_j‖² |z_i - z_j|)` over all pairs of a batch, both means over the width.
+    """Return `exp(-mean ‖ε_i - ε_j‖² |z_i - z_j|)` over all pairs of a batch.
 
     Args:
-        noise: ε, `(clients, batch, noise)`.
-        features: z, `(clients, batch, d)`.
+        noise: ε, `(clients, batch, noise)`; distances are averaged over the last axis.
+        features: z, `(clients, batch, d)`; likewise.
 
     Returns:
-        `(clients,)`, near 0 where different noise gives different features.
+        `(clients,)`, near 0 if different noise gives different features.
     """
     between = (features[:, :, None] - features[:, None]).abs().mean(-1)
     apart = (noise[:, :, None] - noise[:, None]).square().mean(-1)

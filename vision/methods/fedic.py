@@ -6,21 +6,22 @@ Distillation, ICME 2022, arXiv 2205.00172.
 Clients train the averaged model as in FedAvg. The server has a small balanced set of labelled
 images (`Classification.surrogate`; setting `surrogate`), with which it
 
-1. tunes a copy of the average;
+1. fine-tunes a copy of the average;
 2. fits a teacher: the clients' logits are averaged with weights that depend on the logits
-   themselves (client-wise adjustment), scaled and shifted class by class (class-wise adjustment),
-   and mixed with the tuned copy's logits by a gate that sees the clients' mean features;
-3. distils the teacher into the average, which then is the global model, by
+   themselves (client-wise adjustment), scaled and shifted by class (class-wise adjustment), and
+   mixed with the fine-tuned copy's logits by a gate on the clients' mean features;
+3. distils the teacher into the average, which becomes the global model, by
    `ld · KL(teacher ‖ student) + (1 - ld) · CE` at a temperature.
 
-This follows the released code, where the paper says less, but for two points:
+This follows the released code, which has more details than the paper, with two exceptions:
 
-- The code distils on other, unlabelled images (CIFAR-100 for CIFAR-10). Here the server has one set
-  only, on which both terms of step 3 are taken, in batches drawn apart.
-- Adam starts anew in each round; the code's keeps its moments. The teacher goes on from its last.
+- The code distils on other, unlabelled images (CIFAR-100 for CIFAR-10). Here the server has only
+  one set, which is used for both terms of step 3, in separately drawn batches.
+- Adam is restarted in each round; the code keeps its moments. The teacher continues from the last
+  round.
 
-Running statistics are averaged, and move in steps 1 and 3 as in any training. The server's images
-are the same in all rounds, and are not augmented.
+Running statistics are averaged, and updated in steps 1 and 3 as in any training. The server's
+images are the same in all rounds and are not augmented.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ from vision.methods.conditional import feature_width
 from vision.task import cross_entropy
 
 SERVER = (0, 5)
-"""Key of the server's random numbers, behind the round."""
+"""Key of the server's random generator, after the round."""
 
 TEACHER = "teacher/"
 """Prefix of the names of the teacher's parameters."""
 
 ROWS = 256
-"""Images that all clients' models see at once on the server."""
+"""Images that run through all clients' models at once on the server."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ class FEDICOptions(CheckedOptions):
 
     Attributes:
         server_steps: Adam's steps in each of the server's three tasks (released code: 100).
-        server_lr: their learning rate (released code: 1e-3).
+        server_lr: Adam's learning rate on the server (released code: 1e-3).
         server_decay: L2 penalty of models, not of the teacher (released code: 2e-4).
         labelled_batch: images in a batch with labels (released code: 20).
-        distilled_batch: images in a batch without (released code: 128).
-        temperature: of the distillation (released code: 2).
-        ld: share of the distillation in step 3 (released code: 0.5).
+        distilled_batch: images in a batch for distillation (released code: 128).
+        temperature: temperature of the distillation (released code: 2).
+        ld: weight of the distillation in step 3 (released code: 0.5).
     """
 
     server_steps: NonNegativeInt = 100
@@ -80,7 +81,7 @@ class FEDICOptions(CheckedOptions):
 
 
 class FEDIC(FedAvg):
-    """FEDIC. The server keeps the global model and the teacher's own parameters."""
+    """FEDIC. The server's state has the global model and the teacher's parameters."""
 
     name = "fedic"
     summary = "FedAvg whose average learns from a calibrated ensemble, on images of the server"
@@ -91,7 +92,7 @@ class FEDIC(FedAvg):
     defaults: ClassVar[Mapping[str, Any]] = {"surrogate": 10}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg, with a teacher that is the mean of the even ensemble and the tuned copy.
+        """Start as FedAvg does, with a teacher that averages the even ensemble and the tuned copy.
 
         Raises:
             InputError: if the server has no images.
@@ -99,7 +100,7 @@ class FEDIC(FedAvg):
         server = super().init(clients, sizes, seed)
         if getattr(self.task, "surrogate", None) is None:
             raise InputError(
-                "fedic needs images on the server; set surrogate, e.g. 10 training images a class"
+                "fedic needs images on the server; set surrogate, e.g. 10 training images per class"
             )
         device = next(iter(server.values())).device
         n_keys, width = self.task.n_keys, feature_width(self.population)
@@ -115,13 +116,13 @@ class FEDIC(FedAvg):
         return {**server, **named, "seed": torch.tensor(seed)}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global model."""
+        """Send the global model."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Average the models, then do the server's three tasks."""
+        """Average the models, then run the server's three tasks."""
         average = super().aggregate(server, of, uploads)
         task: Any = self.task
         device = next(iter(average.values())).device
@@ -139,20 +140,20 @@ class FEDIC(FedAvg):
 
     @torch.no_grad()
     def outputs(self, models: Payload, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `(clients, samples, d)` and logits `(clients, samples, classes)` of images."""
+        """Return features `(clients, samples, d)` and logits `(clients, samples, classes)`."""
         n = len(next(iter(models.values())))
         parts = (part.expand(n, *part.shape[1:]) for part in x.split(ROWS, dim=1))
         features = torch.cat([self.population.encode(models, part) for part in parts], dim=1)
         return features, self.population.decode(models, features)
 
     def tuned(self, average: Params, draw: _Draw) -> Tensor:
-        """Logits `(samples, classes)` of the average after some training on the server's images."""
+        """Fine-tune the average on the server's images; return its logits `(samples, classes)`."""
         model = self.trained(average, lambda model: self.hard_loss(model, draw))
         self.population.train(False)
         return self.outputs(_stacked(model), draw.images["x"])[1][0]
 
     def student(self, average: Params, target: Tensor, draw: _Draw) -> Params:
-        """The average after the distillation of the teacher's logits `(samples, classes)`."""
+        """Distil the teacher's logits `(samples, classes)` into the average."""
         o = self.options
 
         def loss(model: Params) -> Tensor:
@@ -166,12 +167,12 @@ class FEDIC(FedAvg):
         return self.trained(average, loss)
 
     def hard_loss(self, model: Params, draw: _Draw) -> Tensor:
-        """Cross-entropy `(1,)` on a batch of the server's images."""
+        """Return the cross-entropy `(1,)` on a batch of the server's images."""
         rows = draw(self.options.labelled_batch)
         return self.loss_of(model, {name: t[:, rows] for name, t in draw.images.items()})
 
     def trained(self, start: Params, loss: Callable[[Params], Tensor]) -> Params:
-        """A model `(…)` after the server's steps on a loss of a model `(1, …)`."""
+        """Train a model `(…)` with the server's steps on a loss of a model `(1, …)`."""
         model = _stacked({name: t.clone() for name, t in start.items()})
         trainable = [n for n, _ in self.population.model.named_parameters() if n in model]
         self.population.train()
@@ -181,14 +182,14 @@ class FEDIC(FedAvg):
     def fitted_teacher(
         self, teacher: Params, features: Tensor, logits: Tensor, tuned: Tensor, draw: _Draw
     ) -> Params:
-        """The teacher's parameters after some steps on labelled images.
+        """Train the teacher's parameters on labelled images.
 
         Args:
-            teacher: where to start.
-            features: of the clients `(clients, samples, d)`.
-            logits: of the clients `(clients, samples, classes)`.
-            tuned: of the tuned average `(samples, classes)`.
-            draw: of batches of the samples.
+            teacher: initial parameters.
+            features: features of the clients' models `(clients, samples, d)`.
+            logits: logits of the clients' models `(clients, samples, classes)`.
+            tuned: logits of the fine-tuned average `(samples, classes)`.
+            draw: sampler of batches.
         """
         own = {name: t.clone() for name, t in teacher.items()}
 
@@ -203,7 +204,7 @@ class FEDIC(FedAvg):
     def descend(
         self, tensors: Params, names: list[str], decay: float, loss: Callable[[], Tensor]
     ) -> None:
-        """The server's steps down a loss, changing the named tensors in place."""
+        """Minimise a loss with the server's steps, changing the named tensors in place."""
         o = self.options
         training = Training(lr=o.server_lr, weight_decay=decay, optimizer="adam")
         trained = {name: tensors[name].requires_grad_() for name in names}
@@ -214,7 +215,7 @@ class FEDIC(FedAvg):
 
 @dataclass(frozen=True)
 class _Draw:
-    """Draws batches of the server's images, without putting back within a batch."""
+    """Sampler of batches of the server's images, without replacement within a batch."""
 
     images: Batch
     random: torch.Generator
@@ -225,15 +226,15 @@ class _Draw:
 
 
 def teacher_logits(teacher: Params, features: Tensor, logits: Tensor, tuned: Tensor) -> Tensor:
-    """Logits of the calibrated ensemble, `(batch, classes)`.
+    """Return the logits of the calibrated ensemble, `(batch, classes)`.
 
-    A client weighs as much as a sigmoid of its logits, over the sum of all clients' sigmoids.
+    A client's weight is a sigmoid of its logits, divided by the sum over all clients.
 
     Args:
-        teacher: the six parameters, under their prefix.
-        features: of the clients' models `(clients, batch, d)`.
-        logits: of the clients' models `(clients, batch, classes)`.
-        tuned: of the tuned average `(batch, classes)`.
+        teacher: the six parameters, with their prefix.
+        features: features of the clients' models `(clients, batch, d)`.
+        logits: logits of the clients' models `(clients, batch, classes)`.
+        tuned: logits of the fine-tuned average `(batch, classes)`.
     """
     p = {name.removeprefix(TEACHER): t for name, t in teacher.items()}
     weights = F.logsigmoid(logits @ p["client_scale"] + p["client_bias"]).softmax(0)
@@ -244,9 +245,9 @@ def teacher_logits(teacher: Params, features: Tensor, logits: Tensor, tuned: Ten
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL(teacher ‖ student) of logits `(batch, classes)` at a temperature, mean over the batch.
+    """Return KL(teacher ‖ student) of logits `(batch, classes)`, mean over the batch.
 
-    As in the released code it is not multiplied by the temperature's square.
+    As in the released code it is not multiplied by the square of the temperature.
 
     Example:
         >>> student, teacher = torch.zeros(1, 2), torch.tensor([[2.0, 0.0]])
@@ -260,5 +261,5 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
 
 
 def _stacked(model: Params) -> Params:
-    """A model with a client axis of length 1."""
+    """Add a client axis of length 1 to a model."""
     return {name: t[None] for name, t in model.items()}

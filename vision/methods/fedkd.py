@@ -1,42 +1,45 @@
-"""FedKD: a mentor on every client and a shared mentee teach each other; updates travel compressed.
+"""FedKD: a local mentor and a shared mentee distil each other; updates are sent compressed.
 
 Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation,
 Nature Communications 13, 2032 (2022), arXiv 2108.13323, sections "Adaptive mutual distillation" and
 "Dynamic gradients approximation".
 
-The mentor never leaves its client, the mentee is averaged. Each is trained on its task loss, on the
+The mentor stays on its client, the mentee is averaged. Each is trained on its task loss, on the
 other's predictions and on the other's features, which W maps from mentee to mentor:
 
     L_t + [KL(p_s ‖ p_t) + MSE(h_t, W h_s)] / (L_t + L_s)     for the mentor,
     L_s + [KL(p_t ‖ p_s) + MSE(h_t, W h_s)] / (L_t + L_s)     for the mentee,
 
-so that they learn little from each other while they are often wrong. The mentee's updates, up and
-down, are cut to the largest singular values that hold a share T of the squares' sum; T goes from
-`t_start` to `t_end` over the rounds.
+so that they learn little from each other while their losses are large. The mentee's updates, in
+both directions, are truncated to the largest singular values that hold a share T of the sum of
+squares; T grows from `t_start` to `t_end` over the rounds.
 
-What travels, and how its bytes are honest: vectors and running statistics travel as they are. A
-matrix's update (a kernel counts as `out × rest`) travels as two factors, U Σ and Vᵀ, of rank r, or
-whole where these would be as large. All clients' factors have one shape in a round, so r is a
-maximum: downwards that of the update itself; upwards the largest rank that a client needed last
-time, which each reports (an integer a matrix) and the server announces. A client that needs less
-sends columns of zeros, which are counted: the bytes are an upper bound of the paper's. One that
-needs more than announced is cut to r. Nothing is known of the first round, whose updates travel
-whole. Delta coding of uploads has no meaning here, since ranks change.
+Format and size of the messages: vectors and running statistics are sent uncompressed. The update of
+a matrix (a kernel counts as `out × rest`) is sent as two factors, U Σ and Vᵀ, of rank r, or whole
+if the factors would not be smaller. All clients' factors have the same shape in a round, so r is a
+maximum: in the broadcast that of the update itself; in the uploads the largest rank that any client
+needed last time, which each client reports (an integer per matrix) and the server announces. A
+client that needs a smaller rank sends columns of zeros, which are counted: the bytes are an upper
+bound of the paper's. An update that needs a larger rank is truncated to r. In the first round no
+rank is known, and updates are sent whole. Delta coding of uploads has no use here, since ranks
+change.
 
 - Every loss trains its own model, as its gradients are written in the paper; the other's outputs
-  and the divisor count as constants, W learns with the mentee. The code lets all of it flow.
-- Gradients are clipped to a norm of 10, those of a client's mentor, mentee and W each by
-  themselves (the run's `clip_gradients`): 1 / (L_t + L_s) grows without bound as a client fits its
-  images, and a step of SGD with it. The paper names no clip. The authors' code has none either, but
-  steps by Adam with a rate of 3e-6; PFLlib, which steps by SGD as we do, clips in this way.
+  and the divisor count as constants, and W is trained with the mentee. In the code, all gradients
+  flow.
+- Gradients are clipped to a norm of 10, separately for a client's mentor, mentee and W (the run's
+  `clip_gradients`): 1 / (L_t + L_s) grows without bound as a client fits its images, and so do
+  steps of SGD. The paper mentions no clipping. The authors' code has none either, but uses Adam
+  with a rate of 3e-6; PFLlib, which uses SGD as here, clips in this way.
 - The paper's mentee is smaller; here both have the run's model. Attention maps are left out, and
   W starts as the identity; it stays with its client.
 - Clients are weighted by samples, as in FedAvg; the code averages evenly.
-- In the paper all take part. Where only some do, the server remembers what each client's mentee is
-  and sends the difference.
+- In the paper all clients take part. With partial participation, the server keeps each client's
+  version of the mentee and sends the difference.
 
-The mentee's running statistics are averaged, the mentor's its own. The reported loss is the sum,
-the task loss the mentor's. The personal view is the mentor, the global one the mentee.
+The running statistics of the mentee are averaged, those of the mentor are local. The reported loss
+is the sum, the task loss is the mentor's. The personal view is the mentor, the global one the
+mentee.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import feature_width
 
 KNOWN, LEFT, RIGHT, UPDATE = "known/", "left/", "right/", "update/"
-"""Prefixes of a matrix's name: what clients have of it, factors of its update, its update whole."""
+"""Prefixes of a matrix's name: the clients' version, the factors of its update, the update."""
 
 HIDDEN = "hidden"
 """Name of W among a client's parameters."""
@@ -78,7 +81,7 @@ class FedKDOptions(CheckedOptions):
     """Settings of FedKD.
 
     Attributes:
-        t_start: share T of the squared singular values kept at first (paper and code: 0.95).
+        t_start: share T of the squared singular values to keep at first (paper and code: 0.95).
         t_end: share T in the last round, not below `t_start` (paper and code: 0.98); 1 keeps all.
     """
 
@@ -95,8 +98,8 @@ class FedKDOptions(CheckedOptions):
 class FedKD(TwoModels):
     """FedKD. The mentee has the model's names, the mentor's start with `personal.`, W is `hidden`.
 
-    Between rounds a client's matrices are those that the server knows of; its own update of them is
-    undone once it is sent, as only the average counts.
+    A client's local update of the mentee's matrices is undone after the upload: it is replaced by
+    the average update of the next broadcast.
     """
 
     name = "fedkd"
@@ -121,7 +124,7 @@ class FedKD(TwoModels):
         self.vectors = [name for name in shared if name not in self.matrices]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Mentors start as the mentee does. The server knows what it is, and of no update."""
+        """Start mentors as copies of the mentee, and the server without an update."""
         n, d = len(clients), feature_width(self.population)
         device = next(iter(clients.params.values())).device
         initial = super().init(clients, sizes, seed)
@@ -139,16 +142,16 @@ class FedKD(TwoModels):
         return server
 
     def kept_share(self, round: int) -> float:
-        """T in a round, counted from 0."""
+        """Return T in a round, counted from 0."""
         o, progress = self.options, min(1.0, (round + 1) / self.training.rounds)
         return o.t_start + (o.t_end - o.t_start) * progress
 
     def rows(self, of: Participants) -> Tensor:
-        """The clients' rows of what the server knows; one for all where all always take part."""
+        """Return the clients' rows in the server's state; one row if all always take part."""
         return of.ids if self.training.participation < 1 else torch.zeros_like(of.ids)
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Vectors, updates of matrices, and the rank at which to send them back."""
+        """Send vectors, updates of matrices, and the ranks for the uploads."""
         names = [*self.vectors, "ranks"]
         payload = super().broadcast({name: server[name] for name in names}, to)
         for name in self.matrices:
@@ -159,14 +162,14 @@ class FedKD(TwoModels):
         return payload
 
     def receive(self, cohort: Cohort, payload: Payload) -> None:
-        """Take over the vectors and add the updates to the matrices."""
+        """Replace the vectors and add the updates to the matrices."""
         super().receive(cohort, payload)
         with torch.no_grad():
             for name, update in self.updates(payload):
                 cohort.params[name] += update.view_as(cohort.params[name])
 
     def updates(self, payload: Payload) -> Iterator[tuple[str, Tensor]]:
-        """Names of the matrices and their updates in a message, `(clients, a, b)`."""
+        """Yield names of the matrices and their updates in a message, `(clients, a, b)`."""
         for name in self.matrices:
             yield name, unpacked(payload, name)
 
@@ -184,7 +187,7 @@ class FedKD(TwoModels):
         return upload
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The mentor's and the mentee's losses, whose gradients are independent."""
+        """Return the sum of the mentor's and the mentee's losses, with independent gradients."""
         mentor = personal_model({**cohort.memory, **cohort.params})
         h_t = self.population.encode(mentor, batch["x"])
         h_s = self.population.encode(cohort.state, batch["x"])
@@ -198,12 +201,12 @@ class FedKD(TwoModels):
         return loss_t + loss_s + trust * (taught + learned)
 
     def compressed(self, cohort: Cohort, before: Params, ranks: Tensor) -> Payload:
-        """Updates of the matrices at the announced ranks, and `ranks` needed in the next round.
+        """Compress the updates of the matrices, and add the `ranks` needed in the next round.
 
         Args:
             cohort: the clients after their training.
-            before: the matrices as received.
-            ranks: as announced, `(clients, matrices)`, the same for all.
+            before: the received matrices.
+            ranks: announced ranks `(clients, matrices)`, the same for all clients.
         """
         upload: Payload = {}
         needed = []
@@ -222,7 +225,7 @@ class FedKD(TwoModels):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Average what the participants have now; compress the way there from what each knows."""
+        """Average the participants' mentees and compress the updates for each client."""
         state = super().aggregate(server, of, {name: uploads[name] for name in self.vectors})
         state["ranks"] = uploads["ranks"].amax(0)
         for name, update in self.updates(uploads):
@@ -234,13 +237,14 @@ class FedKD(TwoModels):
             left, right, values = factors(average - known)
             rank = rank_for(values, self.kept_share(of.round))
             a, b = self.matrices[name]
-            rank = torch.where(rank * (a + b) < a * b, rank, min(a, b))  # Else nothing is saved.
+            # Larger ranks would save nothing.
+            rank = torch.where(rank * (a + b) < a * b, rank, min(a, b))
             kept = {KNOWN: known, LEFT: truncated(left, rank), RIGHT: right}
             state |= {prefix + name: t.contiguous() for prefix, t in kept.items()}
         return state
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the client's mentor, or by the mentee with the server's latest update."""
+        """Predict with the client's mentor, or with the mentee after the server's update."""
         if view == "personal":
             return super().predict(state, payload, x, view)
         mentee = {name: state[name] + u.view_as(state[name]) for name, u in self.updates(payload)}
@@ -248,14 +252,14 @@ class FedKD(TwoModels):
 
 
 def matrix(t: Tensor) -> Tensor:
-    """A stacked parameter as matrices `(clients, a, b)`: a kernel keeps its first axis."""
+    """Reshape a stacked parameter to matrices `(clients, a, b)`; a kernel keeps its first axis."""
     return t.flatten(2)
 
 
 def factors(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`U Σ` `(n, a, m)`, `Vᵀ` `(n, m, b)` and `diag Σ` `(n, m)`, the largest value first.
+    """Return `U Σ` `(n, a, m)`, `Vᵀ` `(n, m, b)` and `diag Σ` `(n, m)`, the largest value first.
 
-    Signs, which a decomposition leaves open, are such that a row of Vᵀ has a positive sum.
+    The signs are not unique; they are chosen so that the rows of Vᵀ have positive sums.
     """
     u, values, vt = torch.linalg.svd(update, full_matrices=False)
     sign = torch.where(vt.sum(2) < 0, -1.0, 1.0)
@@ -263,7 +267,7 @@ def factors(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def rank_for(values: Tensor, share: float) -> Tensor:
-    """Fewest singular values that hold a share of the squares' sum, `(n,)`; 0 for no update.
+    """Return the smallest rank that holds a share of the squares' sum, `(n,)`; 0 for no update.
 
     >>> rank_for(torch.tensor([[3.0, 2.0, 1.0], [0.0, 0.0, 0.0]]), 0.9)
     tensor([2, 0])
@@ -274,32 +278,32 @@ def rank_for(values: Tensor, share: float) -> Tensor:
 
 
 def truncated(left: Tensor, rank: Tensor) -> Tensor:
-    """`U Σ` with the columns behind each client's rank `(n,)` set to 0."""
+    """Return `U Σ` with the columns beyond each client's rank `(n,)` set to 0."""
     columns = torch.arange(left.shape[2], device=left.device)
     return left * (columns < rank[:, None])[:, None]
 
 
 def pays(a: int, b: int, rank: int) -> bool:
-    """Whether the factors of an `a × b` matrix are smaller than itself."""
+    """Return whether the factors of an `a × b` matrix have fewer numbers than the matrix."""
     return rank * (a + b) < a * b
 
 
 def packed(name: str, left: Tensor, right: Tensor, rank: int) -> Payload:
-    """An update as it travels: factors of that rank, or whole where they do not pay."""
+    """Pack an update for a message: as factors of a rank, or whole if they are not smaller."""
     if not pays(left.shape[1], right.shape[2], rank):
         return {UPDATE + name: left @ right}
     return {LEFT + name: left[:, :, :rank], RIGHT + name: right[:, :rank]}
 
 
 def unpacked(payload: Payload, name: str) -> Tensor:
-    """The update `(clients, a, b)` of a matrix in a message."""
+    """Return the update `(clients, a, b)` of a matrix in a message."""
     if UPDATE + name in payload:
         return payload[UPDATE + name]
     return payload[LEFT + name] @ payload[RIGHT + name]
 
 
 def divergence(target: Tensor, prediction: Tensor) -> Tensor:
-    """KL(target ‖ prediction) of logits `(clients, batch, classes)`, `(clients,)`."""
+    """Return KL(target ‖ prediction) of logits `(clients, batch, classes)`, `(clients,)`."""
     kl = F.kl_div(
         prediction.log_softmax(-1), target.log_softmax(-1), reduction="none", log_target=True
     )
@@ -307,5 +311,5 @@ def divergence(target: Tensor, prediction: Tensor) -> Tensor:
 
 
 def mean_square(error: Tensor) -> Tensor:
-    """Mean square of each client's `(clients, batch, d)`, `(clients,)`."""
+    """Return the mean square of errors `(clients, batch, d)`, `(clients,)`."""
     return error.square().mean((1, 2))

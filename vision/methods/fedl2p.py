@@ -2,17 +2,18 @@
 
 Wang, Zhang, Lee, Zhang, Sun, Ren, Su, Perot, Dy, Pfister: Learning to Prompt for Continual
 Learning, CVPR 2022, arXiv 2112.08654, Eq. 3–5; averaged by FedAvg as in FedTA's Table 1 (Yu et al.,
-CVPR 2025), which says no more about it.
+CVPR 2025), which gives no further details.
 
-An image's frozen class feature chooses the N prompts with the nearest keys; they join its tokens,
-and the head reads the mean of the prompts' own outputs. The chosen keys are pulled to the query.
+The frozen class feature of an image selects the N prompts with the nearest keys. They are added to
+its tokens, and the head takes the mean of the prompts' outputs. A loss pulls the selected keys
+towards the query.
 
-- The pull's weight is 0.5 in the paper and 0.1 in the released PyTorch port, whose numbers these
-  defaults are; dis = 1 - cos.
-- In the port the prompts that most of a batch choose serve the whole batch. Here that holds in
-  training alone (`vote`): a prediction must not depend on what is predicted beside it.
-- Cross-entropy chooses among the classes of the present task, as in the port (`train_mask`).
-- The port adds learned positions to prompts; without positions, as here, nothing else changes.
+- The pull's weight is 0.5 in the paper and 0.1 in the released PyTorch port, whose settings are the
+  defaults here; dis = 1 - cos.
+- In the port, a batch uses the prompts that most of its samples select. Here this holds in training
+  only (`vote`): a prediction must not depend on the other samples of its batch.
+- The cross-entropy is among the classes of the present task, as in the port (`train_mask`).
+- The port adds learned positions to prompts; here they have none.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class FedL2POptions(CheckedOptions):
         pool_size: prompts in the pool.
         prompt_length: tokens of a prompt.
         top_n: prompts of an image, at most `pool_size`.
-        vote: while training, a batch uses the prompts that most of its samples choose.
-        pull: weight of the pull on the chosen keys (paper: 0.5).
+        vote: whether a training batch uses the prompts that most of its samples select.
+        pull: weight of the pull on the selected keys (paper: 0.5).
         within_task: whether training predictions choose among the present task's classes only.
     """
 
@@ -74,7 +75,7 @@ class FedL2P(PromptedFedAvg):
     options: FedL2POptions
 
     def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
-        """The pool and its keys."""
+        """Return the pool and its keys."""
         o, d = self.options, self.backbone.width
         return {
             "prompt.pool": uniform(n_clients, o.pool_size, o.prompt_length, d, rng=rng),
@@ -82,14 +83,14 @@ class FedL2P(PromptedFedAvg):
         }
 
     def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Features under the chosen prompts, and the pull on their keys."""
+        """Return features under the selected prompts, and the pull on their keys."""
         query, keys = batch["query"], cohort.params["prompt.keys"]
         chosen = chosen_prompts(query, keys, self.options.top_n, self.options.vote)
         features = self._read(cohort.params, batch["x"], chosen)
         return features, self.options.pull * key_distance(query, keys, chosen)
 
     def features(self, params: Payload, x: Tensor) -> Tensor:
-        """Features under the prompts that each image chooses for itself."""
+        """Return features under the prompts selected for each image."""
         query = self.backbone.query(x)
         chosen = chosen_prompts(query, params["prompt.keys"], self.options.top_n)
         return self._read(params, x, chosen)

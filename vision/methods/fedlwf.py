@@ -1,15 +1,15 @@
-"""FedLwF: FedAvg whose clients keep to what the model said before their present task.
+"""FedLwF: FedAvg with distillation from the model before the client's present task.
 
 Li, Hoiem: Learning without Forgetting, IEEE TPAMI 2017, arXiv 1606.09282, Eq. 1–4; with FedAvg it
 is the baseline of that name in FedTA (Yu et al., CVPR 2025) and TARGET (Zhang et al., ICCV 2023).
 
-At the start of a stage a client keeps the global model that it receives, the teacher. Its loss on
-the new samples is the cross-entropy, and λ times the distance of its softened predictions for the
-classes of its former stages from the teacher's. A client in its first stage has no teacher.
+At the start of a stage a client keeps the received global model as its teacher. Its loss on the new
+samples is the cross-entropy plus λ times the distance of its softened predictions for the classes
+of its former stages from the teacher's. A client in its first stage has no teacher.
 
-LwF gives each task a head of its own. Here there is one head for all classes; the distillation
-looks at the logits of the client's former classes, the cross-entropy at all. A teacher predicts
-with its running statistics and never changes. The teacher is the client's; nothing more is sent.
+LwF has one head per task. Here there is one head for all classes; the distillation uses the logits
+of the client's former classes, the cross-entropy uses all. The teacher predicts with its running
+statistics and is not changed. It stays on the client, so nothing more is sent than in FedAvg.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FedLwF(TaughtFedAvg):
     options: FedLwFOptions
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Cross-entropy, and λ times the distillation (Eq. 4)."""
+        """Return the cross-entropy plus λ times the distillation (Eq. 4)."""
         features = self.population.encode(cohort.state, batch["x"])
         loss = self.task_loss(cohort, features, batch)
         former = cohort.memory["former"]
@@ -64,13 +64,13 @@ class FedLwF(TaughtFedAvg):
 
 
 def distillation(student: Tensor, teacher: Tensor, classes: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of softened predictions among some classes (LwF, Eq. 2 and 3).
+    """Return the cross-entropy of softened predictions among some classes (LwF, Eq. 2 and 3).
 
     Args:
         student: logits `(clients, batch, n_classes)`.
         teacher: likewise.
         classes: `(clients, n_classes)`; a client without any has loss 0.
-        temperature: T, by which logits are divided.
+        temperature: divisor T of the logits.
 
     Returns:
         `(clients,)`, mean over the batch.

@@ -1,29 +1,29 @@
-"""FedMGP: coarse prompts that clients share, and fine ones, one for each class, that they keep.
+"""FedMGP: shared coarse prompts, and local fine prompts, one for each class.
 
 Yu, Yang, Gao, Kang, Wang, Zhang, Li: Personalized Federated Continual Learning via
-Multi-granularity Prompt, KDD 2024, arXiv 2407.00113. It is the sibling of FedTA and the best
+Multi-granularity Prompt, KDD 2024, arXiv 2407.00113. It is closely related to FedTA and the best
 baseline in its Table 1.
 
-A client first trains the global prompts, a pool with keys as L2P's, and the global head. Then, with
-these fixed, it trains its local prompts, further keys and values in the attention of some blocks,
-with a head of their own. The server distils the clients' pools into one on its surrogate set and
-trains the heads' mean there on the labels.
+A client first trains the global prompts, a pool with keys as in L2P, and the global head. With
+these fixed, it then trains its local prompts, additional keys and values in the attention of some
+blocks, with their own head. The server distils the clients' pools into one on its surrogate set and
+trains the mean of the heads on the surrogate labels.
 
-Facts from the released code, where they decide:
+Details from the released code, and differences:
 
-- Heads read the mean of the global prompts' own outputs. While training, a sample has the local
-  prompt of its class; a prediction takes that whose key is nearest to what the head would read
-  under global prompts alone, the query. So in the second stage the key of the class is pulled.
-- All weights of pulls are 0.1; predictions choose among the present task's classes while training.
-- The code's heads have a hidden layer of 512; these are linear, as those of the other methods here.
-- The code can leave out clients whose prompts do badly on the surrogate set, but that is switched
+- The heads' input is the mean of the global prompts' outputs. In training, a sample has the local
+  prompt of its class; a prediction uses the local prompt whose key is nearest to the head's input
+  under global prompts only, the query. So the second stage pulls the key of the class.
+- All weights of pulls are 0.1; training predictions choose among the present task's classes.
+- The code's heads have a hidden layer of 512; these are linear, as in the other methods here.
+- The code can exclude clients whose prompts do badly on the surrogate set, but this is switched
   off. It fuses into the first client's pool; here the target is drawn, as in FedTA (Eq. 8 there).
-- The server learns from surrogate images of the classes that clients have in the present task, so
-  they say which these are. With its other images it would know classes that nobody has met.
-- The code trains the first client's head on the server; here it is the heads' mean.
-- The code votes for one prompt per batch, at test too; here every image has its own.
+- The server uses surrogate images of the classes that clients have in the present task, so clients
+  upload these classes. Other images would teach it classes that no client has had.
+- The code trains the first client's head on the server; here it is the mean of the heads.
+- The code votes for one prompt per batch, also at test; here every image has its own.
 
-Without a surrogate set pools and heads are averaged by the clients' samples.
+Without a surrogate set, pools and heads are averaged by the clients' samples.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from vision.task import cross_entropy
 
 COARSE, HEAD, FINE = "coarse.", "head.", "fine."
 SERVER = (0, 7)
-"""Key of the server's random numbers, behind the round."""
+"""Key of the server's random generator, after the round."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class FedMGPOptions(CheckedOptions):
     """Settings of FedMGP; defaults of the released code for CIFAR-100.
 
     Attributes:
-        pool_size: global prompts.
+        pool_size: number of global prompts.
         prompt_length: tokens of a global prompt.
         top_n: global prompts of an image, at most `pool_size`.
-        fine_length: keys and values of a local prompt, in each block.
+        fine_length: keys and values of a local prompt in each block.
         first_block: first block (from 0) with local prompts.
-        fine_blocks: how many blocks have them.
+        fine_blocks: number of blocks with local prompts.
         pull: weight of the pulls on keys.
         within_task: whether training predictions choose among the present task's classes only.
-        server_epochs: the server's epochs on the surrogate set; by default the run's.
+        server_epochs: the server's epochs on the surrogate set; by default the clients'.
     """
 
     pool_size: PositiveInt = 10
@@ -99,7 +99,7 @@ class FedMGPOptions(CheckedOptions):
 
 
 class FedMGP(Method):
-    """FedMGP. The functions stand in the order of a round."""
+    """FedMGP. The methods follow the order of a round."""
 
     name = "fedmgp"
     summary = "shares coarse prompts, fused on the server, and keeps fine ones for each class"
@@ -118,11 +118,12 @@ class FedMGP(Method):
         last = self.options.first_block + self.options.fine_blocks
         if last > self.backbone.depth:
             raise InputError(
-                f"local prompts reach to block {last}; the backbone has {self.backbone.depth}"
+                f"local prompts reach to block {last}; the backbone has {self.backbone.depth} "
+                "blocks"
             )
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """The same prompts and heads for all clients."""
+        """Give all clients the same prompts and heads."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
         rng = generator(seed, *INIT)
         head = {name.removeprefix(HEAD): t for name, t in clients.params.items()}
@@ -138,12 +139,12 @@ class FedMGP(Method):
         return {**shared, "seed": torch.tensor(seed)}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global prompts, their keys and the global head."""
+        """Send the global prompts, their keys and the global head."""
         shared = {name: t for name, t in server.items() if name != "seed"}
         return {name: t.expand(len(to.ids), *t.shape) for name, t in shared.items()}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Global prompts first, then the local ones."""
+        """Train the global prompts, then the local ones."""
         self.receive(cohort, payload)
         whole, data = cohort.data, queried(cohort, self.backbone)
         present = present_classes(self, cohort)
@@ -163,16 +164,16 @@ class FedMGP(Method):
         return {**shared, "present": present}
 
     def tokens(self, params: Payload, query: Tensor) -> Tensor:
-        """Global prompts that queries choose."""
+        """Return the global prompts selected by queries."""
         chosen = chosen_prompts(query, params["coarse.keys"], self.options.top_n)
         return prompt_tokens(params["coarse.pool"], chosen)
 
     def coarse(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
-        """What the global head reads, `(clients, batch, d)`."""
+        """Return the global head's input, `(clients, batch, d)`."""
         return self.backbone.prompted(x, self.tokens(params, query), read="prompts")
 
     def coarse_loss(self, cohort: Cohort, batch: Batch, classes: Tensor | None) -> Tensor:
-        """Loss of the first stage."""
+        """Return the loss of the first stage."""
         o, params, query = self.options, cohort.params, batch["query"]
         logits = self.population.decode(cohort.state, self.coarse(params, batch["x"], query))
         chosen = chosen_prompts(query, params["coarse.keys"], o.top_n)
@@ -180,7 +181,7 @@ class FedMGP(Method):
         return loss_among(self, cohort, logits, batch, classes) + o.pull * pull
 
     def fine(self, params: Payload, x: Tensor, query: Tensor, chosen: Tensor) -> Tensor:
-        """Logits of the local head under local prompts `chosen` `(clients, batch)` besides."""
+        """Return the local head's logits with local prompts `chosen` `(clients, batch)`."""
         prompts = params["fine.prompts"]
         client = torch.arange(len(prompts), device=prompts.device)[:, None]
         own = prompts[client, chosen]
@@ -192,7 +193,7 @@ class FedMGP(Method):
         return self.population.decode(head, read)
 
     def fine_loss(self, cohort: Cohort, batch: Batch, classes: Tensor | None) -> Tensor:
-        """Loss of the second stage."""
+        """Return the loss of the second stage."""
         y, keys = self.task.keys(batch), cohort.params["fine.keys"]
         logits = self.fine(cohort.params, batch["x"], batch["query"], y)
         pull = key_distance(batch["read"], keys, y[..., None])
@@ -201,7 +202,7 @@ class FedMGP(Method):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Average, or with a surrogate set fuse the pools and train the head."""
+        """Average, or with a surrogate set, fuse the pools and train the head."""
         shared = {name: t for name, t in uploads.items() if name != "present"}
         mean = {name: weighted_mean(t, of.sizes) for name, t in shared.items()}
         surrogate = getattr(self.task, "surrogate", None)
@@ -225,7 +226,7 @@ class FedMGP(Method):
         return {**fused, **head, "seed": server["seed"]}
 
     def trained_head(self, params: Params, images: Batch, rng: torch.Generator) -> Params:
-        """The head, trained on the surrogate images' labels under the fused prompts."""
+        """Train the head on the surrogate images' labels under the fused prompts."""
         one = {name: t[None] for name, t in params.items()}
         x, y = images["x"], images["y"]
         features = self.coarse(one, x, self.backbone.query(x))
@@ -240,7 +241,7 @@ class FedMGP(Method):
         return {name: t.detach()[0] for name, t in head.items()}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By global prompts and head, or by the client's own local ones besides."""
+        """Predict with global prompts and head, or also with the client's local ones."""
         params = {**state, **payload}
         query = self.backbone.query(x)
         read = self.coarse(params, x, query)

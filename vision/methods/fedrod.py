@@ -1,21 +1,21 @@
-"""FedRoD: a generic head for everyone's classes, and a personal one that corrects it.
+"""FedRoD: a generic head for all classes, and a personal head that corrects its logits.
 
 Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR
 2022, arXiv 2107.00778, section 4 and Algorithm 1.
 
 Body and generic head are trained on the balanced softmax loss (Ren et al., NeurIPS 2020), which
-takes the client's class frequencies out of the logits: with n_c samples of class c it is the
+removes the client's class frequencies from the logits: with n_c samples of class c it is the
 cross-entropy of g_c + log n_c. They are averaged. A personal head on the same features is trained
-on the plain loss of the sum of both heads' logits, of which only itself gets a gradient; it stays
-with its client. The sum is the personal prediction, the generic head alone the global one.
+on the plain loss of the sum of both heads' logits, whose gradient reaches only the personal head;
+it stays on the client. The sum is the personal prediction, the generic head alone the global one.
 
-- A class that the client does not have takes no part in its balanced softmax (log 0).
-- The paper leaves the start of the personal head open; here it is a copy of the generic head.
+- A class that the client does not have is left out of its balanced softmax (log 0).
+- The paper does not specify the initial personal head; here it is a copy of the generic head.
 - All parts step together, since neither gradient depends on the other's step.
 - The hypernetwork variant, which generates the personal head from class frequencies, is left out.
 
-Running statistics of the body are averaged with it; those of a personal head, if it has any, are
-its own. The reported loss is the sum of both, the task loss that of the personal prediction.
+Running statistics of the body are averaged with it; those of a personal head, if any, stay local.
+The reported loss is the sum of both, the task loss is that of the personal prediction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEAD = "head."
 
 
 class FedRoD(FedAvg):
-    """FedRoD with linear personal heads, whose parameters are named `personal.head.…`."""
+    """FedRoD with linear personal heads; their parameters are named `personal.head.…`."""
 
     name = "fedrod"
     summary = "averages a class-balanced model; personal heads add to its logits"
@@ -41,19 +41,19 @@ class FedRoD(FedAvg):
     views = ("personal", "global")
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Every personal head starts from the generic one."""
+        """Start every personal head as a copy of the generic one."""
         server = super().init(clients, sizes, seed)
         clients.params |= personal_copies(_head(clients.params))
         clients.memory |= personal_copies(_head(clients.buffers))
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train all parts, with the log-frequencies of the client's classes at hand."""
+        """Compute the log-frequencies of the client's classes, then train all parts."""
         cohort.scratch["log_counts"] = label_counts(self.task, cohort).float().log()
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The balanced loss of body and generic head, and the personal head's on both."""
+        """Return the balanced loss of the generic head plus the loss of both heads' sum."""
         features = self.population.encode(cohort.state, batch["x"])
         generic = self.population.decode(cohort.state, features)
         own = personal_model({**cohort.memory, **cohort.params})
@@ -63,7 +63,7 @@ class FedRoD(FedAvg):
         return self.task.loss(generic + cohort.scratch["log_counts"][:, None], batch) + task_loss
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """Logits of the server's latest model, in the personal view with the client's head's."""
+        """Predict with the latest global model, in the personal view plus the client's head."""
         model = {**state, **payload}
         features = self.population.encode(model, x)
         generic = self.population.decode(model, features)

@@ -3,53 +3,55 @@
 Yu, Gu, Yang, Li, Yang, Zhang, Fan: Handling Spatial-Temporal Data Heterogeneity for Federated
 Continual Learning via Tail Anchor, CVPR 2025, arXiv 2412.18355, Eq. 1–10.
 
-A client trains in two stages. First the input enhancement: a pool of prompts with keys, and a head
-H_e on the class feature (Eq. 1–3). Then, with these fixed, each image's feature F_out is computed
-once and on these vectors the tail anchors are trained, with keys and a head of their own (Eq. 4–6).
-It sends its pool and the mean mixed feature of each class (Eq. 7). The server fuses the pools by
-distillation on a small surrogate set (Eq. 8) and takes, for each class, the local prototype that is
-least like all others, which stays for good once it is unlike enough (Eq. 9 and 10).
+A client trains in two stages. The first is the input enhancement: a pool of prompts with keys, and
+a head H_e on the class feature (Eq. 1–3). Then these are fixed, each image's feature F_out is
+computed once, and the tail anchors are trained on these vectors, with their own keys and head
+(Eq. 4–6). The client sends its pool and the mean mixed feature of each class (Eq. 7). The server
+fuses the pools by distillation on a small surrogate set (Eq. 8) and selects for each class the
+local prototype that is least similar to all others. A global prototype is fixed once its similarity
+is low enough (Eq. 9 and 10).
 
-Where the paper contradicts itself or is silent (the authors' repository could not be read; what is
-called sibling code is that of FedMGP, by the same first author):
+Choices where the paper contradicts itself or gives no details (the authors' repository could not be
+read; "related code" is that of FedMGP, by the same first author):
 
 - dis() is "the cosine similarity", which in Eq. 3, 4 and 6 would push keys away; here dis = 1 - cos
-  there, and the cosine itself in Eq. 9, whose "lowest average similarity" is sought.
-- The last term of Eq. 6 compares F_TA, twice as wide, with a key; F_out is compared, as the text
-  says ("the selected key and the query key").
-- "Cross-mix" is taken as interleaving, since 768 × 2 floats a class are sent. Randomly mixed, the
-  order is drawn once a run and known to clients alone.
+  in these, and the cosine itself in Eq. 9, which selects the "lowest average similarity".
+- The last term of Eq. 6 compares F_TA, twice as wide, with a key; here F_out is compared, as in the
+  text ("the selected key and the query key").
+- "Cross-mix" is interpreted as interleaving, since 768 × 2 floats are sent per class. For the
+  random mix, the order is drawn once per run and known to clients only.
 - Eq. 5 prints raw dot products; with features of length about √768 the softmax would be one-hot, so
   both sides are normalised. A sample whose class has no global prototype yet adds nothing.
-- Cross-entropy chooses among the classes of the client's present task, as in the sibling code and
-  in L2P's; `within_task=False` lets it choose among all. Both ways are tested (masks).
-- Prompts, anchors and the keys of both start uniform on [-1, 1], as prompts and keys do in the
-  sibling code. The anchors' head starts at zero, so a class that no task has had scores 0; anchors
-  may not start there too: each would wait for the other, and no gradient would ever reach them.
-- Only the pulls reach the keys, so under Adam all λ₁ and λ₃ above 0 act alike on them. A pull draws
-  a key that is chosen nearer to all that choose it; where features have much in common, one anchor
-  may come to serve them all.
-- λ₁, Thr: from the sibling code (0.1, 0.15). λ₂, λ₃, τ are nowhere; 1, 0.1 and 0.1 are ours.
-- The target KB_i of Eq. 8 is the pool that is trained, starting from a client drawn at random, the
-  others being its teachers; the sum over teachers has the gradient of one distance to their mean
-  feature. It runs over surrogate images of classes that some client has had. Without a surrogate
-  set, or with `fusion=False`, pools are averaged by the clients' samples.
-- Keys travel with the pool: the server could not choose prompts without them. The paper counts
+- The cross-entropy is among the classes of the client's present task, as in the related code and in
+  L2P's; `within_task=False` uses all classes. Both are evaluated (masks).
+- Prompts, anchors and the keys of both are initialised uniformly on [-1, 1], as prompts and keys in
+  the related code. The anchors' head starts at zero, so a class that no task has had scores 0; the
+  anchors must not start at zero too, or they would never get a gradient.
+- Only the pulls reach the keys, so under Adam all λ₁ and λ₃ above 0 have the same effect on them. A
+  pull moves a selected key towards all queries that select it; if features are similar, one anchor
+  may be selected for all of them.
+- λ₁, Thr: from the related code (0.1, 0.15). λ₂, λ₃, τ are not published; 1, 0.1 and 0.1 are our
+  choice.
+- The target KB_i of Eq. 8 is the pool that is trained. It starts from a client drawn at random; the
+  other clients are its teachers. The sum over teachers has the gradient of one distance to their
+  mean feature. The surrogate images are those of classes that some client has had. Without a
+  surrogate set, or with `fusion=False`, pools are averaged by the clients' samples.
+- Keys are sent with the pool: the server could not select prompts without them. The paper counts
   76,800 floats for the pool and none for its keys.
-- Prototypes travel as a row for every class, zeros for those that a client lacks; these are
-  counted. Of 100 classes that is 153,600 floats, where the 8 of a task would take 12,288.
-- A prototype "with all local prototypes" is compared with those of the round. Without the selection
-  the global prototype is the plain mean of the clients'.
-- A constant 1 for pairs of one class (below Eq. 9) makes classes of many clients look less apart;
-  `same_class="exclude"` leaves these pairs out.
-- Of trainable parameters the paper counts 253,440. Its own numbers give 76,800 for the pool, 76,800
-  for 100 anchors and 84,480 for 110 keys, 238,080 in all; the remaining 15,360 is no head of 40 or
-  100 classes on 768 or 1,536 features.
+- Prototypes are sent as a row for every class, zeros for classes that a client does not have; these
+  are counted. For 100 classes that is 153,600 floats; the 8 of a task would need 12,288.
+- A prototype is compared "with all local prototypes" of the round. Without the selection, the
+  global prototype is the plain mean of the clients'.
+- The constant 1 for pairs of one class (below Eq. 9) makes classes of many clients look more
+  similar; `same_class="exclude"` leaves these pairs out.
+- The paper counts 253,440 trainable parameters. Its own numbers give 76,800 for the pool, 76,800
+  for 100 anchors and 84,480 for 110 keys, 238,080 in all; the remaining 15,360 do not match a head
+  of 40 or 100 classes on 768 or 1,536 features.
 
-Anchors, their keys and both heads never leave a client. So "the global model" is the fused pool
-with the client's own anchors and head (view `fused`); `personal` is all the client's own, and
-`nearest` predicts the class of the most similar global prototype. Images are not augmented: their
-features are computed once.
+Anchors, their keys and both heads stay on the client. So "the global model" is the fused pool with
+the client's own anchors and head (view `fused`); `personal` uses the client's own tensors only, and
+`nearest` predicts the class of the most similar global prototype. Images are not augmented, since
+their features are computed once.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ from vision.models.vit import backbone_of
 
 ENHANCE, HEAD, ANCHOR = "enhance.", "head.", "anchor."
 TARGET = (0, 6)
-"""Key of the server's random numbers, behind the round."""
+"""Key of the server's random generator, after the round."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +109,18 @@ class FedTAOptions(CheckedOptions):
     Attributes:
         pool_size: prompts M of the input enhancement (paper: 10).
         prompt_length: tokens of a prompt (paper: 10).
-        top_n: prompts N of a sample, at most `pool_size` (sibling code: 1).
-        vote: while training, a batch uses the prompts that most of its samples choose.
-        lambda1: weight λ₁ of the pull on chosen prompts' keys.
-        anchors: tail anchors (paper: 100 in its counts, 500 best in its figure 5).
-        mix: of feature and anchor: `interleave`, a `random` fixed order, or `add`.
+        top_n: prompts N of a sample, at most `pool_size` (related code: 1).
+        vote: whether a training batch uses the prompts that most of its samples select.
+        lambda1: weight λ₁ of the pull on the keys of selected prompts.
+        anchors: number of tail anchors (paper: 100 in its counts, 500 best in its figure 5).
+        mix: combination of feature and anchor: `interleave`, a `random` fixed order, or `add`.
         lambda2: weight λ₂ of the contrast with global prototypes.
-        lambda3: weight λ₃ of the pull on the chosen anchor's key.
+        lambda3: weight λ₃ of the pull on the selected anchor's key.
         temperature: τ of the contrast.
-        threshold: Thr, average similarity below which a global prototype stays for good.
+        threshold: Thr, average similarity below which a global prototype is fixed.
         same_class: whether pairs of one class count as similarity `one` or are left out.
-        anchor_epochs: epochs of the second stage; by default the run's, as of the first.
-        fusion_epochs: the server's epochs on the surrogate set; by default the run's.
+        anchor_epochs: epochs of the second stage; by default those of the first.
+        fusion_epochs: the server's epochs on the surrogate set; by default the clients'.
         within_task: whether training predictions choose among the present task's classes only.
         tail_anchor: whether there is a second stage (ablation "w/o TA": H_e predicts).
         fusion: whether pools are fused by distillation (ablation "w/o SIKF": averaged).
@@ -152,10 +154,10 @@ class FedTAOptions(CheckedOptions):
 
 
 class FedTA(Method):
-    """FedTA. The functions stand in the order of a round."""
+    """FedTA. The methods follow the order of a round."""
 
     name = "fedta"
-    summary = "prompts before and anchors behind a frozen transformer, drawn to fixed prototypes"
+    summary = "prompts before and anchors after a frozen transformer, aligned with fixed prototypes"
     paper = "Yu et al., CVPR 2025"
     keeps_apart = True
     views: ClassVar[tuple[str, ...]] = ("fused", "personal", "nearest")
@@ -172,7 +174,7 @@ class FedTA(Method):
         self.mixed_width = d if o.mix == "add" or not o.tail_anchor else 2 * d
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """The same pool, anchors and heads for all clients; no global prototype yet."""
+        """Give all clients the same pool, anchors and heads; start without global prototypes."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
         rng = generator(seed, *INIT)
         add_parameters(
@@ -204,12 +206,12 @@ class FedTA(Method):
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The pool, and the global prototypes `(clients, classes, width)` with which are known."""
+        """Send the pool, the global prototypes `(clients, classes, width)` and their flags."""
         sent = ("enhance.pool", "enhance.keys", "prototypes", "known")
         return {name: server[name].expand(len(to.ids), *server[name].shape) for name in sent}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Both stages; the second on vectors that are computed once."""
+        """Train both stages, the second on features that are computed once."""
         self.receive(cohort, payload)
         o, data = self.options, queried(cohort, self.backbone)
         self.train(cohort, (ENHANCE, HEAD), None, data, self.enhancement_loss)
@@ -235,7 +237,7 @@ class FedTA(Method):
         data: Batch,
         loss: Callable[[Cohort, Batch], Tensor],
     ) -> None:
-        """Some epochs on `data`, in which only some parameters are trained."""
+        """Train only some parameters for some epochs on `data`."""
         whole = cohort.data
         cohort.data = ClientData(data, whole.sizes)
         with cohort.training_only(*parts):
@@ -244,16 +246,16 @@ class FedTA(Method):
         cohort.data = whole
 
     def classes(self, cohort: Cohort) -> Tensor | None:
-        """Classes among which training predictions choose, None for all."""
+        """Return the classes for training predictions, None for all."""
         return present_classes(self, cohort) if self.options.within_task else None
 
     def enhanced(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
-        """F_out `(clients, batch, d)`: features under the prompts that queries choose (Eq. 2)."""
+        """Return F_out `(clients, batch, d)`, features under the selected prompts (Eq. 2)."""
         chosen = chosen_prompts(query, params["enhance.keys"], self.options.top_n)
         return self.backbone.prompted(x, prompt_tokens(params["enhance.pool"], chosen))
 
     def enhancement_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
-        """Loss of the first stage (Eq. 3)."""
+        """Return the loss of the first stage (Eq. 3)."""
         o, query, keys = self.options, batch["query"], cohort.params["enhance.keys"]
         chosen = chosen_prompts(query, keys, o.top_n, o.vote)
         tokens = prompt_tokens(cohort.params["enhance.pool"], chosen)
@@ -262,13 +264,13 @@ class FedTA(Method):
         return loss + o.lambda1 * key_distance(query, keys, chosen)
 
     def anchored(self, params: Payload, features: Tensor) -> tuple[Tensor, Tensor]:
-        """F_TA `(clients, batch, width)` of features, and the chosen anchors (Eq. 4)."""
+        """Return F_TA `(clients, batch, width)` of features, and the selected anchors (Eq. 4)."""
         chosen = cosines(features, params["anchor.keys"]).argmax(-1, keepdim=True)
         anchors = prompt_tokens(params["anchor.values"][:, :, None], chosen)
         return mix(features, anchors.view_as(features), params, self.options.mix), chosen
 
     def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Loss of the second stage (Eq. 6)."""
+        """Return the loss of the second stage (Eq. 6)."""
         o, features = self.options, batch["feature"]
         mixed, chosen = self.anchored({**cohort.params, **cohort.memory}, features)
         logits = anchor_head(cohort.params, mixed)
@@ -281,7 +283,7 @@ class FedTA(Method):
         return loss + o.lambda2 * contrast + o.lambda3 * pull
 
     def upload_of(self, cohort: Cohort, data: Batch) -> Payload:
-        """The pool, and local prototypes `(clients, classes, width)` (Eq. 7)."""
+        """Return the pool and local prototypes `(clients, classes, width)` (Eq. 7)."""
         means = PrototypeMeans(self.task.n_keys)
         with torch.no_grad():
             features = data["feature"]
@@ -298,7 +300,7 @@ class FedTA(Method):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Fuse the pools and choose global prototypes."""
+        """Fuse the pools and select global prototypes."""
         local, holders = uploads["prototypes"], uploads["known"]
         known = server["known"] | holders.any(0)
         free = ~server["fixed"] & holders.any(0)
@@ -319,7 +321,7 @@ class FedTA(Method):
     def pool_of(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload, known: Tensor
     ) -> Params:
-        """The pool and keys that the server makes of the clients'."""
+        """Fuse or average the clients' pools and keys."""
         pools = {name: uploads[name] for name in ("enhance.pool", "enhance.keys")}
         surrogate = getattr(self.task, "surrogate", None)
         if not self.options.fusion or surrogate is None or len(of.ids) < 2:
@@ -338,12 +340,12 @@ class FedTA(Method):
         return {"enhance.pool": pool, "enhance.keys": keys}
 
     def represent(self, params: Payload, x: Tensor) -> Tensor:
-        """F_TA of images `(clients, batch, width)`, whose place is what anchors fix (Fig. 5)."""
+        """Return F_TA of images `(clients, batch, width)`, the features of Fig. 5."""
         features = self.enhanced(params, x, self.backbone.query(x))
         return self.anchored(params, features)[0] if self.options.tail_anchor else features
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the anchors' head with the fused or the own pool, or by global prototype."""
+        """Predict with the anchors' head on the fused or local pool, or by global prototype."""
         params = state if view == "personal" else {**state, **payload}
         features = self.represent(params, x)
         if view == "nearest":
@@ -354,5 +356,5 @@ class FedTA(Method):
 
 
 def anchor_head(params: Payload, mixed: Tensor) -> Tensor:
-    """Logits `(clients, batch, classes)` of mixed features."""
+    """Return logits `(clients, batch, classes)` of mixed features."""
     return torch.baddbmm(params["anchor.bias"][:, None], mixed, params["anchor.weight"])

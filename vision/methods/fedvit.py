@@ -1,11 +1,11 @@
-"""FedViT: the head of a frozen transformer is trained and averaged, nothing else.
+"""FedViT: FedAvg of the head of a frozen transformer.
 
 The baseline of that name in FedTA (Yu et al., CVPR 2025, arXiv 2412.18355, section 5.3): "all the
 parameters of its feature extractor are frozen, and only the classification head is involved in
 training and aggregation". The transformer is that of Dosovitskiy et al., ICLR 2021.
 
-It is FedAvg on a frozen model, with one choice of its own: cross-entropy chooses among the classes
-of the client's present task, as in FedTA's sibling code; `within_task=False` makes it FedAvg.
+It is FedAvg on a frozen model with one difference: the cross-entropy is among the classes of the
+client's present task, as in FedTA's related code; with `within_task=False` it is plain FedAvg.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FedViT(FedAvg):
         backbone_of(population, self.name)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The task's loss on frozen features."""
+        """Return the task's loss on frozen features."""
         features = self.population.encode(cohort.state, batch["x"])
         logits = self.population.decode(cohort.state, features)
         classes = present_classes(self, cohort) if self.options.within_task else None

@@ -1,22 +1,22 @@
-"""FPL: FedAvg whose features are drawn to clustered prototypes of their class.
+"""FPL: FedAvg with features pulled towards clustered prototypes of their class.
 
 Huang, Ye, Shi, Li, Du: Rethinking Federated Learning with Domain Shift: A Prototype View, CVPR
 2023, Eq. 2 to 10; the clustering is FINCH: Sarfraz, Sharma, Stiefelhagen: Efficient Parameter-Free
 Clustering Using First Neighbor Relations, CVPR 2019, arXiv 1902.11266, Eq. 1.
 
-A client sends, besides its model, the mean feature of each of its classes (Eq. 2). The server
-clusters those of a class by their first neighbours in cosine similarity (Eq. 4, 5). Clients
-contrast a sample with all cluster prototypes, those of its own class being positive (Eq. 8), and
-draw it to the mean of its class's clusters, the unbiased prototype (Eq. 6, 10), in which a large
-domain counts no more than a small one. The model predicts by its head.
+A client uploads its model and the mean feature of each of its classes (Eq. 2). The server clusters
+those of a class by their first neighbours in cosine similarity (Eq. 4, 5). A contrastive loss
+compares a sample with all cluster prototypes, with those of its own class as positives (Eq. 8), and
+another loss pulls it towards the mean of its class's clusters, the unbiased prototype (Eq. 6, 10),
+in which large and small domains have the same weight. The model predicts with its head.
 
-Where the paper is silent, or the released code differs:
+Choices where the paper gives no details or the released code differs:
 
-- FINCH gives partitions of falling size. Eq. 4 is the first; the code takes the last before all
-  would be one cluster. `clusters` chooses.
-- Eq. 10 sums over the features, the code takes their mean, as does this (`distance` chooses).
+- FINCH gives partitions with fewer and fewer clusters. Eq. 4 is the first; the code uses the last
+  with more than one cluster. `clusters` chooses.
+- Eq. 10 sums over the features; the code takes their mean, as here (`distance` chooses).
 - Prototypes are means over the last local epoch's batches, as in the code. Those of a class that no
-  participant holds stay as they were.
+  participant has are not changed.
 - A sample whose class has no prototype adds 0 to both terms.
 - Parameters and running statistics are weighted by samples, as in FedAvg.
 """
@@ -60,21 +60,21 @@ class FPLOptions(CheckedOptions):
 
 
 class FPL(FedAvg):
-    """FPL. The server keeps cluster prototypes `(classes, slots, d)`, of which it sends the used.
+    """FPL. The server's state has cluster prototypes `(classes, slots, d)` and flags of used slots.
 
-    Every cluster holds two prototypes or is the only one of its class, so half as many slots as
-    clients are enough.
+    Every cluster has at least two prototypes or is the only one of its class, so half as many slots
+    as clients are enough.
     """
 
     name = "fpl"
-    summary = "FedAvg with features drawn to clustered prototypes of their class"
+    summary = "FedAvg with features pulled towards clustered prototypes of their class"
     paper = "Huang et al., CVPR 2023"
     keeps_apart = True
     Options = FPLOptions
     options: FPLOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg; no clusters yet."""
+        """Start as FedAvg does, without clusters."""
         server = super().init(clients, sizes, seed)
         device = next(iter(clients.params.values())).device
         slots, d = max(1, len(clients) // 2), feature_width(self.population)
@@ -85,19 +85,19 @@ class FPL(FedAvg):
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The model, the prototypes of all clusters `(n, J, d)` and their classes `(n, J)`."""
+        """Send the model, the prototypes of all clusters `(n, J, d)` and their classes `(n, J)`."""
         classes, slots = server["used"].nonzero(as_tuple=True)
         sent = {name: server[name] for name in self.shared}
         sent["prototypes"], sent["classes"] = server["clusters"][classes, slots], classes.int()
         return super().broadcast(sent, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train, averaging the features of the last epoch on the way."""
+        """Train, and average the features of the last epoch."""
         cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """`L_CE + L_CPCL + L_UPCR`, the last two once there are prototypes."""
+        """Return `L_CE + L_CPCL + L_UPCR`, without prototypes only `L_CE`."""
         features = self.population.encode(cohort.state, batch["x"])
         keys = self.task.keys(batch)
         if cohort.last_epoch:
@@ -114,14 +114,14 @@ class FPL(FedAvg):
         )
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The model, prototypes `(clients, classes, d)` (Eq. 2) and the samples behind each."""
+        """Return the model, prototypes `(clients, classes, d)` (Eq. 2) and their sample counts."""
         means: PrototypeMeans = cohort.scratch["means"]
         return {**super().upload(cohort), "prototypes": means.means(), "counts": means.counts}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Average the models; cluster the prototypes of each class that somebody holds."""
+        """Average the models; cluster the prototypes of each class that a participant has."""
         model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         clusters, used = server["clusters"].clone(), server["used"].clone()
         held = uploads["counts"] > 0
@@ -133,19 +133,19 @@ class FPL(FedAvg):
 
 
 def cluster_means(points: Tensor, partition: str) -> Tensor:
-    """Mean of each of FINCH's clusters, `(clusters, d)` (Eq. 5)."""
+    """Return the mean of each of FINCH's clusters, `(clusters, d)` (Eq. 5)."""
     labels = finch(points)[0 if partition == "first" else -1]
     return _means(points, labels)
 
 
 def finch(points: Tensor) -> list[Tensor]:
-    """FINCH: clusters are chains of first neighbours, found without parameters.
+    """Cluster points by FINCH, as chains of first neighbours without parameters.
 
-    Two points are linked if one is the other's first neighbour or they share theirs; the linked are
-    a cluster. The means of the clusters are clustered in turn, until all would be one.
+    Two points are linked if one is the other's first neighbour or both have the same one; linked
+    points form a cluster. The means of the clusters are clustered in turn, until one would remain.
 
     Args:
-        points: `(n, d)`; neighbours are the most similar by cosine, the first of equals.
+        points: `(n, d)`; a point's first neighbour has the largest cosine, of equals the first.
 
     Returns:
         Cluster labels `(n,)` of each partition, from fine to coarse; at least one.
@@ -164,14 +164,14 @@ def finch(points: Tensor) -> list[Tensor]:
 
 
 def _linked(points: Tensor) -> Tensor:
-    """Labels `(n,)` of the chains of first neighbours; a point alone is its own."""
+    """Label the chains of first neighbours, `(n,)`."""
     n = len(points)
     if n == 1:
         return torch.zeros(1, dtype=torch.long, device=points.device)
     directions = F.normalize(points, dim=-1)
     similarity = (directions @ directions.mT).fill_diagonal_(-torch.inf)
     neighbour = similarity.argmax(1).cpu().numpy()
-    # Sharing a first neighbour is a chain of two links through it, so these links are enough.
+    # Points with the same first neighbour are connected through it, so these links are enough.
     links = coo_array(([True] * n, (range(n), neighbour)), shape=(n, n))
     _, labels = connected_components(links, directed=False)
     return torch.from_numpy(labels).long().to(points.device)
@@ -185,7 +185,7 @@ def _means(points: Tensor, labels: Tensor) -> Tensor:
 def unbiased_prototypes(
     prototypes: Tensor, classes: Tensor, n_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean of the cluster prototypes of each class (Eq. 6).
+    """Return the mean of the cluster prototypes of each class (Eq. 6).
 
     Args:
         prototypes: `(clients, J, d)`.
@@ -204,12 +204,12 @@ def unbiased_prototypes(
 def contrastive_loss(
     features: Tensor, keys: Tensor, prototypes: Tensor, classes: Tensor, tau: float
 ) -> Tensor:
-    """L_CPCL (Eq. 7, 8), mean over the batch, as a difference of log-sum-exps.
+    """Return L_CPCL (Eq. 7, 8), mean over the batch, as a difference of log-sum-exps.
 
     Args:
         features: z, `(clients, batch, d)`.
         keys: `(clients, batch)`.
-        prototypes: of all clusters, `(clients, J, d)`.
+        prototypes: prototypes of all clusters, `(clients, J, d)`.
         classes: `(clients, J)`.
         tau: temperature τ.
 

@@ -1,35 +1,37 @@
-"""FRAug: clients share a generator of embeddings, and each bends them to its own domain.
+"""FRAug: a shared generator of embeddings, adapted to the domain of each client.
 
 Chen, Frikha, Krompass, Gu, Tresp: FRAug: Tackling Federated Learning with Non-IID Features via
 Representation Augmentation, ICCV 2023, arXiv 2205.14900, section 3.
 
 Model and generator are averaged; batch normalisation of the model stays on the clients, and so does
-a representation transformation network (RTNet). Generator and RTNet make of noise and a label a
-residual in the client's own style. Added to the embedding of a real sample, or to the client's mean
-embedding of a class, it is a synthetic embedding, on which the head is trained besides the real
-ones. Each batch makes two steps:
+a representation transformation network (RTNet). From noise and a label, generator and RTNet compute
+a residual in the style of the client. Its sum with the embedding of a real sample, or with the
+client's mean embedding of a class, is a synthetic embedding. The head is trained on real and
+synthetic embeddings. Each batch makes two steps:
 
 1. the model, on `(1 - λ) L_real + λ L_syn`; synthetic embeddings have no gradient, so L_syn reaches
-   the head alone;
-2. generator and RTNet under that model: the generator's embeddings shall be recognised by the head
-   and yet differ from the client's (cross-entropy less MMD), so that they are no client's; the
-   synthetic embeddings shall be like the client's and hard to tell (MMD less entropy).
+   the head only;
+2. generator and RTNet, with that model fixed: the head should recognise the generator's embeddings,
+   which should differ from the client's (cross-entropy minus MMD), so that they are independent of
+   clients; the synthetic embeddings should be similar to the client's and hard to classify (MMD
+   minus entropy).
 
 λ grows over the rounds as `exp(γ (r - R))`, up to `lam_syn`.
 
-Where the paper is silent, or the released code differs:
+Choices where the paper gives no details or the released code differs:
 
-- The code steps the generator before it makes the embeddings that the RTNet learns from.
-- A client draws labels from the classes that it has met, of which it knows a mean: the paper has
-  all classes on all clients, and the code starts means at 0. A mean starts from its first batch.
+- The code steps the generator before it computes the embeddings for the RTNet.
+- A client draws labels from the classes that it has had, for which it has a mean: the paper has all
+  classes on all clients, and the code starts means at 0. A mean starts from its first batch.
 - Noise is normal, as in the paper; the code's is uniform.
-- The code trains generator and RTNet by SGD with learning rates of their own (0.05); here all parts
-  are trained by the run's optimiser.
-- In the code the distances, and on some sets an interpolation between real and synthetic
-  embeddings, are chosen by data set; this has MMD throughout and no interpolation.
+- The code trains generator and RTNet by SGD with separate learning rates (0.05); here all parts are
+  trained by the run's optimiser.
+- The code chooses the distances by data set, and on some sets interpolates between real and
+  synthetic embeddings; this uses MMD throughout and no interpolation.
 
-Running statistics: the model's stay on the client, as FedBN's, the RTNet's too; the generator's are
-averaged with it. The reported loss is the mean over both steps, the task loss that of real samples.
+Running statistics: those of the model and of the RTNet stay on the client, as in FedBN; those of
+the generator are averaged. The reported loss is the mean over both steps, the task loss is that of
+real samples.
 """
 
 from __future__ import annotations
@@ -71,14 +73,14 @@ class FRAugOptions(CheckedOptions):
     """Settings of FRAug.
 
     Attributes:
-        lam_syn: largest share λ of the loss on synthetic embeddings (released code: 0.5); 0 leaves
-            the model to FedBN.
-        gamma: how fast λ grows; 0 has it constant (released code: 0.01; Digits 0.002).
+        lam_syn: largest weight λ of the loss on synthetic embeddings (released code: 0.5); with 0
+            the model is trained as in FedBN.
+        gamma: growth rate of λ; 0 keeps it constant (released code: 0.01; Digits 0.002).
         lam_generator: weight of the generator's distance to the client's embeddings (released code:
             Digits 1, PACS 10).
-        lam_transform: weight of the RTNet's distance to them (released code: 1).
-        ema: share of a batch in the moving average of a class's embeddings (released code: 0.3).
-        noise_width: width of the noise and of the RTNet's hidden layer; by default half of the
+        lam_transform: weight of the RTNet's distance to the client's embeddings (released code: 1).
+        ema: weight of a batch in the moving average of a class's embeddings (released code: 0.3).
+        noise_width: size of the noise and of the RTNet's hidden layer; by default half of the
             embedding's (released code).
     """
 
@@ -94,7 +96,7 @@ class FRAug(FedAvg):
     """FRAug. Clients train `generator.…`, which is averaged, and `transform.…`, which is not."""
 
     name = "fraug"
-    summary = "FedBN with synthetic embeddings from a shared generator, made each client's own"
+    summary = "FedBN with synthetic embeddings from a shared generator, adapted to each client"
     paper = "Chen et al., ICCV 2023"
     views = ("personal",)
     Options = FRAugOptions
@@ -120,11 +122,11 @@ class FRAug(FedAvg):
         )
 
     def shares(self, name: str) -> bool:
-        """All of the model is shared but its batch normalisation."""
+        """Return whether a tensor is averaged: all but those of batch normalisation."""
         return not name.startswith(self._kept)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Give each client generator, RTNet and room for its classes' mean embeddings."""
+        """Give each client generator, RTNet and empty mean embeddings of its classes."""
         if self.training.batch_size < 2:
             raise InputError(
                 "fraug normalises over a batch: batch_size is 1; set --batch-size 2 or more"
@@ -146,12 +148,12 @@ class FRAug(FedAvg):
         return [*self.generator.parameters, *self.generator.buffers]
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The model without its batch normalisation, and the generator."""
+        """Return the model without its batch normalisation, and the generator."""
         own = {name: cohort.state[name].detach() for name in self._generator_names}
         return {**super().upload(cohort), **own}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """For each batch a step of the model, then one of generator and RTNet."""
+        """Train the model, then generator and RTNet, one step each per batch."""
         self.receive(cohort, payload)
         networks = (self.generator.prefix, self.transform.prefix)
         for batch in cohort.batches():
@@ -162,12 +164,12 @@ class FRAug(FedAvg):
         return self.upload(cohort)
 
     def share(self, round: int) -> float:
-        """λ of a round, counted from 0."""
+        """Return λ of a round, counted from 0."""
         o = self.options
         return min(o.lam_syn, exp(o.gamma * (round - self.training.rounds)))
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """`(1 - λ) L_real + λ L_syn`, L_syn the mean over both kinds of synthetic embeddings."""
+        """Return `(1 - λ) L_real + λ L_syn`, with L_syn averaged over both synthetic embeddings."""
         embeddings = self.population.encode(cohort.state, batch["x"])
         self.note(cohort, embeddings, batch)
         real = self.task_loss(cohort, embeddings, batch)
@@ -183,7 +185,7 @@ class FRAug(FedAvg):
         return (1 - share) * real + share * torch.stack(losses).mean(0)
 
     def note(self, cohort: Cohort, embeddings: Tensor, batch: Batch) -> None:
-        """Moving average of the embeddings of each class."""
+        """Update the moving average of the embeddings of each class."""
         seen = PrototypeMeans(self.task.n_keys)
         seen.add(embeddings, self.task.keys(batch))
         means, met = cohort.memory["class_means"], cohort.memory["class_met"]
@@ -193,7 +195,7 @@ class FRAug(FedAvg):
         met |= present
 
     def generate(self, cohort: Cohort, labels: Tensor, *, training: bool) -> Tensor:
-        """The generator's embeddings `(clients, batch, d)`, which know no client."""
+        """Generate embeddings `(clients, batch, d)` that are independent of clients."""
         noise = normal(cohort.generators, labels.shape[1], self.noise).to(labels.device)
         x = condition(noise, labels, self.task.n_keys)
         return self.generator(cohort.state, x, training=training)
@@ -201,16 +203,16 @@ class FRAug(FedAvg):
     def synthetic(
         self, cohort: Cohort, embeddings: Tensor, batch: Batch, *, training: bool
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Synthetic embeddings around real samples and around class means.
+        """Make synthetic embeddings around real samples and around class means.
 
         Args:
             cohort: the clients.
-            embeddings: of the batch, `(clients, batch, d)`.
+            embeddings: embeddings of the batch, `(clients, batch, d)`.
             batch: the batch.
             training: whether the RTNet is being trained.
 
         Returns:
-            For both kinds: the embeddings, those that they were made from, the labels.
+            For both kinds: the synthetic embeddings, the original ones and the labels.
         """
         drawn = self.drawn_labels(cohort, embeddings.shape[1])
         means = by_key(cohort.memory["class_means"], drawn)
@@ -224,11 +226,11 @@ class FRAug(FedAvg):
         return made
 
     def drawn_labels(self, cohort: Cohort, n: int) -> Tensor:
-        """Labels `(clients, n)`, evenly from the classes that each client has met."""
+        """Draw labels `(clients, n)` uniformly from the classes that each client has had."""
         return draw_labels(cohort.memory["class_met"], cohort.rand(n))
 
     def networks_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
-        """The generator's and the RTNet's losses; the model is as it predicts."""
+        """Return the generator's and the RTNet's losses, with the model in evaluation mode."""
         self.population.train(False)
         with torch.no_grad():
             real = self.population.encode(cohort.state, batch["x"])
@@ -241,22 +243,22 @@ class FRAug(FedAvg):
         made = self.synthetic(cohort, real, batch, training=True)
         for embeddings, anchors, _ in made:
             logits = self.population.decode(cohort.state, embeddings)
-            told = o.lam_transform * mmd(embeddings, anchors) - entropy(logits)
-            loss = loss + told / len(made)
+            term = o.lam_transform * mmd(embeddings, anchors) - entropy(logits)
+            loss = loss + term / len(made)
         self.population.train()
         return loss
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Mean entropy in nats of predictions `(clients, batch, classes)`, `(clients,)`."""
+    """Return the mean entropy in nats of logits `(clients, batch, classes)`, `(clients,)`."""
     log_p = logits.log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1).mean(1)
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy of two samples by a sum of Gaussian kernels.
+    """Return the squared maximum mean discrepancy of two samples with a sum of Gaussian kernels.
 
-    The middle one of the `KERNELS` is as wide as the mean squared distance between all points.
+    The width of the middle one of the `KERNELS` is the mean squared distance between all points.
 
     Args:
         x: `(clients, n, d)`.
@@ -267,7 +269,7 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
     """
     n = x.shape[1]
     points = torch.cat([x, y], dim=1)
-    # By differences: |x|² + |y|² - 2xy would cancel to rounding for close points.
+    # From differences: |x|² + |y|² - 2xy would lose all precision for close points.
     exact = "donot_use_mm_for_euclid_dist"
     distance = torch.cdist(points, points, compute_mode=exact).square()
     width = distance.detach().sum((1, 2), keepdim=True) / (2 * n * (2 * n - 1))

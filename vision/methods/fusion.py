@@ -1,4 +1,4 @@
-"""Pools of prompts distilled into one on the server, as FedTA and FedMGP do.
+"""Fusion of prompt pools by distillation on the server, as in FedTA and FedMGP.
 
 Yu et al., CVPR 2025, arXiv 2412.18355, Eq. 8 (selective input knowledge fusion), and Yu et al., KDD
 2024, arXiv 2407.00113 (selective prompt fusion); see `vision.methods.fedta` and `.fedmgp`.
@@ -29,17 +29,18 @@ def fused_pool(
     rng: torch.Generator,
     read: Read = "feature",
 ) -> tuple[Tensor, Tensor]:
-    """One client's pool, trained to give the features that the others' give on average (Eq. 8).
+    """Train one client's pool to match the mean features under the other pools (Eq. 8).
 
     Args:
         backbone: the frozen network.
-        pools: prompts `(clients, pool, length, d)` and keys `(clients, pool, d)`, of at least two.
+        pools: prompts `(clients, pool, length, d)` and keys `(clients, pool, d)` of at least two
+            clients.
         images: surrogate images `(m, channels, height, width)`; without any, nothing is trained.
         top_n: prompts of an image.
         training: batch size and optimiser; its moments start at zero.
-        epochs: over the images.
-        rng: draws the target and the batches.
-        read: what is compared: the pooled feature, or the mean of the prompts' own outputs.
+        epochs: epochs over the images.
+        rng: random generator for the target and the batches.
+        read: features to compare: the pooled feature, or the mean of the prompts' outputs.
 
     Returns:
         Prompts `(pool, length, d)` and keys `(pool, d)` of the target; keys are not trained.

@@ -1,18 +1,18 @@
-"""What TARGET and MFCL share: a server that looks back, without data, when a task ends.
+"""Base of TARGET and MFCL: data-free replay with a generator that the server trains.
 
 Both train a generator on the server against the global model at the end of a task, so that clients
-can rehearse classes of which they have no samples. Here the model is a head on frozen features, and
-what is generated are features:
+can rehearse classes without their samples. Here the model is a head on frozen features, and the
+generator makes features:
 
-- The head is all that learns, and it sees features only. Whatever images a generator made would
-  act through theirs, which a frozen transformer would have to compute anew in each local step.
-- Losses on pixels or inside of the network have no counterpart: priors of images, and statistics of
-  batch normalisation, of which a Vision Transformer has none.
-- Image generators end in a layer that keeps pixels in their range. So does this one: a transformer
-  ends in a layer normalisation, and so does the generator, without the learned scale.
+- Only the head is trained, and its input is features. Generated images would matter only through
+  their features, which a frozen transformer would have to compute in each local step.
+- Losses on pixels or inside the network have no counterpart: priors of images, and statistics of
+  batch normalisation, which a Vision Transformer does not have.
+- Image generators end in a layer that keeps pixels in range. Likewise, this generator ends in a
+  layer normalisation, as a transformer does, without the learned scale.
 
 FedTA (Yu et al., CVPR 2025, section 5.3) explains the low accuracy of both methods by the size of
-the images that they generate, 3 × 224 × 224. That is not so here.
+the generated images, 3 × 224 × 224. This does not apply here.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from vision.methods.teacher import TEACHER
 from vision.models.vit import backbone_of
 
 SERVER = (0, 8)
-"""Key of the server's random numbers, behind the round."""
+"""Key of the server's random generator, after the round."""
 
 
 def feature_generator(noise_width: int, hidden: int, width: int) -> Network:
-    """A network from noise `(n, batch, noise_width)` to features `(n, batch, width)`."""
+    """Build a network from noise `(n, batch, noise_width)` to features `(n, batch, width)`."""
     return Network(
         "generator.",
         lambda: nn.Sequential(
@@ -53,19 +53,19 @@ def feature_generator(noise_width: int, hidden: int, width: int) -> Network:
 
 
 class DataFreeFedAvg(FedAvg):
-    """FedAvg of a head on frozen features, whose server looks back when a task ends.
+    """FedAvg of a head on frozen features, with training on the server when a task ends.
 
-    A task ends after as many rounds as the settings say, as it does in a stream whose stages follow
-    one another. In the server's state are the head as it was then (`teacher.…`), the classes of all
-    tasks that have ended (`former`) and those that any client has had (`seen`), `(classes,)`. From
-    then on clients receive the first two, and what a subclass has learned from them (`replayed`).
-    Clients send which classes they have (`present`), and keep nothing.
+    A task ends after `rounds` rounds, as in a stream of order `sequential`. The server's state has
+    the head at that time (`teacher.…`), the classes of all ended tasks (`former`) and those that
+    any client has had (`seen`), `(classes,)`. From then on clients receive the first two, and the
+    tensors that a subclass has learned from them (`replayed`). Clients upload their classes
+    (`present`) and keep nothing.
     """
 
     name = ""
     defaults = DEFAULTS
     replayed: tuple[str, ...] = ()
-    """Names of what clients rehearse with, in the server's state."""
+    """Names of the tensors for rehearsal in the server's state."""
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None
@@ -74,15 +74,15 @@ class DataFreeFedAvg(FedAvg):
         self.backbone = backbone_of(population, self.name)
 
     def learned(self, server: Params, random: torch.Generator) -> Params:
-        """The tensors `replayed`, learned from the teacher when a task has ended."""
+        """Learn the tensors `replayed` from the teacher when a task has ended."""
         raise NotImplementedError
 
     def replay_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """What clients add to their loss once there are former classes, `(clients,)`."""
+        """Return the clients' loss for former classes, `(clients,)`."""
         raise NotImplementedError
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg; no class has been seen."""
+        """Start as FedAvg does, without former classes."""
         server = super().init(clients, sizes, seed)
         device = next(iter(server.values())).device
         nothing = torch.zeros(self.task.n_keys, dtype=torch.bool, device=device)
@@ -91,19 +91,19 @@ class DataFreeFedAvg(FedAvg):
         return {**server, **teacher, **flags, "seed": torch.tensor(seed)}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The head; once a task has ended, its teacher, the former classes and `replayed` too."""
+        """Send the head, and after the first task also teacher, former classes and `replayed`."""
         names = self.shared
         if to.round >= self.training.rounds:
             names = [*names, *(TEACHER + n for n in names), "former", *self.replayed]
         return super().broadcast({name: server[name] for name in names}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """FedAvg's, with each image queried once."""
+        """Query each image once, then train as FedAvg does."""
         cohort.data = ClientData(queried(cohort, self.backbone), cohort.data.sizes)
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The task's loss, among new classes where asked for, and replay of former ones."""
+        """Return the task's loss, with `split` among new classes, plus that of former classes."""
         logits = self.population.decode(cohort.state, batch["query"])
         if "former" not in payload:
             return loss_among(self, cohort, logits, batch, None)
@@ -113,13 +113,13 @@ class DataFreeFedAvg(FedAvg):
         return loss + self.replay_loss(cohort, batch, payload)
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The head and which classes the client has."""
+        """Return the head and the client's classes."""
         return {**super().upload(cohort), "present": present_classes(self, cohort)}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Average the heads; at the end of a task learn from the average."""
+        """Average the heads; when a task ends, learn from the average."""
         model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         seen = server["seen"] | uploads["present"].any(0)
         server = {**server, **model, "seen": seen}
@@ -133,10 +133,10 @@ class DataFreeFedAvg(FedAvg):
             return {**server, **self.learned(server, random)}
 
     def taught(self, tensors: Payload, features: Tensor) -> Tensor:
-        """The teacher's logits of features `(clients, batch, d)`.
+        """Return the teacher's logits of features.
 
         Args:
-            tensors: with the teacher, `(clients, …)`.
+            tensors: tensors that include the teacher's, `(clients, …)`.
             features: `(clients, batch, d)`; gradients flow to them.
         """
         teacher = {name: tensors[TEACHER + name] for name in self.shared}

@@ -1,4 +1,4 @@
-"""GLDP: shared body, own heads, and prototypes that remember stages and help rare classes.
+"""GLDP: shared body, local heads, and prototypes against forgetting and for rare classes.
 
 Guo, Wang, Lin, Yang, Geng: STHFL: Spatio-Temporal Heterogeneous Federated Learning, 2025, arXiv
 2501.05775, Eq. 1 to 13 and Algorithm 1.
@@ -7,33 +7,33 @@ In each stage a client trains its body for t epochs (Eq. 3), then its head for s
 
     L = L_CE + λ L_LP + (1-λ) L_GP                                                        (Eq. 12)
 
-where L_LP keeps features like the client's own prototypes of former stages (Eq. 7, 8) and L_GP
-draws them to the global prototypes (Eq. 10). The server averages bodies evenly (Eq. 5). Both sides
-keep moving averages of prototypes (Eq. 9, 11). A round of the core is one stage of one of
-Algorithm 1's global rounds; the stages are the task stream's.
+where L_LP keeps features similar to the client's prototypes of former stages (Eq. 7, 8) and L_GP
+pulls them towards the global prototypes (Eq. 10). The server averages bodies evenly (Eq. 5). Server
+and clients keep moving averages of prototypes (Eq. 9, 11). A round of the core is one stage of one
+of Algorithm 1's global rounds; the stages are those of the task stream.
 
-Where the paper contradicts itself or is silent:
+Choices where the paper contradicts itself or gives no details:
 
-- Eq. 7 is the divergence of two prototypes, Eq. 8 that of a prototype and a prediction, of unequal
-  widths. With `form="feature"`, each sample's features are compared with the prototype of its
-  class, both after a softmax over the features; with `head`, what the head makes of them, where the
-  prototype's side counts as a constant. Samples of classes without a prototype count as 0.
-- Eq. 10 weighs classes by their share of the client's samples. That is the mean over a batch of
+- Eq. 7 is the divergence of two prototypes, Eq. 8 that of a prototype and a prediction, which have
+  different sizes. With `form="feature"`, each sample's features are compared with the prototype of
+  its class, both after a softmax over the features; with `head`, the head's logits of both, with
+  those of the prototype constant. Samples of classes without a prototype count as 0.
+- Eq. 10 weights classes by their share of the client's samples. That is the mean over a batch of
   each sample's error (`align="instance"`, as in the authors' later code), or of its class means'
-  errors by their share of the batch (`batch`).
-- Prototypes are means as batch normalisation sees batches in training; means by its running
-  statistics predicted as well in a trial (three seeds, both CIFAR sets).
-- Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once a stage. We do it
-  once, after the local epochs, with means over the last one: by default the head's, in which the
-  body rests, so they are those of the trained body (Eq. 6).
-- What is sent is C of Eq. 6, without the moving average; the later code sends the average and has
-  none on the server (`server_beta=0`).
+  errors weighted by their share of the batch (`batch`).
+- Prototypes are means of features in training mode of batch normalisation; means with its running
+  statistics predicted equally well in a trial (three seeds, both CIFAR sets).
+- Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once per stage. Here they
+  are updated once, after the local epochs, with means over the last epoch: by default one of the
+  head, in which the body is fixed, so they are those of the trained body (Eq. 6).
+- Uploads are C of Eq. 6, without the moving average; the later code sends the average and has none
+  on the server (`server_beta=0`).
 - "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
   (`fedrep_order`, `body_epochs=25`). That order is far better in our runs (docs/results.md).
 - Eq. 13 predicts the class of the nearest prototype: the client's (view `local`, GLDP-LP), among
   the classes that it has had, or the global one (view `global`, GLDP-GP). Features are those of
-  the latest averaged body. A client without prototypes of its own predicts by the global ones.
-- Optimiser state stays with each parameter. Running statistics belong to the body.
+  the latest averaged body. A client without prototypes uses the global ones.
+- Optimiser state is kept for each parameter. Running statistics belong to the body.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ class GLDPOptions(CheckedOptions):
     """Settings of GLDP.
 
     Attributes:
-        lam: share λ of the local relation L_LP against the global one L_GP (paper: 0.5). 0 leaves
-            the global relation alone, 1 the local one.
-        relations: whether there are relations at all; without, only L_CE is learned.
-        beta: share β of the old prototype in a client's moving average (paper: 0.5).
-        server_beta: the same on the server; by default `beta`.
-        body_epochs: local epochs t of the body; the others, s, are the head's, of which there must
-            be some. By default a sixth, at least one (paper: t + s = 30, t < s).
-        fedrep_order: train the head before the body.
-        form: what L_LP compares: `feature` or `head`.
-        align: what L_GP draws to the prototypes: every `instance`, or the `batch` mean of each
-            class.
+        lam: weight λ of the local relation L_LP; the global one L_GP has 1 - λ (paper: 0.5). 0 uses
+            only the global relation, 1 only the local one.
+        relations: whether to use the relations; otherwise the loss is L_CE only.
+        beta: weight β of the old prototype in a client's moving average (paper: 0.5).
+        server_beta: weight of the old prototype on the server; by default `beta`.
+        body_epochs: local epochs t of the body; the other epochs s, at least one, are the head's.
+            By default a sixth, at least one (paper: t + s = 30, t < s).
+        fedrep_order: whether to train the head before the body.
+        form: outputs that L_LP compares: `feature` or `head`.
+        align: features that L_GP aligns with the prototypes: every `instance`, or the `batch` mean
+            of each class.
     """
 
     lam: Share = 0.5
@@ -97,7 +97,7 @@ class GLDPOptions(CheckedOptions):
 
 
 class GLDP(FedAvg):
-    """GLDP. A client's prototypes are its memory, the server's lie beside the body."""
+    """GLDP. A client's prototypes are in its memory, the server's in its state with the body."""
 
     name = "gldp"
     summary = (
@@ -117,18 +117,18 @@ class GLDP(FedAvg):
         if body >= training.epochs:
             raise InputError(
                 f"gldp has {training.epochs} local epochs, {body} of them for the body, and needs "
-                "one for the head; ask for more epochs or fewer body_epochs"
+                "one for the head; use more epochs or fewer body_epochs"
             )
         self.phases = [(BODY, body), (HEAD, training.epochs - body)]
         if self.options.fedrep_order:
             self.phases.reverse()
 
     def shares(self, name: str) -> bool:
-        """The body is shared."""
+        """Return whether a tensor is averaged: those of the body."""
         return name.startswith(BODY)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Nobody has prototypes at first."""
+        """Start as FedAvg does, without prototypes."""
         server = super().init(clients, sizes, seed)
         width = feature_width(self.population)
         device = next(iter(clients.params.values())).device
@@ -138,7 +138,7 @@ class GLDP(FedAvg):
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Algorithm 1, lines 9 to 18: train the two parts in turn, then update the prototypes."""
+        """Train the two parts in turn, then update the prototypes (Algorithm 1, lines 9 to 18)."""
         self.receive(cohort, payload)
         means = PrototypeMeans(self.task.n_keys)
         last_part, _ = self.phases[-1]
@@ -154,7 +154,7 @@ class GLDP(FedAvg):
         return {**self.upload(cohort), "prototypes": prototypes, "known": held}
 
     def loss(self, cohort: Cohort, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
-        """Eq. 12."""
+        """Return the loss of Eq. 12, `(clients,)`."""
         o, keys = self.options, self.task.keys(batch)
         loss = self.task_loss(cohort, features, batch)
         if not o.relations:
@@ -168,7 +168,7 @@ class GLDP(FedAvg):
         return loss
 
     def local_relation(self, cohort: Cohort, features: Tensor, keys: Tensor) -> Tensor:
-        """L_LP: divergence from the client's former prototypes (Eq. 7 or 8), `(clients,)`."""
+        """Return L_LP, the divergence from former prototypes (Eq. 7 or 8), `(clients,)`."""
         old, known = cohort.memory["prototypes"], cohort.memory["known"]
         if self.options.form == "head":
             old = self.population.decode(cohort.state, old).detach()
@@ -178,7 +178,7 @@ class GLDP(FedAvg):
         return torch.where(known.gather(1, keys), kl, 0.0).mean(1)
 
     def remember(self, cohort: Cohort, prototypes: Tensor, held: Tensor) -> None:
-        """The client's moving averages (Eq. 9)."""
+        """Update the client's moving averages (Eq. 9)."""
         old, known = cohort.memory["prototypes"], cohort.memory["known"]
         old.copy_(moving_average(old, known, prototypes, held, self.options.beta))
         known |= held
@@ -186,7 +186,7 @@ class GLDP(FedAvg):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Even means of the bodies (Eq. 5) and moving averages of the prototypes (Eq. 11)."""
+        """Average the bodies evenly (Eq. 5); update averages of the prototypes (Eq. 11)."""
         o, body = self.options, {name: plain_mean(uploads[name]) for name in self.shared}
         holders = uploads["known"].sum(0)
         mean = uploads["prototypes"].sum(0) / holders.clamp(min=1)[:, None]
@@ -198,7 +198,7 @@ class GLDP(FedAvg):
         return {**body, "prototypes": moved, "known": server["known"] | held}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the nearest local or global prototype (Eq. 13), or by the client's head."""
+        """Predict by the nearest local or global prototype (Eq. 13), or with the client's head."""
         params = {**state, **payload}
         features = self.population.encode(params, x)
         if view == "personal":
@@ -212,14 +212,14 @@ class GLDP(FedAvg):
 
 
 def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: float) -> Tensor:
-    """Old prototypes moved to the new ones, `(…, keys, d)`.
+    """Return the moving average of old and new prototypes, `(…, keys, d)`.
 
     Args:
         old: `(…, keys, d)`.
-        known: `(…, keys)` whether there is an old one; if not, the new one is taken as it is.
+        known: `(…, keys)` whether there is an old prototype; if not, the result is the new one.
         new: `(…, keys, d)`.
-        held: `(…, keys)` whether there is a new one; if not, the old one stays.
-        beta: share of the old one.
+        held: `(…, keys)` whether there is a new prototype; if not, the result is the old one.
+        beta: weight of the old prototype.
 
     Example:
         >>> old, new = torch.tensor([[2.0], [0.0], [5.0]]), torch.tensor([[4.0], [3.0], [0.0]])
@@ -232,11 +232,11 @@ def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: 
 
 
 def batch_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Mean squared error of a batch's class means to the prototypes (Eq. 10), `(clients,)`.
+    """Return the mean squared error of a batch's class means (Eq. 10), `(clients,)`.
 
     Args:
         features: `(clients, batch, d)`.
-        keys: `(clients, batch)`; a class weighs as much as its share of the batch.
+        keys: `(clients, batch)`; classes are weighted by their share of the batch.
         prototypes: `(clients, keys, d)`.
         known: `(clients, keys)` whether there is a prototype; other classes count as 0.
     """

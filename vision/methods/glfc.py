@@ -1,38 +1,40 @@
-"""GLFC: rehearsal with compensated gradients, and distillation of relations among classes.
+"""GLFC: rehearsal with compensated gradients, and distillation of relations between classes.
 
 Dong, Wang, Fang, Sun, Xu, Wang, Zhu: Federated Class-Incremental Learning, CVPR 2022, arXiv
 2203.11473, Eq. 3–8. A baseline in FedTA's Table 1 (Yu et al., CVPR 2025), here like the others on a
 frozen backbone, whose head is trained and averaged.
 
-A client remembers samples of its former classes. In its loss on new and remembered samples, each
-weighs by how wrong the prediction for its class is, relative to the mean of the new or the former
-classes (gradient compensation, Eq. 3–6); and predictions are drawn to the labels whose entries for
-former classes are what the model before the task said (relation distillation, Eq. 7 and 8).
+A client keeps samples of its former classes. In its loss on new and kept samples, each sample is
+weighted by the error of the prediction for its class, relative to the mean of the new or the former
+classes (gradient compensation, Eq. 3–6). Predictions are also fitted to labels whose entries for
+former classes are the predictions of the model before the task (relation distillation, Eq. 7
+and 8).
 
 - Both losses are binary cross-entropies over all classes, weighted by 1/2 each, as in the released
-  code. Until a task has ended the first stands alone, and is not compensated while a client has no
-  former classes of its own. The paper writes softmax and KL, for which the mixed labels are no
+  code. Until a task has ended only the first is used, without compensation while a client has no
+  former classes. The paper writes softmax and KL, for which the mixed labels are not a
   distribution.
-- Relations are distilled of all classes that any client had before the task began, as in the code,
-  where they are the outputs of the old model; so the server tells which they are, and clients send
-  which they have. Compensated and remembered are a client's own former classes.
-- Remembered are features: the backbone is frozen and images are not augmented. They are those
-  nearest to the class's mean (the code herds, as iCaRL, and divides features by their length).
-  Classes of the present task have their share of the memory from its first round, since their data
-  are gone when the next begins; the code makes room for them only then. A batch has as many
-  remembered samples as new ones; the paper joins the sets.
-- The paper's clients notice a task by the mean entropy of the received model's predictions, which
-  rises by 1.2 or more from one round to the next (`entropy_rise`). By default they are told: with a
-  head of all classes on frozen features it rose by at most 0.6 as tasks of FedTA's stream began.
-- The model before the task is the best of the last task's global models, as the proxy server found
-  (`vision.methods.proxy`). A client whose task begins shares a sample of each class, the nearest to
-  its mean, with normal noise of γ times the class's standard deviation (the code instead descends
-  the loss by the sample), as a gradient. When such arrive, they replace those before, and the best
-  model is sought anew; the code compares with the score on those before. Of models that are equally
-  good the newest is best, so it is where there is nothing to judge by.
+- The distilled classes are all those that any client had before the task began, as in the code,
+  where they are the outputs of the old model; so the server broadcasts them, and clients upload
+  their classes. Compensation and rehearsal use a client's own former classes.
+- The memory holds features: the backbone is frozen and images are not augmented. It keeps those
+  nearest to the class's mean (the code uses herding, as iCaRL, and normalises features). Classes of
+  the present task get their share of the memory from its first round on, since their data are gone
+  when the next task begins; the code makes room for them only then. A batch has as many kept
+  samples as new ones; the paper joins the sets.
+- The paper's clients detect a new task when the mean entropy of the received model's predictions
+  rises by 1.2 or more from one round to the next (`entropy_rise`). By default the task boundaries
+  are given: with a head of all classes on frozen features, the entropy rose by at most 0.6 at the
+  task boundaries of FedTA's stream.
+- The model before the task is the best global model of the last task, as scored by the proxy server
+  (`vision.methods.proxy`). A client whose task begins sends, as a gradient, a sample of each class,
+  the nearest to its mean, with normal noise of γ times the class's standard deviation (the code
+  instead descends the loss by the sample). New samples replace the old ones, and the search for the
+  best model starts again; the code compares with the score on the old samples. Among equally good
+  models the newest is the best; without samples it is the newest model.
 - The paper sends the best models of the last and of the present task in each round. Here a client
-  gets one, keeps that which it gets as its task begins, and so needs no other. All clients send
-  gradients in all rounds, zeros where no task begins, and these count as sent.
+  gets one and keeps the one received when its task begins, so it needs no other. All clients send
+  gradients in all rounds, zeros if no task begins, and these are counted.
 """
 
 from __future__ import annotations
@@ -60,13 +62,13 @@ from vision.methods.teacher import TaughtFedAvg
 from vision.models.vit import backbone_of
 
 BEST = "best."
-"""Prefix of the best global model since prototypes came last."""
+"""Prefix of the best global model since the latest prototypes."""
 
 SEEN = "seen"
-"""Which classes any client has had, `(classes,)`; of an upload, which the client has."""
+"""Flags of the classes that any client has had, `(classes,)`; in an upload, the client's."""
 
 MONITOR = ("proxy.feature", "proxy.class", "proxy.score")
-"""What the proxy server judges by, and the share of it that the best model has right."""
+"""Features and classes of the proxy server's samples, and the best model's accuracy on them."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,14 @@ class GLFCOptions(CheckedOptions):
     """Settings of GLFC.
 
     Attributes:
-        memory: samples that a client remembers, over all its classes (paper: 2000).
-        relation: weight of the relation distillation; the rest is the compensated loss's
-            (released code: 0.5).
-        entropy_rise: rise of the mean entropy, in nats, by which a client notices a task (paper:
-            1.2); by default it is told.
-        prototypes: classes of its task that a client shares a sample of, the first where it has
-            more (the paper's clients have up to 10 classes in a task).
-        perturbation: γ of the noise in shared samples (paper: 0.1).
+        memory: samples that a client keeps, over all its classes (paper: 2000).
+        relation: weight of the relation distillation; the compensated loss has the rest (released
+            code: 0.5).
+        entropy_rise: rise of the mean entropy, in nats, that marks a new task for a client (paper:
+            1.2); by default task boundaries are given.
+        prototypes: largest number of classes per task and client whose samples are sent (the
+            paper's clients have up to 10 classes in a task).
+        perturbation: γ of the noise in samples that are sent (paper: 0.1).
     """
 
     memory: PositiveInt = 2000
@@ -92,7 +94,7 @@ class GLFCOptions(CheckedOptions):
 
 
 class GLFC(TaughtFedAvg):
-    """GLFC on frozen features. The proxy server is a part of the server."""
+    """GLFC on frozen features. The proxy server is part of the server."""
 
     name = "glfc"
     summary = "rehearses former classes with compensated gradients, distils their relations"
@@ -110,7 +112,7 @@ class GLFC(TaughtFedAvg):
         self.encoding = encoding_network(self.backbone.width, task.n_keys)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """No teacher, nothing to remember and nothing to judge models by."""
+        """Start with empty memories and without samples on the proxy server."""
         server = super().init(clients, sizes, seed)
         o, n, d = self.options, len(clients), self.backbone.width
         some = next(iter(server.values()))
@@ -126,12 +128,12 @@ class GLFC(TaughtFedAvg):
         return {**server, **best, **dict(zip(MONITOR, monitor, strict=True)), SEEN: unseen}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global model, the best one, and which classes there have been."""
+        """Send the global model, the best one, and the classes so far."""
         names = [*self.shared, *(BEST + name for name in self.shared), SEEN]
         return super().broadcast({name: server[name] for name in names}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train on features; then remember the nearest to each class's mean."""
+        """Train on features; then keep those nearest to each class's mean."""
         data = queried(cohort, self.backbone)
         cohort.data = ClientData(data, cohort.data.sizes)
         upload = super().local_update(cohort, payload)
@@ -140,7 +142,7 @@ class GLFC(TaughtFedAvg):
         return upload
 
     def begins(self, cohort: Cohort, payload: Payload) -> Tensor:
-        """Whether a task begins for a client, by entropy where asked for; its first does."""
+        """Return whether a task begins for each client, by entropy with `entropy_rise`."""
         rise, last = self.options.entropy_rise, cohort.memory["entropy"]
         new = super().begins(cohort, payload)
         if rise is not None:
@@ -154,11 +156,11 @@ class GLFC(TaughtFedAvg):
         return new
 
     def lesson(self, payload: Payload) -> Payload:
-        """The best model."""
+        """Return the best model."""
         return {name: payload[BEST + name] for name in self.shared}
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The compensated loss, and the relation distillation once there are former classes."""
+        """Return the compensated loss, with relation distillation if there are former classes."""
         former, taught = cohort.memory["former"], cohort.memory["taught"]
         new = self.task.keys(batch)
         old_features, old, any_old = draw(cohort.memory, former, cohort.rand(new.shape[1]))
@@ -169,13 +171,13 @@ class GLFC(TaughtFedAvg):
         compensated = compensated_loss(logits, y, former, counts)
         cohort.record("task_loss", compensated)
         with torch.no_grad():
-            said = self.population.decode(self.teacher(cohort), features)
-        related = relation_loss(logits, y, said, taught, counts)
+            teacher = self.population.decode(self.teacher(cohort), features)
+        related = relation_loss(logits, y, teacher, taught, counts)
         share = self.options.relation * taught.any(1)
         return (1 - share) * compensated + share * related
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The model, the classes, and gradients of prototypes where a task has begun."""
+        """Return the model, the classes, and gradients of prototypes if a task has begun."""
         o, data = self.options, cohort.data.tensors
         features, classes, spread = representatives(
             data["query"], self.task.keys(data), self.task.n_keys, o.prototypes
@@ -189,21 +191,21 @@ class GLFC(TaughtFedAvg):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Average the models; the proxy server judges the average."""
+        """Average the models; the proxy server evaluates the average."""
         model = super().aggregate(server, of, {name: uploads[name] for name in self.shared})
         features, classes, least = self.monitor(server, of, uploads)
         score = self.score(model, features, classes)
         best = {name: server[BEST + name] for name in self.shared}
         if score >= least:
             best, least = {name: t.clone() for name, t in model.items()}, score
-        judged = dict(zip(MONITOR, (features, classes, least), strict=True))
+        monitor = dict(zip(MONITOR, (features, classes, least), strict=True))
         seen = server[SEEN] | uploads[SEEN].any(0)
-        return {**model, **{BEST + name: t for name, t in best.items()}, **judged, SEEN: seen}
+        return {**model, **{BEST + name: t for name, t in best.items()}, **monitor, SEEN: seen}
 
     def monitor(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rebuilt features, their classes and the score to beat: the old ones if none came."""
+        """Return reconstructed features, their classes and the best score; the old without new."""
         old_features, old_classes, least = (server[name] for name in MONITOR)
         some, own = rebuilt({name: uploads[name] for name in self.encoding.parameters})
         if not (own != EMPTY).any():
@@ -214,7 +216,7 @@ class GLFC(TaughtFedAvg):
         return features, classes, torch.zeros_like(least)
 
     def score(self, model: Params, features: Tensor, classes: Tensor) -> Tensor:
-        """Share of the prototypes `(clients, n, d)` that a model has right; 0 without any."""
+        """Return a model's accuracy on the prototypes `(clients, n, d)`; 0 without any."""
         stacked = {name: t[None] for name, t in model.items()}
         logits = self.population.decode(stacked, features.flatten(0, 1)[None])[0]
         right = (logits.argmax(-1) == classes.flatten()).sum()
@@ -222,7 +224,7 @@ class GLFC(TaughtFedAvg):
 
 
 def mean_entropy(logits: Tensor) -> Tensor:
-    """Mean entropy of predictions over the batch, in nats, `(clients,)`.
+    """Return the mean entropy of predictions over the batch, in nats, `(clients,)`.
 
     Example:
         >>> mean_entropy(torch.zeros(1, 3, 4)).exp()
@@ -233,14 +235,14 @@ def mean_entropy(logits: Tensor) -> Tensor:
 
 
 def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) -> Tensor:
-    """Cross-entropy weighted by each sample's gradient, relative to those of its kind (Eq. 3–6).
+    """Return cross-entropy weighted by gradients, relative to new or former classes (Eq. 3–6).
 
-    A client without former classes weighs all samples alike, as the released code does.
+    A client without former classes weights all samples equally, as in the released code.
 
     Args:
         logits: `(clients, batch, n_classes)`.
         y: `(clients, batch)`.
-        former: `(clients, n_classes)` whether a class is one of the client's former tasks.
+        former: `(clients, n_classes)` whether a class belongs to the client's former tasks.
         counts: `(clients, batch)` 1, or 0 for a sample that does not count.
 
     Returns:
@@ -264,13 +266,13 @@ def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) 
 def relation_loss(
     logits: Tensor, y: Tensor, teacher: Tensor, former: Tensor, counts: Tensor
 ) -> Tensor:
-    """Cross-entropy to labels whose former classes are as the teacher says (Eq. 7 and 8).
+    """Return cross-entropy to labels with the teacher's values for former classes (Eq. 7 and 8).
 
     Args:
         logits: `(clients, batch, n_classes)`.
         y: `(clients, batch)`.
         teacher: logits of the model before the task.
-        former: `(clients, n_classes)` classes that this model was taught, by any client.
+        former: `(clients, n_classes)` classes that this model was trained on, by any client.
         counts: `(clients, batch)` 1, or 0 for a sample that does not count.
 
     Returns:

@@ -1,38 +1,40 @@
-"""MFCL: clients rehearse former classes with features that a generator of the server makes.
+"""MFCL: rehearsal of former classes with features from a generator that the server trains.
 
 Babakniya, Fabian, He, Soltanolkotabi, Avestimehr: A Data-Free Approach to Mitigate Catastrophic
 Forgetting in Federated Class Incremental Learning for Vision Tasks, NeurIPS 2023, arXiv 2311.07784;
 a baseline in FedTA's Table 1 (Yu et al., CVPR 2025). This follows the released code; the paper's
 own text could not be read, so its equations are not numbered here.
 
-When a task ends, the server goes on training a generator against the global model, the teacher:
-by the cross-entropy of the teacher's predictions and their own largest class, so that it is sure,
-and by the information entropy of its mean prediction over a batch, so that all former classes are
-made equally often. It sends both. In the tasks that follow, a client's loss is
+When a task ends, the server continues to train a generator against the global model, the teacher:
+by the cross-entropy between the teacher's predictions and their own largest class, so that they are
+confident, and by the information entropy of its mean prediction over a batch, so that all former
+classes are generated equally often. It broadcasts both. In later tasks, a client's loss is the sum
+of
 
-- the split cross-entropy: that of its own samples among the new classes only;
-- the fine-tuning loss: cross-entropy of the head among all classes, on its own and on made samples,
-  whose classes are the teacher's largest; no gradient of it reaches the feature extractor.
+- the split cross-entropy of its own samples, among the new classes only;
+- the fine-tuning loss: cross-entropy of the head among all classes, on its own and on generated
+  samples, whose classes are the teacher's largest; its gradient does not reach the feature
+  extractor.
 
 Left out, since the extractor is frozen (see also `vision.methods.generator`): the distillation of
-features, weighted by the teacher's head, which is 0 where features do not change; and the
-generator's losses on batch statistics and on the smoothness of images.
+features, weighted by the teacher's head, which is 0 if features do not change; and the generator's
+losses on batch statistics and on the smoothness of images.
 
 In detail, as in the code:
 
-- The teacher's logits are divided by 1,000 in the first of the generator's losses, which leaves it
-  little weight against the second; at 1, on frozen features, all that is made falls into a handful
-  of classes.
+- The teacher's logits are divided by 1,000 in the first of the generator's losses, which gives it
+  little weight against the second; with a divisor of 1, on frozen features, all generated features
+  fall into a few classes.
 - The defaults are those of the code's command for CIFAR-100; its command for the super-classes of
   ImageNet has 5,000 steps and noise of width 200.
-- The generator's optimiser starts anew with each task, the generator does not.
-- New are all classes but former ones, those of tasks to come included, since the head has them from
-  the start (the code's slice ends at the present task), and those of a client's own task in any
-  case: in FedTA's stream a public class may be one client's in another task. So the first task is
-  FedAvg's.
+- The generator's optimiser is restarted with each task, the generator is not.
+- New classes are all but the former ones, including those of later tasks, since the head has them
+  from the start (the code's slice ends at the present task), and always those of a client's own
+  task: in FedTA's stream a public class may be in another client's former task. So the first task
+  is FedAvg's.
 
-Learning rates do not fall within a task, as they do in the code. Clients make new samples in each
-step, by the generator's running statistics.
+Unlike in the code, the learning rate does not decay within a task. Clients generate new samples in
+each step, with the generator's running statistics.
 """
 
 from __future__ import annotations
@@ -62,16 +64,16 @@ class MFCLOptions(CheckedOptions):
     """Settings of MFCL; defaults are the released code's.
 
     Attributes:
-        split: whether the loss on own samples chooses among new classes only.
+        split: whether the loss on own samples uses new classes only.
         fine_tuning: weight of the fine-tuning loss.
-        replay: samples that a client makes in each step.
+        replay: samples that a client generates in each step.
         diversity: weight of the generator's information entropy.
-        content_temperature: what the teacher's logits are divided by in its cross-entropy.
-        noise_width: width of the generator's noise.
-        hidden: width of its hidden layer (the code's is convolutional).
-        server_steps: its steps when a task ends.
-        server_batch_size: samples in each.
-        server_lr: Adam's learning rate for it.
+        content_temperature: divisor of the teacher's logits in its cross-entropy.
+        noise_width: size of the generator's noise.
+        hidden: size of the generator's hidden layer (the code's is convolutional).
+        server_steps: the generator's steps when a task ends.
+        server_batch_size: samples per step.
+        server_lr: Adam's learning rate for the generator.
     """
 
     split: bool = True
@@ -87,10 +89,10 @@ class MFCLOptions(CheckedOptions):
 
 
 class MFCL(DataFreeFedAvg):
-    """MFCL on frozen features. The generator is the server's."""
+    """MFCL on frozen features. The generator is part of the server's state."""
 
     name = "mfcl"
-    summary = "rehearses former classes with features that a generator of the server makes"
+    summary = "rehearses former classes with features from a generator that the server trains"
     paper = "Babakniya et al., NeurIPS 2023"
     Options = MFCLOptions
     options: MFCLOptions
@@ -105,13 +107,13 @@ class MFCL(DataFreeFedAvg):
         self.server_training = Training(lr=o.server_lr, optimizer="adam")
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """With an untrained generator."""
+        """Start with an untrained generator."""
         server = super().init(clients, sizes, seed)
         parameters, buffers = self.generator.initial(1, seed, server["former"].device)
         return {**server, **{name: t[0] for name, t in (parameters | buffers).items()}}
 
     def replay_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The fine-tuning loss."""
+        """Return the fine-tuning loss."""
         features, labels = self.rehearsed(cohort, payload)
         features = torch.cat([batch["query"], features], dim=1)
         labels = torch.cat([self.task.keys(batch), labels], dim=1)
@@ -120,7 +122,7 @@ class MFCL(DataFreeFedAvg):
 
     @torch.no_grad()
     def rehearsed(self, cohort: Cohort, payload: Payload) -> tuple[Tensor, Tensor]:
-        """New features `(clients, n, d)` and the teacher's classes of them `(clients, n)`."""
+        """Generate features `(clients, n, d)` and the teacher's classes of them `(clients, n)`."""
         o, former = self.options, payload["former"]
         noise = normal(cohort.generators, o.replay, o.noise_width).to(former.device)
         features = self.generator(payload, noise, training=False)
@@ -128,7 +130,7 @@ class MFCL(DataFreeFedAvg):
         return features, logits.argmax(-1)
 
     def learned(self, server: Params, random: torch.Generator) -> Params:
-        """The generator, trained against the teacher's head."""
+        """Train the generator against the teacher's head."""
         o, former = self.options, server["former"].nonzero()[:, 0]
         stacked = {name: t[None] for name, t in server.items()}
         own = {name: stacked[name].clone() for name in self.replayed}
@@ -139,13 +141,13 @@ class MFCL(DataFreeFedAvg):
             noise = normal([random], o.server_batch_size, o.noise_width).to(former.device)
             features = self.generator(own, noise, training=True)
             logits = self.taught(stacked, features)[..., former]
-            sure = cross_entropy(logits / o.content_temperature, logits.argmax(-1)).mean(1)
-            optimizer.step(sure + o.diversity * unevenness(logits))
+            content = cross_entropy(logits / o.content_temperature, logits.argmax(-1)).mean(1)
+            optimizer.step(content + o.diversity * unevenness(logits))
         return {name: t.detach()[0] for name, t in own.items()}
 
 
 def unevenness(logits: Tensor) -> Tensor:
-    """1 minus the entropy of the mean prediction, as a share of the largest possible.
+    """Return 1 minus the entropy of the mean prediction relative to the largest possible.
 
     Args:
         logits: `(clients, batch, classes)`.

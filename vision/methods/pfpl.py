@@ -1,28 +1,29 @@
-"""PFPL: every client's own mixture of class prototypes, for label skew and domain shift at once.
+"""PFPL: personalised mixtures of class prototypes, for label skew with domain shift.
 
 Zeng, Xing, Liang, Huang, Wang, Cao, Shi: Personalized Federated Prototype Learning in Mixed
 Heterogeneous Data Scenarios; Eq. 2, 4, 5 and 7 and Algorithm 1.
 
-A client sends the mean feature of each of its classes (Eq. 2) and nothing else; the server returns
-to it, for each, a mixture of its own prototype and of those of the other clients that hold the
-class (Eq. 4), to which its features are drawn (Eq. 5). Parameters and buffers are the client's own.
+A client uploads only the mean feature of each of its classes (Eq. 2); the server returns, for each
+class, a mixture of the client's prototype and those of the other clients that have the class
+(Eq. 4). The client's loss pulls its features towards the mixtures (Eq. 5). Parameters and buffers
+stay local.
 
-Where the paper contradicts itself or is silent:
+Choices where the paper contradicts itself or gives no details:
 
-- The weights as printed grow with the distance, so that clients of other domains would weigh most;
-  the text says the contrary, and so do we: inverse distances. `weights="as_printed"` follows the
+- The printed weights grow with the distance, so that clients of other domains would weigh most; the
+  text says the opposite, and this uses inverse distances. `weights="as_printed"` follows the
   formula.
 - The distance of two prototypes is the sum of squares, as printed below Eq. 4.
-- A class that no other client holds keeps the client's own prototype.
-- Eq. 7 measures prototypes by a sum of squares. As in FedProto's released code, every sample is
-  drawn to the prototype of its class, by the mean over the features: weaker by their number than
-  the sum, so λ is FedProto's, not Eq. 7's. `align="batch"` draws the batch's mean of each class,
-  averaged over the classes where Eq. 6 sums them.
+- For a class that no other client has, the mixture is the client's own prototype.
+- Eq. 7 uses a sum of squares. As in FedProto's released code, the loss is between every sample and
+  the prototype of its class, averaged over the features: it is smaller than the sum by their
+  number, so λ is FedProto's, not Eq. 7's. `align="batch"` compares the batch's mean of each class,
+  averaged over the classes, which Eq. 6 sums.
 - Algorithm 1 (lines 21 and 22) also updates the local prototypes with the mixtures in every batch,
-  without saying how; here they are what Eq. 2 says, means of the features.
+  without a formula; here they are means of the features, as in Eq. 2.
 - Prototypes are means over the last local epoch's batches, without another pass, as in FedProto.
-- Prediction is by the head; the view `nearest` takes the class of the client's nearest mixture.
-- A client that sits a round out keeps its last prototypes on the server.
+- The head predicts; the view `nearest` predicts the class of the client's nearest mixture.
+- The server keeps the last prototypes of clients that do not take part in a round.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 EPS = 1e-12
-"""Added to a distance before it is inverted: equal prototypes share the weight."""
+"""Term added to a distance before it is inverted; equal prototypes share the weight."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,14 @@ class PFPLOptions(CheckedOptions):
     """Settings of PFPL.
 
     Attributes:
-        alpha: share α of a client's own prototype in its mixture (paper: 0.3, 0.5 and 0.6 for its
+        alpha: weight α of a client's own prototype in its mixture (paper: 0.3, 0.5 and 0.6 for its
             three data sets).
         lam: weight λ of the alignment loss (paper: 1).
-        weights: of the others' prototypes: `inverse` distance, `softmax` of minus the distance over
-            the temperature, or `as_printed`: proportional to the distance.
-        temperature: of the softmax.
-        align: what is drawn to the mixture: every `instance`, or the `batch` mean of each class.
+        weights: weights of the other prototypes: `inverse` distance, `softmax` of the negative
+            distance over the temperature, or `as_printed`: proportional to the distance.
+        temperature: temperature of the softmax.
+        align: features to align with the mixture: every `instance`, or the `batch` mean of each
+            class.
     """
 
     alpha: Share = 0.5
@@ -72,10 +74,10 @@ class PFPLOptions(CheckedOptions):
 
 
 class PFPL(Method):
-    """PFPL. The functions stand in the order of the paper's Algorithm 1."""
+    """PFPL. The methods follow the order of the paper's Algorithm 1."""
 
     name = "pfpl"
-    summary = "draws features to prototypes mixed for each client by distance; only these travel"
+    summary = "pulls features to prototypes mixed for each client by distance; sends only these"
     paper = "Zeng et al., 2025"
     keeps_apart = True
     views: ClassVar[tuple[str, ...]] = ("personal", "nearest")
@@ -83,16 +85,16 @@ class PFPL(Method):
     options: PFPLOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """The server knows no client's classes at first."""
+        """Start without prototypes."""
         device = next(iter(clients.params.values())).device
         return {
             "known": torch.zeros(len(clients), self.task.n_keys, dtype=torch.bool, device=device)
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Each client's mixtures `(clients, keys, d)`, zeros for classes that it does not hold.
+        """Send each client's mixtures `(clients, keys, d)`, zeros for classes that it lacks.
 
-        Nothing in the first round.
+        The message is empty in the first round.
         """
         if "prototypes" not in server:
             return {}
@@ -101,12 +103,12 @@ class PFPL(Method):
         return {"mixtures": mixtures(prototypes, known, ids, self.options), "held": known[ids]}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train, averaging the features of the last epoch on the way."""
+        """Train, and average the features of the last epoch."""
         cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """`ℓ_S + λ ℓ_R` (Eq. 5)."""
+        """Return `ℓ_S + λ ℓ_R` (Eq. 5)."""
         features = self.population.encode(cohort.state, batch["x"])
         keys = self.task.keys(batch)
         if cohort.last_epoch:
@@ -118,14 +120,14 @@ class PFPL(Method):
         return loss + self.options.lam * align(features, keys, payload["mixtures"], payload["held"])
 
     def upload(self, cohort: Cohort) -> Payload:
-        """Local prototypes `(clients, keys, d)` (Eq. 2), and which classes they are of."""
+        """Return local prototypes `(clients, keys, d)` (Eq. 2) and flags of their classes."""
         means: PrototypeMeans = cohort.scratch["means"]
         return {"prototypes": means.means(), "known": means.counts > 0}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Keep the latest prototypes of every client, `(clients, keys, d)`."""
+        """Store the latest prototypes of every client, `(clients, keys, d)`."""
         n = len(server["known"])
         return {
             name: server.get(name, t.new_zeros(n, *t.shape[1:])).index_copy(
@@ -135,7 +137,7 @@ class PFPL(Method):
         }
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the head, or by the nearest of the client's mixtures, where it has any."""
+        """Predict with the head, or by the client's nearest mixture if it has any."""
         features = self.population.encode(state, x)
         logits = self.population.decode(state, features)
         if view == "personal" or not payload:
@@ -146,25 +148,25 @@ class PFPL(Method):
 
 
 def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions) -> Tensor:
-    """Personalised prototypes of some clients (Eq. 4).
+    """Return personalised prototypes of some clients (Eq. 4).
 
     Args:
         prototypes: `(clients, keys, d)` local prototypes of all clients.
-        known: `(clients, keys)` whether a client holds the class.
-        of: `(n,)` ids of the clients that mix.
+        known: `(clients, keys)` whether a client has the class.
+        of: `(n,)` ids of the clients that receive mixtures.
         options: α and the weights.
 
     Returns:
-        `(n, keys, d)`, zeros for classes that a client does not hold.
+        `(n, keys, d)`, zeros for classes that a client does not have.
     """
-    p, held = prototypes.transpose(0, 1), known.T  # A class at a time: (keys, clients, d).
+    p, held = prototypes.transpose(0, 1), known.T  # By class: (keys, clients, d).
     own = p[:, of]
     distance = torch.cdist(own, p, compute_mode="donot_use_mm_for_euclid_dist").square()
     itself = of[:, None] == torch.arange(len(known), device=of.device)
     others = held[:, None, :] & held[:, of, None] & ~itself
     if options.weights == "softmax":
         logits = (-distance / options.temperature).masked_fill(~others, -torch.inf)
-        weight = logits.softmax(-1).nan_to_num()  # NaN where there is no other client.
+        weight = logits.softmax(-1).nan_to_num()  # NaN if no other client has the class.
     else:
         weight = 1 / (distance + EPS) if options.weights == "inverse" else distance
         weight = torch.where(others, weight, 0.0)
@@ -176,7 +178,7 @@ def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions
 
 
 def batch_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Mean squared error of a batch's class means to the prototypes, over its classes `(clients,)`.
+    """Return the mean over classes of the squared error of a batch's class means, `(clients,)`.
 
     Args:
         features: `(clients, batch, d)`.

@@ -1,8 +1,9 @@
-"""What prompt methods share: pools of prompts with keys, the choice among them, classes of a task.
+"""Common parts of prompt methods: prompt pools with keys, their selection, classes of a task.
 
-L2P's pool (Wang et al., CVPR 2022, arXiv 2112.08654, section 4.1): a prompt is chosen by the cosine
-of its key and the frozen feature of the image, the query; a pull draws the chosen keys to their
-queries. Prompts and keys start uniform on [-1, 1], as in that paper's code and FedMGP's.
+L2P's pool (Wang et al., CVPR 2022, arXiv 2112.08654, section 4.1): a prompt is selected by the
+cosine of its key and the frozen feature of the image, the query; a loss pulls the selected keys
+towards their queries. Prompts and keys are initialised uniformly on [-1, 1], as in the code of that
+paper and of FedMGP.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PROMPT = "prompt."
 """Prefix of the tensors that a prompt method adds and averages."""
 
 INIT = (0, 0, 6)
-"""Key of the random numbers of the start."""
+"""Key of the random generator of the initial values."""
 
 DEFAULTS: dict[str, Any] = {
     "model": "vit",
@@ -40,19 +41,19 @@ DEFAULTS: dict[str, Any] = {
     "lr": 1e-3,
     "weight_decay": 0.0,
 }
-"""FedTA's settings, as far as its sibling code tells them, for all on a frozen backbone.
+"""FedTA's settings in its related code, for all methods on a frozen backbone.
 
-That code also decays weights, by 1e-3, in its first stage, makes a new optimiser every round, clips
-gradients to length 1 and tests among a task's classes only (`vision.evaluation.TASK`).
-Where a head's other classes have no gradient, Adam makes full steps of the decay and they are
-forgotten.
+That code also uses a weight decay of 1e-3 in its first stage, a new optimiser every round, gradient
+clipping to a norm of 1, and tests among a task's classes only (`vision.evaluation.TASK`). The decay
+is left out: Adam applies it in full steps to a head's other classes, which have no gradient, so
+they would be forgotten.
 """
 
 
 class PromptedFedAvg(FedAvg):
-    """FedAvg of a head and of prompts for a frozen backbone, which is no client's.
+    """FedAvg of a head and of prompts for a frozen backbone.
 
-    A subclass makes the prompts (`prompts`) and says what feature they give (`prompted`).
+    A subclass defines the prompts (`prompts`) and the features under them (`prompted`, `features`).
     """
 
     name = ""
@@ -65,67 +66,67 @@ class PromptedFedAvg(FedAvg):
         self.backbone: Backbone = backbone_of(population, self.name)
 
     def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
-        """Trainable tensors `(n_clients, …)` besides the head, under names that begin `prompt.`."""
+        """Return trainable tensors `(n_clients, …)` other than the head, named `prompt.…`."""
         raise NotImplementedError
 
     def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Features `(clients, batch, d)` while training, and a loss of the prompts `(clients,)`."""
+        """Return training features `(clients, batch, d)` and a loss of the prompts `(clients,)`."""
         raise NotImplementedError
 
     def features(self, params: Payload, x: Tensor) -> Tensor:
-        """Features `(clients, batch, d)` to predict from."""
+        """Return features `(clients, batch, d)` for predictions."""
         raise NotImplementedError
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """The head and the prompts, the same for all clients."""
+        """Give all clients the same head and prompts."""
         server = super().init(clients, sizes, seed)
         prompts = self.prompts(len(clients), generator(seed, *INIT))
         add_parameters(clients, prompts)
         return {**server, **{name: clients.params[name][0].clone() for name in prompts}}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """FedAvg's, with each image queried once."""
+        """Query each image once, then train as FedAvg does."""
         cohort.data = ClientData(queried(cohort, self.backbone), cohort.data.sizes)
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The task's loss under prompts, among the classes of the present task where asked for."""
+        """Return the task's loss under prompts, with `within_task` among the task's classes."""
         features, loss = self.prompted(cohort, batch)
         classes = present_classes(self, cohort) if self.options.within_task else None
         logits = self.population.decode(cohort.state, features)
         return loss_among(self, cohort, logits, batch, classes) + loss
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The head and the prompts."""
+        """Return the head and the prompts."""
         prompts = {n: t.detach() for n, t in cohort.params.items() if n.startswith(PROMPT)}
         return {**super().upload(cohort), **prompts}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the head on features under prompts."""
+        """Predict with the head on features under prompts."""
         params = {**state, **payload}
         return self.population.decode(params, self.features(params, x))
 
 
 def queried(cohort: Cohort, backbone: Backbone) -> Batch:
-    """The cohort's samples with their frozen features, `query`; without augmentation."""
+    """Return the cohort's samples with their frozen features `query`, without augmentation."""
     size = int(cohort.data.sizes[0])
     data = {name: t[:, :size] for name, t in cohort.data.tensors.items()}
     return {**data, "query": backbone.query(data["x"])}
 
 
 def uniform(n_clients: int, *shape: int, rng: torch.Generator) -> Tensor:
-    """Numbers on [-1, 1], the same for all clients, `(n_clients, *shape)`."""
+    """Draw numbers on [-1, 1], the same for all clients, `(n_clients, *shape)`."""
     return (2 * torch.rand(shape, generator=rng) - 1).expand(n_clients, *shape).clone()
 
 
 def add_parameters(clients: Clients, tensors: Mapping[str, Tensor]) -> None:
-    """Give the clients trainable tensors, on the device where the others are."""
+    """Add trainable tensors to the clients, on the device of the others."""
     device = next(iter(clients.params.values())).device
     clients.params.update({name: t.to(device) for name, t in tensors.items()})
 
 
 def cosines(query: Tensor, keys: Tensor) -> Tensor:
-    """Cosine of each query and each key.
+    """Return the cosine of each query and each key.
 
     Args:
         query: `(clients, batch, d)`.
@@ -138,14 +139,14 @@ def cosines(query: Tensor, keys: Tensor) -> Tensor:
 
 
 def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> Tensor:
-    """Indices of the n prompts whose keys are nearest, `(clients, batch, n)`.
+    """Return the indices of the n prompts with the nearest keys, `(clients, batch, n)`.
 
     Args:
         query: `(clients, batch, d)`.
         keys: `(clients, pool, d)`.
-        n: prompts a sample.
-        vote: all samples of a batch take the n prompts that are chosen most often in it, the first
-            in the pool where several are equal.
+        n: prompts per sample.
+        vote: whether all samples of a batch take its n most often selected prompts, of equals the
+            first in the pool.
 
     Example:
         >>> query = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]])
@@ -164,7 +165,7 @@ def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> T
 
 
 def prompt_tokens(pool: Tensor, chosen: Tensor) -> Tensor:
-    """The chosen prompts one after another.
+    """Concatenate the selected prompts.
 
     Args:
         pool: `(clients, pool, length, d)`.
@@ -178,12 +179,12 @@ def prompt_tokens(pool: Tensor, chosen: Tensor) -> Tensor:
 
 
 def key_distance(query: Tensor, keys: Tensor, chosen: Tensor) -> Tensor:
-    """`Σ_s (1 - cos(query, key_s))` over the chosen keys, mean over the batch, `(clients,)`."""
+    """Return `Σ_s (1 - cos(query, key_s))` over selected keys, batch mean, `(clients,)`."""
     return (1 - cosines(query, keys).gather(-1, chosen)).sum(-1).mean(1)
 
 
 def present_classes(method: Method, cohort: Cohort) -> Tensor:
-    """`(clients, classes)` whether a client has samples of a class now, in its present task."""
+    """Return `(clients, classes)` whether a client has samples of a class in its present task."""
     if "present" not in cohort.scratch:
         cohort.scratch["present"] = label_counts(method.task, cohort) > 0
     present: Tensor = cohort.scratch["present"]
@@ -193,11 +194,11 @@ def present_classes(method: Method, cohort: Cohort) -> Tensor:
 def loss_among(
     method: Method, cohort: Cohort, logits: Tensor, batch: Batch, classes: Tensor | None
 ) -> Tensor:
-    """The task's loss where predictions choose among some classes only; noted for the report.
+    """Return the task's loss with predictions among some classes only, and record it.
 
     Args:
-        method: whose task it is.
-        cohort: notes it.
+        method: method of the task.
+        cohort: cohort that records the loss for the report.
         logits: `(clients, batch, n_classes)`.
         batch: the samples.
         classes: `(clients, n_classes)`, None for all.

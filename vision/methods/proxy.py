@@ -1,16 +1,16 @@
-"""What GLFC's proxy server judges models by: a sample of each class that travels as a gradient.
+"""Prototype samples of GLFC, sent to its proxy server as gradients.
 
 Dong et al.: Federated Class-Incremental Learning, CVPR 2022, arXiv 2203.11473; see
 `vision.methods.glfc`.
 
-A client feeds a sample, alone, into a small encoding network that everybody has, and sends the
-gradient of the cross-entropy. The proxy server rebuilds the sample from it. The paper's samples are
-images, its network a small convolutional one, and its proxy searches by L-BFGS for the image whose
-gradient is nearest to the one that was sent. Samples here are frozen features, and the network's
-first layer is linear: at one sample x its gradient is x δᵀ, where δ is that of its bias. So
-x = G δ / δᵀδ is where the paper's objective has its minimum, 0. More hidden units would only repeat
-that, so there is one. As in the paper the label is the only class with a negative gradient at the
-last layer's bias, p - y.
+A client feeds a single sample into a small encoding network, which all clients share, and sends the
+gradient of the cross-entropy. The proxy server reconstructs the sample from it. In the paper the
+samples are images, the network is convolutional, and the proxy searches by L-BFGS for the image
+whose gradient is nearest to the uploaded one. Here the samples are frozen features, and the first
+layer is linear: for one sample x its gradient is G = x δᵀ, where δ is that of its bias. So
+x = G δ / δᵀδ minimises the paper's objective, with value 0. More hidden units would give the same
+result, so there is one. As in the paper, the label is the only class with a negative gradient at
+the last layer's bias, p - y.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HIDDEN = 1
 
 
 def encoding_network(width: int, n_classes: int) -> Network:
-    """The network into which features of this width are fed to get gradients."""
+    """Build the network whose gradients represent features of this width."""
     return Network(
         ENCODING,
         lambda: nn.Sequential(
@@ -47,13 +47,13 @@ def encoding_network(width: int, n_classes: int) -> Network:
 def representatives(
     features: Tensor, classes: Tensor, n_classes: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each class the sample that is nearest to its mean.
+    """Select the sample of each class that is nearest to the class's mean.
 
     Args:
         features: `(clients, samples, d)`.
         classes: `(clients, samples)`.
-        n_classes: over all clients.
-        most: classes of a client that are represented, the first ones where it has more.
+        n_classes: number of classes over all clients.
+        most: largest number of classes per client; further classes are left out.
 
     Returns:
         Samples `(clients, most, d)`, their classes `(clients, most)`, `EMPTY` where a client has
@@ -84,13 +84,13 @@ def representatives(
 def gradients_of(
     network: Network, tensors: Mapping[str, Tensor], features: Tensor, labels: Tensor
 ) -> Params:
-    """The encoding network's gradients of the cross-entropy of each sample alone.
+    """Return the encoding network's gradient of the cross-entropy of each single sample.
 
     Args:
-        network: of `encoding_network`.
+        network: network of `encoding_network`.
         tensors: its parameters `(clients, …)`.
         features: `(clients, n, d)`.
-        labels: `(clients, n)`, `EMPTY` where nothing is to be sent.
+        labels: `(clients, n)`, `EMPTY` for samples that are not sent.
 
     Returns:
         By name `(clients, n, …)`, zeros where there is no sample.
@@ -111,10 +111,10 @@ def gradients_of(
 
 
 def rebuilt(gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Samples from their gradients.
+    """Reconstruct samples from their gradients.
 
     Args:
-        gradients: of `gradients_of`.
+        gradients: result of `gradients_of`.
 
     Returns:
         Features `(clients, n, d)` and their labels `(clients, n)`, `EMPTY` where none was sent.

@@ -1,36 +1,36 @@
-"""TARGET: clients learn what the model before the task says of samples that the server made up.
+"""TARGET: distillation from the model before the task, on samples that the server generates.
 
 Zhang, Chen, Zhuang, Lyu: TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation,
 ICCV 2023, arXiv 2303.06937; a baseline in FedTA's Table 1 (Yu et al., CVPR 2025). This follows the
 released code; the paper's own text could not be read, so its equations are not numbered here.
 
-When a task ends, the global model is the teacher. Batch by batch the server draws noise and labels
-of former classes, and trains a generator so that the teacher recognises the labels (cross-entropy),
-while a student, who is taught on all that has been made so far, does not yet agree with the teacher
-(an adversarial divergence). What is made goes to the clients. In the tasks that follow, their loss
-is the cross-entropy of their samples among the new classes, and a weight times the distillation of
-the teacher's predictions for former classes on made samples.
+When a task ends, the global model becomes the teacher. For each batch the server draws noise and
+labels of former classes, and trains a generator so that the teacher recognises the labels
+(cross-entropy), while a student, trained on all samples generated so far, does not yet agree with
+the teacher (an adversarial divergence). The samples are sent to the clients. In later tasks, their
+loss is the cross-entropy of their own samples among the new classes, plus a weight times the
+distillation of the teacher's predictions for former classes on generated samples.
 
-Features are made, not images, and a term for statistics of batch normalisation has no counterpart:
-see `vision.methods.generator`. In detail:
+Features are generated, not images, and a term for statistics of batch normalisation has no
+counterpart: see `vision.methods.generator`. In detail:
 
-- For each batch the noise is trained with the generator, and of its steps the one with the lowest
-  loss is kept. The code adapts a copy of the generator, whose start it learns by meta-learning;
-  here the generator itself goes on from batch to batch.
+- For each batch the noise is trained with the generator, and the step with the lowest loss is kept.
+  The code adapts a copy of the generator, whose initial values it meta-learns; here the generator
+  itself continues from batch to batch.
 - The divergence is KL(teacher ‖ student) where both predict the same class.
-- Student and adversary begin after some batches (the code's adversary one batch earlier). The
+- Student and adversary start after some batches (the code's adversary one batch earlier). The
   code's settings for CIFAR-100 make 10 batches of 256, of 8,000 samples at most, and so have
   neither; here there are 8,000 samples, in as many batches as they need.
-- After the last task the server looks back, too, which the code saves itself.
-- New are all classes but former ones, those of tasks to come included, since the head has them from
-  the start (the code's grows with the tasks), and those of a client's own task in any case: in
-  FedTA's stream a public class may be one client's in another task. So the first task is FedAvg's.
-  Nothing compares new with former classes, and on a frozen extractor new ones win; `split=False`
-  takes the cross-entropy among all.
+- The server also generates after the last task; the code does not.
+- New classes are all but the former ones, including those of later tasks, since the head has them
+  from the start (the code's grows with the tasks), and always those of a client's own task: in
+  FedTA's stream a public class may be in another client's former task. So the first task is
+  FedAvg's. No loss compares new with former classes, and on a frozen extractor new ones win;
+  `split=False` uses the cross-entropy among all.
 
-The student starts from the model's first weights and is trained by Adam; the code's SGD with a
+The student starts from the model's initial weights and is trained by Adam; the code's SGD with a
 learning rate of 0.2 is for a whole network. Samples, teacher and former classes are sent in every
-round, since clients keep nothing; the code's clients find them on a common disk.
+round, since clients keep nothing; the code's clients read them from a shared disk.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from vision.methods.generator import DataFreeFedAvg, feature_generator
 from vision.task import cross_entropy
 
 BETAS = (0.5, 0.999)
-"""Of Adam for generator and noise, as in the released code."""
+"""Adam's betas for generator and noise, as in the released code."""
 
 Logits = Callable[[Tensor], Tensor]
-"""A head on features `(1, batch, d)`, among former classes."""
+"""Function from features `(1, batch, d)` to logits of former classes."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +70,22 @@ class TARGETOptions(CheckedOptions):
     """Settings of TARGET; defaults are the released code's for CIFAR-100 where it has them.
 
     Attributes:
-        split: whether the loss on own samples chooses among new classes only.
+        split: whether the loss on own samples uses new classes only.
         distillation: weight of the distillation on clients (25).
-        temperature: of that distillation (2).
-        replay: made samples in each of a client's steps (the code passes all in an epoch).
-        synthetic: samples that the server makes when a task ends (8000).
-        noise_width: width of the generator's noise (256).
-        hidden: width of its hidden layer (the code's is convolutional).
-        label_weight: of the generator's cross-entropy (0.5).
+        temperature: temperature of the distillation on clients (2).
+        replay: generated samples in each of a client's steps (the code uses all in an epoch).
+        synthetic: samples that the server generates when a task ends (8000).
+        noise_width: size of the generator's noise (256).
+        hidden: size of the generator's hidden layer (the code's is convolutional).
+        label_weight: weight of the generator's cross-entropy (0.5).
         adversarial: weight of the divergence from the student (1).
-        server_batch_size: samples that are made, or that the student sees, at once (256).
-        server_steps: steps of the generator for a batch (10).
+        server_batch_size: batch size of the generator and of the student (256).
+        server_steps: steps of the generator per batch (10).
         server_lr: Adam's learning rate for the generator and the student (0.002).
         noise_lr: Adam's learning rate for the noise (0.01).
-        warm_up: batches before the student's first lesson (20).
+        warm_up: batches before the student is trained (20).
         student_steps: the student's steps after each later batch (400).
-        student_temperature: of the student's distillation (20).
+        student_temperature: temperature of the student's distillation (20).
     """
 
     split: bool = True
@@ -107,10 +107,10 @@ class TARGETOptions(CheckedOptions):
 
 
 class TARGET(DataFreeFedAvg):
-    """TARGET on frozen features. What the server made last is in its state, `synthetic`."""
+    """TARGET on frozen features. The latest generated features are in the state, `synthetic`."""
 
     name = "target"
-    summary = "distils the model before the task on features that the server made up"
+    summary = "distils the model before the task on features that the server generates"
     paper = "Zhang et al., ICCV 2023"
     replayed = ("synthetic",)
     Options = TARGETOptions
@@ -124,13 +124,13 @@ class TARGET(DataFreeFedAvg):
         self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Nothing is made yet."""
+        """Start without generated samples."""
         server = super().init(clients, sizes, seed)
         device, size = server["former"].device, (self.options.synthetic, self.backbone.width)
         return {**server, "synthetic": torch.zeros(size, device=device)}
 
     def replay_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """The distillation of former classes on some of what the server made."""
+        """Return the distillation of former classes on some of the generated samples."""
         o, made = self.options, payload["synthetic"]
         rows = (cohort.rand(o.replay) * made.shape[1]).long().to(made.device)
         features = made.gather(1, rows[..., None].expand(-1, -1, made.shape[2]))
@@ -140,7 +140,7 @@ class TARGET(DataFreeFedAvg):
         return o.distillation * distillation(student, teacher, payload["former"], o.temperature)
 
     def learned(self, server: Params, random: torch.Generator) -> Params:
-        """As many samples as the settings say, made batch by batch."""
+        """Generate `synthetic` samples, batch by batch."""
         o, device = self.options, server["former"].device
         former = server["former"].nonzero()[:, 0]
         stacked = {name: t[None] for name, t in server.items()}
@@ -165,14 +165,14 @@ class TARGET(DataFreeFedAvg):
         n_former: int,
         random: torch.Generator,
     ) -> Tensor:
-        """A batch `(1, batch, d)`: the features of the lowest loss over the generator's steps.
+        """Generate a batch `(1, batch, d)`, the features with the lowest loss of all steps.
 
         Args:
-            tensors: the generator's, changed in place.
+            tensors: the generator's tensors, changed in place.
             teacher: the global model.
-            student: the adversary, None for none.
-            n_former: former classes, of which labels are drawn evenly.
-            random: of labels and noise.
+            student: the adversary, or None.
+            n_former: number of former classes, from which labels are drawn uniformly.
+            random: random generator for labels and noise.
         """
         o, device = self.options, next(iter(tensors.values())).device
         labels = torch.randint(n_former, (1, o.server_batch_size), generator=random).to(device)
@@ -195,16 +195,16 @@ class TARGET(DataFreeFedAvg):
     def server_loss(
         self, features: Tensor, labels: Tensor, teacher: Logits, student: Logits | None
     ) -> Tensor:
-        """The generator's loss, a number."""
-        o, said = self.options, teacher(features)
-        loss = o.label_weight * cross_entropy(said, labels).mean()
+        """Return the generator's loss, a scalar."""
+        o, logits = self.options, teacher(features)
+        loss = o.label_weight * cross_entropy(logits, labels).mean()
         if student is None:
             return loss
-        return loss - o.adversarial * agreed_divergence(said, student(features))
+        return loss - o.adversarial * agreed_divergence(logits, student(features))
 
 
 class _Student:
-    """A head that learns what the teacher says of samples that were made."""
+    """A head that is trained on the teacher's predictions for generated samples."""
 
     def __init__(self, method: TARGET, former: Tensor, device: torch.device) -> None:
         o = method.options
@@ -218,19 +218,19 @@ class _Student:
         return self._population.decode(self._head, features)[..., self._former]
 
     def learn(self, made: Tensor, teacher: Logits, random: torch.Generator) -> None:
-        """Some steps on samples `(1, n, d)`."""
+        """Train on samples `(1, n, d)`."""
         o = self._options
         with torch.no_grad():
-            said = teacher(made)[0]
+            target = teacher(made)[0]
         for _ in range(o.student_steps):
-            rows = torch.randint(len(said), (o.server_batch_size,), generator=random)
+            rows = torch.randint(len(target), (o.server_batch_size,), generator=random)
             rows = rows.to(made.device)
-            loss = distillation_loss(self(made[:, rows])[0], said[rows], o.student_temperature)
+            loss = distillation_loss(self(made[:, rows])[0], target[rows], o.student_temperature)
             self._optimizer.step(o.student_temperature**2 * loss[None])
 
 
 def agreed_divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """Mean over samples of KL(teacher ‖ student), 0 where they predict different classes.
+    """Return the mean of KL(teacher ‖ student), with 0 where they predict different classes.
 
     Args:
         teacher: logits `(…, batch, classes)`.

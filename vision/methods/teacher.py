@@ -1,4 +1,4 @@
-"""What methods share whose clients remember the global model before their present task."""
+"""Base of methods whose clients keep the global model from before their present task."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TEACHER = "teacher."
 
 
 class TaughtFedAvg(FedAvg):
-    """FedAvg whose clients keep, in each stage, the model that they received at its start.
+    """FedAvg whose clients keep the model that they received at the start of a stage.
 
-    In a client's memory are the model (`teacher.…`), and which classes it had in former stages
-    (`former`) and has in this one (`present`), `(clients, classes)`.
+    A client's memory has this model (`teacher.…`) and flags of the classes of its former stages
+    (`former`) and of its present stage (`present`), `(clients, classes)`.
     """
 
     name = ""
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Clients have seen no class and have no teacher."""
+        """Start as FedAvg does, without former classes."""
         server = super().init(clients, sizes, seed)
         device = next(iter(clients.params.values())).device
         n, c = len(clients), self.task.n_keys
@@ -38,12 +38,12 @@ class TaughtFedAvg(FedAvg):
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """FedAvg's, after a new stage has been noticed."""
+        """Enter a new stage if one begins, then train as FedAvg does."""
         self.enter_stage(cohort, payload)
         return super().local_update(cohort, payload)
 
     def enter_stage(self, cohort: Cohort, payload: Payload) -> None:
-        """As a stage begins for a client, keep a model and the former classes."""
+        """Store the teacher and the former classes of clients whose stage begins."""
         memory, new = cohort.memory, self.begins(cohort, payload)
         memory["former"] |= memory["present"] & new[:, None]
         memory["present"] &= ~new[:, None]
@@ -53,22 +53,22 @@ class TaughtFedAvg(FedAvg):
                 memory[TEACHER + name][new] = t[new]
 
     def begins(self, cohort: Cohort, payload: Payload) -> Tensor:
-        """Whether a stage begins for a client with this round, `(clients,)`."""
+        """Return whether a stage begins for each client in this round, `(clients,)`."""
         stage = cohort.memory["stage"]
         new = stage != cohort.stage
         stage.fill_(cohort.stage)
         return new
 
     def lesson(self, payload: Payload) -> Payload:
-        """The model that is kept, under the model's names; here the one that was received."""
+        """Return the model to keep as the teacher, by parameter name; here the received one."""
         return payload
 
     def teacher(self, cohort: Cohort) -> Params:
-        """The model before the stage, under the model's names."""
+        """Return the teacher by parameter name."""
         return {name: cohort.memory[TEACHER + name] for name in self.population.names}
 
     def teach(self, cohort: Cohort, x: Tensor) -> Tensor:
-        """The teacher's logits, by its running statistics."""
+        """Return the teacher's logits in evaluation mode."""
         model = self.teacher(cohort)
         self.population.train(False)
         with torch.no_grad():
