@@ -112,9 +112,10 @@ def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
 
     check_ending(out, ".csv")
     forecaster = Forecaster.load(run)
+    series = forecaster.read(history)
     table, interval = (
-        forecaster.predict(history, steps),
-        forecaster.predict_interval(history, steps),
+        forecaster.predict(series, steps),
+        forecaster.predict_interval(series, steps),
     )
     service, units, clock = (table.attrs[name] for name in ("service", "units", "clock"))
     if clock == "utc":

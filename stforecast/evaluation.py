@@ -1,11 +1,12 @@
-"""Judging a fitted forecaster on the validation and the test part of its data."""
+"""Judging a predictor on the validation and the test part of its data."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,11 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from stforecast.config import Config
-from stforecast.data.scaling import Scaler
-from stforecast.data.series import Series
-from stforecast.data.splits import Split
-from stforecast.data.windows import Calendar, target_windows
+from stforecast.data.prepared import PreparedSeries, Targets
 from stforecast.intervals import Bands, calibrated, raw_bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.tables import evaluate, evaluate_intervals
+from stforecast.predictor import Predictor
 
 log = logging.getLogger(__name__)
 
@@ -27,84 +26,82 @@ Judged = tuple[Bands, np.ndarray, np.ndarray]
 """Bands, targets and mask of one part, `(cells, windows, horizon)`, z-scored."""
 
 
-class Fitted(Protocol):
-    """What a method or a reference forecaster is after fitting.
-
-    One that forecasts quantiles has `levels` and `quantiles` besides, as `FittedMethod` does.
-    """
-
-    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecasts `(cells, windows, horizon)` of z-scores, each from what lies before it."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The data that a forecaster was fitted on, to judge it by.
+    """Forecasts of the validation and the test part by one predictor, each made once.
 
     Attributes:
         config: settings of the run.
-        series: the data.
-        split: its parts.
-        scaler: fitted on the training part.
-
-    Raises:
-        InputError: if intervals are asked for and there is no validation part to calibrate them on.
+        data: the series.
+        predictor: what is judged.
     """
 
     config: Config
-    series: Series
-    split: Split
-    scaler: Scaler
+    data: PreparedSeries
+    predictor: Predictor
 
-    def __post_init__(self) -> None:
-        """Refuse intervals that nothing could calibrate."""
-        if self.config.interval.intervals != "none" and not len(self._calibration_starts()):
-            raise InputError(
-                f"intervals are calibrated on the validation part: split {self.config.data.split} "
-                "has none long enough; choose another --split, or --intervals none"
-            )
+    @cached_property
+    def _validation(self) -> Judged:
+        return self._judged(self.data.split.validation, self.data.validation_targets)
 
-    def _calibration_starts(self) -> np.ndarray:
-        """Validation windows whose targets are all known when the test part begins."""
-        starts = self.split.validation
-        return starts[starts + self.config.window.horizon <= self.split.test[0]]
+    @cached_property
+    def _test(self) -> Judged:
+        return self._judged(self.data.split.test, self.data.test_targets)
 
-    def table(self, fitted: Mapping[str, Fitted]) -> pd.DataFrame:
-        """Errors of every selection on the validation and test part; see `Forecaster.evaluate`."""
-        splits = [name for name in ("validation", "test") if len(getattr(self.split, name))]
-        tables = []
-        for split in splits:
-            for selection, model in fitted.items():
-                judged = self._part(getattr(self.split, split), model)
-                table = self._errors(judged)
-                if split == "test" and self.config.has_intervals:
-                    table = pd.concat([table, self._interval_errors(model, judged)])
-                tables.append(table.assign(split=split, selection=selection))
-        return pd.concat(tables, ignore_index=True)
+    def _judged(self, starts: np.ndarray, targets: Targets) -> Judged:
+        data, coverages = self.data, self.config.coverages
+        bands = raw_bands(self.predictor, data.z, starts, data.calendar, coverages)
+        return bands, *targets
 
-    def test_forecasts(self, model: Fitted) -> xr.Dataset:
+    @cached_property
+    def _calibrated(self) -> tuple[Bands, dict[float, np.ndarray]]:
+        """Bands of the test part, and radii of the window after it."""
+        options, test = self.config.interval, self._test
+        if options.intervals == "none":
+            n_cells, _, horizon = test[1].shape
+            return test[0], dict.fromkeys(test[0].bounds, np.zeros((n_cells, 1, horizon)))
+        starts, known = self.data.calibration, self._validation
+        if len(starts) < len(self.data.split.validation):
+            known = self._judged(starts, self.data.targets(starts))
+        bands, after = calibrated(known, test, options)
+        if np.isinf(after[self.config.coverage]).any():
+            log.warning(
+                "%s: too few validation targets for an interval of coverage %g of some cells: "
+                "those have no end", self.data.series.name, self.config.coverage,
+            )  # fmt: skip
+        return bands, after
+
+    def errors(self) -> dict[str, pd.DataFrame]:
+        """Errors on `validation` and `test`, each where there are windows."""
+        found = {}
+        if len(self.data.split.validation):
+            found["validation"] = self._errors(self._validation)
+        if len(self.data.split.test):
+            found["test"] = self._errors(self._test)
+            if self.config.has_intervals:
+                found["test"] = pd.concat([found["test"], self._interval_errors()])
+        return found
+
+    def test_forecasts(self) -> xr.Dataset:
         """Forecasts of the test part beside what was observed; see `Forecaster.test_forecasts`."""
-        judged = self._part(self.split.test, model)
-        bands, y, mask = judged
+        bands, y, mask = self._test
         values = {"y_hat": (bands.centre, "forecast"), "y": (y, "observed")}
         if self.config.has_intervals:
-            bands, _ = self._calibrated(model, judged)
-            lower, upper = bands.bounds[self.config.coverage]
+            lower, upper = self._calibrated[0].bounds[self.config.coverage]
             values |= {"lower": (lower, "lower bound"), "upper": (upper, "upper bound")}
-        dims = ("cell", "time", "horizon")
-        attrs = {"units": self.series.units}
+        series, dims = self.data.series, ("cell", "time", "horizon")
+        attrs = {"units": series.units}
         ds = xr.Dataset(
             {k: (dims, self.raw(v), {**attrs, "long_name": n}) for k, (v, n) in values.items()},
             coords={
-                "cell": self.series.cells,
-                "time": self.series.times[self.split.test],
+                "cell": series.cells,
+                "time": series.times[self.data.split.test],
                 "horizon": np.arange(1, y.shape[2] + 1),
             },
             attrs={
-                "service": self.series.service,
+                "service": series.service,
                 "method": self.config.method,
-                "clock": self.series.clock,
+                "clock": series.clock,
             },
         )
         if "lower" in ds:
@@ -112,49 +109,57 @@ class Evaluation:
         ds["y"] = ds["y"].where(mask)
         return ds
 
-    def radius(self, model: Fitted) -> np.ndarray:
+    def radius(self) -> np.ndarray:
         """How far calibration moves the bounds of the window after the data, `(cells, horizon)`."""
-        _, after = self._calibrated(model, self._part(self.split.test, model))
-        return after[self.config.coverage][:, 0]
+        return self._calibrated[1][self.config.coverage][:, 0]
 
     def raw(self, values: np.ndarray) -> np.ndarray:
         """Z-scores `(cells, …)` in the data's units."""
-        return self.scaler.inverse(values, cell_axis=0)
-
-    def _part(self, starts: np.ndarray, model: Fitted) -> Judged:
-        z = self.scaler.transform(self.series.values)
-        bands = raw_bands(model, z, starts, self.series.calendar, self.config.coverages)
-        return bands, *target_windows(z, starts, self.config.window)
-
-    def _calibrated(self, model: Fitted, test: Judged) -> tuple[Bands, dict[float, np.ndarray]]:
-        options = self.config.interval
-        if options.intervals == "none":
-            n_cells, _, horizon = test[1].shape
-            return test[0], dict.fromkeys(test[0].bounds, np.zeros((n_cells, 1, horizon)))
-        bands, after = calibrated(self._part(self._calibration_starts(), model), test, options)
-        if np.isinf(after[self.config.coverage]).any():
-            log.warning(
-                "%s: too few validation targets for an interval of coverage %g of some cells: "
-                "those have no end", self.series.name, self.config.coverage,
-            )  # fmt: skip
-        return bands, after
+        return self.data.scaler.inverse(values, cell_axis=0)
 
     def _errors(self, judged: Judged) -> pd.DataFrame:
         bands, y, mask = judged
-        cells = self.series.cells
+        cells = self.data.series.cells
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled = evaluate(bands.centre, y, mask, cells, of_scores)
         raw = evaluate(self.raw(bands.centre), self.raw(y), mask, cells)
         raw["metric"] = "raw_" + raw["metric"]
         return pd.concat([scaled, raw], ignore_index=True)
 
-    def _interval_errors(self, model: Fitted, test: Judged) -> pd.DataFrame:
-        bands, _ = self._calibrated(model, test)
-        _, y, mask = test
-        rest: tuple[Any, ...] = (mask, self.series.cells, self.config.coverage)
+    def _interval_errors(self) -> pd.DataFrame:
+        bands, _ = self._calibrated
+        _, y, mask = self._test
+        rest: tuple[Any, ...] = (mask, self.data.series.cells, self.config.coverage)
         scaled = evaluate_intervals(bands, y, *rest)
         raw = evaluate_intervals(bands.map(self.raw), self.raw(y), *rest)
         with_unit = [name for name, metric in INTERVAL_METRICS.items() if not metric.relative]
         raw = raw[raw["metric"].isin(with_unit)].copy()
         raw["metric"] = "raw_" + raw["metric"]
         return pd.concat([scaled, raw], ignore_index=True)
+
+
+def error_table(evaluations: Iterable[tuple[str, Evaluation]]) -> pd.DataFrame:
+    """Errors of several predictors; see `Forecaster.evaluate`.
+
+    Args:
+        evaluations: name of a selection, and its evaluation. One that is kept nowhere else is
+            given free after its turn.
+    """
+    tables: dict[str, list[pd.DataFrame]] = {"validation": [], "test": []}
+    for selection, evaluation in evaluations:
+        for split, errors in evaluation.errors().items():
+            tables[split].append(errors.assign(split=split, selection=selection))
+    return pd.concat([t for split in tables.values() for t in split], ignore_index=True)
+
+
+def check_calibration(config: Config, data: PreparedSeries) -> None:
+    """Refuse intervals that nothing could calibrate.
+
+    Raises:
+        InputError: if intervals are asked for and no validation window is known in time.
+    """
+    if config.interval.intervals != "none" and not len(data.calibration):
+        raise InputError(
+            f"intervals are calibrated on the validation part: split {config.data.split} "
+            "has none long enough; choose another --split, or --intervals none"
+        )

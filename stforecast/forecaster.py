@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable
@@ -14,22 +15,22 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from data_prep.limits import check_size
-from stforecast.baselines import BASELINES
 from stforecast.config import Config, resolve, unread
-from stforecast.data.imputation import impute
-from stforecast.data.scaling import Scaler, fit_scaler
-from stforecast.data.series import Data, Series, as_series, in_minutes
-from stforecast.data.splits import make_split, period_warning
-from stforecast.data.windows import WEEK
-from stforecast.evaluation import Evaluation, Fitted
+from stforecast.data.prepared import prepare
+from stforecast.data.scaling import Scaler
+from stforecast.data.series import Data, Series, as_series
+from stforecast.data.splits import Split, period_warning
+from stforecast.evaluation import Evaluation, check_calibration, error_table
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.model_files import AGAIN, read_model, restoring, write_model
-from stforecast.federated.runs.saving import check_finite, check_shapes
+from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
 from stforecast.federated.server import RoundReport
+from stforecast.fitting import fit
+from stforecast.history import missing_inputs, read_history, warn_of_constants, warn_of_missing
 from stforecast.intervals import Bands, raw_bands, widened
 from stforecast.leaks import Leak, forecast_leaks
-from stforecast.rolling import Rolling, roll
-from stforecast.trained_method import DESCRIPTION, FittedMethod, train
+from stforecast.predictor import Predictor
+from stforecast.rolling import roll
+from stforecast.saved_forecaster import DESCRIPTION, SavedForecaster
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +77,15 @@ class Forecaster:
         self.config: Config = self._asked
         self.rounds_ = pd.DataFrame()
         self.refits_ = pd.DataFrame()
-        self._fitted: dict[str, Any] = {}
+        self._fitted: dict[str, Predictor] = {}
         self._evaluation: Evaluation | None = None
         self._radius: np.ndarray | None = None
+        self.cells: np.ndarray
+        self.step: pd.Timedelta
+        self.service: str
+        self.units: str
+        self.split: Split
+        self.scaler: Scaler
 
     def fit(
         self,
@@ -106,49 +113,30 @@ class Forecaster:
                 asked.method, ", ".join(names),
             )  # fmt: skip
         series = as_series(data, asked.data.service)
-        calendar = series.calendar
-        config = self.config = asked.at(calendar.step)
-        if warning := period_warning(calendar.step, config.window.period):
+        step = series.calendar.step
+        config = self.config = asked.at(step)
+        if warning := period_warning(step, config.window.period):
             log.warning(warning)
-        n_steps = len(series.values)
-        local_times = calendar.local_times(np.arange(n_steps))
-        split = make_split(config.data.split, n_steps, calendar.step, config.window, local_times)
-        _warn_of_constants(series, split.fit_steps)
-        self.scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
-        self._evaluation, self._radius = Evaluation(config, series, split, self.scaler), None
-        z = self.scaler.transform(series.values)
-        if checkpointer:
-            checkpointer.note_data(*series.identity())
-        if config.federated:
-            fitted, federation = train(
-                config,
-                z,
-                split,
-                calendar,
-                series.locations,
-                after_round,
-                series.adjacency,
-                checkpointer,
-            )
-            self._fitted = dict(fitted)
-            self.rounds_ = pd.DataFrame(federation.history())
-        else:
-            baseline = BASELINES[config.method](config.method_options)
-            baseline.fit(z, split.train, config.window, calendar)
-            self._fitted = {"last": baseline, "best": baseline}
+        prepared = prepare(series, config.window, config.data.split, config.data.scale)
+        warn_of_constants(series, prepared.split.fit_steps)
+        check_calibration(config, prepared)
+        self._fitted, self.rounds_ = fit(config, prepared, after_round, checkpointer)
         if config.rolling.refit != "never":
-            rolling, self.refits_ = roll(config, self._chosen(), series, z, split, checkpointer)
+            rolling, self.refits_ = roll(config, self._chosen(), prepared, checkpointer)
             self._fitted[config.run.select] = rolling
-        self.cells, self.step, self.split = series.cells, calendar.step, split
+        self._evaluation, self._radius = Evaluation(config, prepared, self._chosen()), None
+        self.cells, self.step = series.cells, step
         self.service, self.units = series.service, series.units
+        self.split, self.scaler = prepared.split, prepared.scaler
         return self
 
-    def predict(self, history: Data, steps: int | None = None) -> pd.DataFrame:
+    def predict(self, history: Data | Series, steps: int | None = None) -> pd.DataFrame:
         """Forecast what follows the end of `history`, in the data's own units.
 
         Args:
             history: data of at least the cells that the model was fitted on; others are ignored
                 with a warning. As a table (time × cell) it is taken to be the fitted service.
+                What `read` gave is not read again.
             steps: how many steps to forecast; by default the model's horizon. Beyond the horizon,
                 forecasts are fed back as if they had been observed.
 
@@ -167,9 +155,9 @@ class Forecaster:
         steps = self.config.window.horizon if steps is None else steps
         if steps < 1:
             raise InputError(f"steps is {steps}; forecast at least 1")
-        series = self._history(history)
-        missing = self._missing_inputs(series)
-        _warn_of_missing(series, missing)
+        series = self.read(history)
+        missing = missing_inputs(series, self.config.window, fitted.reads_windows)
+        warn_of_missing(series, missing)
         z, n_steps = self.scaler.transform(series.values), len(series.values)
         while len(z) < n_steps + steps:
             y_hat = fitted.predict(z, np.array([len(z)]), series.calendar)
@@ -184,7 +172,7 @@ class Forecaster:
             )
         return table
 
-    def predict_interval(self, history: Data, steps: int | None = None) -> Interval | None:
+    def predict_interval(self, history: Data | Series, steps: int | None = None) -> Interval | None:
         """Bounds of what `predict` gives; steps beyond the model's horizon have none (NaN).
 
         Args:
@@ -202,8 +190,9 @@ class Forecaster:
         if radius is None:
             return None
         coverage, horizon = self.config.coverage, self.config.window.horizon
-        series = self._history(history)
-        unknown = np.asarray(self._missing_inputs(series).all(axis=0))
+        series = self.read(history)
+        missing = missing_inputs(series, self.config.window, fitted.reads_windows)
+        unknown = np.asarray(missing.all(axis=0))
         z = self.scaler.transform(series.values)
         bands = raw_bands(fitted, z, np.array([len(z)]), series.calendar, self.config.coverages)
         asked = Bands(bands.centre, {coverage: bands.bounds[coverage]})
@@ -233,50 +222,24 @@ class Forecaster:
         table.attrs = {"service": self.service, "units": self.units, "clock": series.clock}
         return table
 
-    def _missing_inputs(self, series: Series) -> np.ndarray:
-        """`(inputs, cells)` whether what the forecast is made from is missing.
+    def read(self, history: Data | Series) -> Series:
+        """The series of the fitted cells in a history, to forecast from it more than once.
+
+        Args:
+            history: as for `predict`.
 
         Raises:
-            InputError: if all is.
+            InputError: as `predict` does, but for missing values.
         """
-        window, missing = self.config.window, np.isnan(series.values)
-        if self.config.federated or BASELINES[self.config.method].reads_windows:
-            per_week = series.calendar.steps_in(WEEK) if window.impute == "last-week" else 0
-            lags = np.array([*window.lags, *window.further_lags])
-            filled = impute(series.values, window.impute, per_week)
-            missing = np.isnan(filled[len(filled) - lags[lags <= len(filled)]])
-        else:
-            missing = missing.all(axis=0, keepdims=True)
-        if missing.all():
-            raise InputError(
-                f"{series.name}: {series.service} has none of the values that the forecast is made "
-                "from; give a history whose end is known"
-            )
-        return missing
+        self._chosen()
+        reach = self.config.window.reach
+        return read_history(history, self.service, self.cells, self.step, reach)
 
     def _interval_radius(self) -> np.ndarray | None:
         """How far the bounds are moved `(cells, horizon)`; None without intervals."""
         if self._radius is None and self._evaluation and self.config.has_intervals:
-            self._radius = self._evaluation.radius(self._chosen())
+            self._radius = self._evaluation.radius()
         return self._radius
-
-    def _history(self, history: Data) -> Series:
-        """The series of the fitted cells, if the model can read it."""
-        series = as_series(history, None if isinstance(history, pd.DataFrame) else self.service)
-        if series.calendar.step != self.step:
-            raise InputError(
-                f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
-                f"fitted on {in_minutes(self.step)}; prepare the history with that step"
-            )
-        if len(series.values) < self.config.window.reach:
-            raise InputError(
-                f"{series.name} has {len(series.values)} steps; the model reads "
-                f"{self.config.window.reach} steps back, so give a longer history"
-            )
-        known = series.select(self.cells)
-        if extra := len(series.cells) - len(self.cells):
-            log.warning("%s: %d cells that the model does not know are ignored", series.name, extra)
-        return known
 
     def evaluate(self) -> pd.DataFrame:
         """Errors on the validation and test part of the data that it was fitted on.
@@ -291,7 +254,11 @@ class Forecaster:
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._judge().table(self._fitted)
+        judged = self._judge()
+        return error_table(
+            (name, judged if p is judged.predictor else dataclasses.replace(judged, predictor=p))
+            for name, p in self._fitted.items()
+        )
 
     def test_forecasts(self) -> xr.Dataset:
         """Forecasts of the test part by the chosen selection, beside what was observed.
@@ -305,9 +272,9 @@ class Forecaster:
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._judge().test_forecasts(self._chosen())
+        return self._judge().test_forecasts()
 
-    def find_leaks(self, history: Data) -> list[Leak]:
+    def find_leaks(self, history: Data | Series) -> list[Leak]:
         """Windows at the end of `history` whose inputs or forecasts depend on what comes after.
 
         Args:
@@ -319,7 +286,7 @@ class Forecaster:
         Raises:
             InputError: as `predict` does.
         """
-        series, window = self._history(history), self.config.window
+        series, window = self.read(history), self.config.window
         z = self.scaler.transform(series.values)
         starts = np.arange(max(window.reach, len(z) - len(z) // 4), len(z))
         return forecast_leaks(self._chosen(), z, starts, window, series.calendar)
@@ -334,20 +301,9 @@ class Forecaster:
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        calendar, further = self._judge().series.calendar, self.config.window.horizon - 1
-        parts = {
-            "training": self.split.train,
-            "validation": self.split.validation,
-            "test": self.split.test,
-        }
-        found: dict[str, dict[str, str] | None] = {}
-        for name, starts in parts.items():
-            steps = starts[[0, -1]] + [0, further] if len(starts) else starts
-            times = [str(time) for time in calendar.local_times(steps)]
-            found[name] = dict(zip(("first", "last"), times, strict=True)) if times else None
-        return found
+        return self._judge().data.parts()
 
-    def _chosen(self) -> Fitted:
+    def _chosen(self) -> Predictor:
         if not self._fitted:
             raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
         return self._fitted[self.config.run.select]
@@ -366,23 +322,10 @@ class Forecaster:
         Returns:
             The folder.
         """
-        chosen: Any = self._chosen()
-        if isinstance(chosen, Rolling):
-            chosen = chosen.models[-1]
-        method = isinstance(chosen, FittedMethod)
-        state = chosen.arrays() if method else chosen.state()
-        extra = {f"scaler/{name}": a for name, a in self.scaler.state().items()}
-        if (radius := self._interval_radius()) is not None:
-            extra["interval/radius"] = radius
-        about = {
-            "settings": self.config.flat(),
-            "service": self.service,
-            "units": self.units,
-            "step": str(self.step),
-            "cells": self.cells.tolist(),
-            "round": chosen.state.round if method else 0,
-        }
-        write_model(Path(folder), DESCRIPTION, about, {**state, **extra})
+        SavedForecaster(
+            self.config, self.cells, self.step, self.service, self.units, self.scaler,
+            self._chosen(), self._interval_radius(),
+        ).write(Path(folder))  # fmt: skip
         return Path(folder)
 
     @classmethod
@@ -399,19 +342,12 @@ class Forecaster:
         folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Forecaster.save")
         with restoring(folder):
             self = cls(**{**about["settings"], "device": device})
-            self._restore(about, arrays)
+            self._restore(SavedForecaster.of_files(self._asked, about, arrays))
             self._rehearse()
         return self
 
     def _rehearse(self) -> None:
         """Forecast once from zeros: arrays that do not fit the settings fail here."""
-        shape = len(self.cells), self.config.window.horizon
-        if self._radius is not None and self._radius.shape != shape:
-            raise InputError(
-                f"interval/radius has shape {self._radius.shape}, the settings say {shape}; {AGAIN}"
-            )
-        if self._radius is not None and np.isnan(self._radius).any():
-            raise InputError(f"interval/radius has values that are no numbers; {AGAIN}")
         n_steps = max(2, self.config.window.reach)
         check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
         times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
@@ -420,52 +356,8 @@ class Forecaster:
         if not np.isfinite(forecast.to_numpy()).all():
             raise InputError(f"its forecasts are not finite; {AGAIN}")
 
-    def _restore(self, about: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        scaler = {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
-        _check_scale(scaler)
-        self.scaler = Scaler.from_state(scaler)
-        self._radius = arrays.pop("interval/radius") if self.config.has_intervals else None
-        self.service, self.units = str(about["service"]), str(about["units"])
-        self.step, self.cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
-        self.config = self._asked.at(self.step)
-        fitted: Fitted
-        if self.config.federated:
-            fitted = FittedMethod.from_arrays(
-                self.config, arrays, int(about["round"]), len(self.cells)
-            )
-            check_shapes(fitted.method, arrays, 1 if fitted.method.pooled else len(self.cells))
-        else:
-            check_finite(arrays)
-            baseline = BASELINES[self.config.method]
-            fitted = baseline.from_state(arrays, self.config.window, self.config.method_options)
-        self._fitted = {self.config.run.select: fitted}
-
-
-def _check_scale(scaler: dict[str, np.ndarray]) -> None:
-    check_finite({f"scaler/{name}": values for name, values in scaler.items()})
-    if not (scaler["std"] > 0).all():
-        raise InputError(f"scaler/std has values that are not above 0; {AGAIN}")
-
-
-def _warn_of_missing(series: Series, missing: np.ndarray) -> None:
-    """Tell of missing inputs `(inputs, cells)` of a forecast, and of cells that have none."""
-    unknown = np.asarray(missing.all(axis=0))
-    partly = missing.any(axis=0) & ~unknown
-    for cells, what in (
-        (unknown, "none of the values that their forecast is made from: they get no forecast"),
-        (partly, "missing values among their inputs, which are taken for the training mean"),
-    ):
-        if cells.any():
-            log.warning(
-                "%s: %d of %d cells, such as %s, have %s",
-                series.name, cells.sum(), len(cells), series.cells[cells][0], what,
-            )  # fmt: skip
-
-
-def _warn_of_constants(series: Series, fit_steps: int) -> None:
-    seen = pd.DataFrame(series.values[:fit_steps])
-    if n := int((seen.max() == seen.min()).sum()):
-        log.warning(
-            "%s: %d of %d cells never change in the training part of %s; errors of such cells say "
-            "nothing", series.name, n, len(series.cells), series.service,
-        )  # fmt: skip
+    def _restore(self, saved: SavedForecaster) -> None:
+        self.config, self.scaler, self._radius = saved.config, saved.scaler, saved.radius
+        self.service, self.units = saved.service, saved.units
+        self.step, self.cells = saved.step, saved.cells
+        self._fitted = {self.config.run.select: saved.predictor}

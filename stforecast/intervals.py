@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import NonNegativeFloat
@@ -26,6 +26,7 @@ from pydantic import NonNegativeFloat
 from stforecast.data.windows import Calendar
 from stforecast.federated.options import CheckedOptions
 from stforecast.metrics.quantiles import pair_coverages
+from stforecast.predictor import Predictor
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class IntervalOptions(CheckedOptions):
 
 @dataclass(frozen=True, eq=False)
 class Bands:
-    """A forecast and nested intervals around it.
+    """A forecast and nested prediction intervals around it.
 
     Attributes:
         centre: `(cells, windows, horizon)` forecasts.
@@ -62,7 +63,7 @@ class Bands:
 
 
 def raw_bands(
-    fitted: Any,
+    predictor: Predictor,
     series: np.ndarray,
     starts: np.ndarray,
     calendar: Calendar,
@@ -71,32 +72,32 @@ def raw_bands(
     """The bands of a forecaster before calibration.
 
     Args:
-        fitted: forecasts windows by `predict`, and by `quantiles` if it has `levels`.
+        predictor: forecasts the windows.
         series: `(steps, cells)`, z-scored, NaN where missing.
         starts: `(windows,)` first target steps.
         calendar: the series' wall clock.
-        coverages: of a forecaster without quantiles, whose bands have no width.
+        coverages: of a forecaster without pairs of quantiles, whose bands have no width.
     """
-    levels = getattr(fitted, "levels", ())
-    if len(levels) < 2:
-        centre = fitted.predict(series, starts, calendar)
-        return Bands(centre, dict.fromkeys(coverages, (centre, centre)))
-    quantiles = fitted.quantiles(series, starts, calendar)
+    quantiles = predictor.quantiles(series, starts, calendar)
+    centre = quantiles[..., quantiles.shape[-1] // 2]
     bounds = {
         coverage: (quantiles[..., low], quantiles[..., high])
-        for coverage, (low, high) in pair_coverages(levels).items()
+        for coverage, (low, high) in pair_coverages(predictor.levels).items()
     }
-    return Bands(quantiles[..., len(levels) // 2], bounds)
+    return Bands(centre, bounds or dict.fromkeys(coverages, (centre, centre)))
 
 
 def scores(bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """How far each target lies outside its interval, negative inside, NaN where not observed."""
+    """Conformity scores: how far each target lies outside its interval, negative inside.
+
+    They are NaN where no target was observed.
+    """
     lower, upper = bounds
     return np.where(mask, np.maximum(lower - y, y - upper), np.nan)
 
 
 def conformal_radius(known: np.ndarray, coverage: float) -> np.ndarray:
-    """How far to move bounds outwards: the ⌈(n + 1) coverage⌉-th smallest score.
+    """Radius of split conformal intervals: the ⌈(n + 1) coverage⌉-th smallest score.
 
     >>> errors = np.array([3.0, 1.0, 2.0, 4.0]).reshape(1, 4, 1)
     >>> float(conformal_radius(errors, 0.6).item()), float(conformal_radius(errors, 0.9).item())
@@ -117,7 +118,7 @@ def conformal_radius(known: np.ndarray, coverage: float) -> np.ndarray:
 def adaptive_radii(
     known: np.ndarray, coming: np.ndarray, coverage: float, rate: float
 ) -> np.ndarray:
-    """Radius of each test window, which knows the scores of those before it.
+    """Radius of adaptive conformal intervals, for each test window from the scores before it.
 
     Args:
         known: `(cells, n, horizon)` scores of the calibration windows, NaN where not observed.

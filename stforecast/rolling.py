@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from stforecast.baselines import BASELINES
-from stforecast.baselines.base import Baseline
 from stforecast.config import Config
-from stforecast.data.series import Series
-from stforecast.data.splits import Split
+from stforecast.data.prepared import PreparedSeries
 from stforecast.data.windows import Calendar
 from stforecast.federated.device import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
@@ -32,32 +29,48 @@ from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.saving import from_arrays
 from stforecast.federated.state import State
 from stforecast.federated.training import zero_moments
-from stforecast.trained_method import FittedMethod, federate
+from stforecast.fitting import fit_baseline
+from stforecast.predictor import Predictor
+from stforecast.trained_method import TrainedMethod, federate
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits."""
 
-Refit = Callable[..., tuple[Any, dict[str, Any]]]
-"""From settings, the latest model, the series, its z-scores and windows that are known to a model
-and what it cost."""
+Refit = Callable[[Config, Any, PreparedSeries, np.ndarray], tuple[Any, dict[str, Any]]]
+"""From settings, the latest model, the series and windows that are known to a model and what it
+cost."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rolling:
-    """Models that take over from each other.
+    """Models that take over from each other; a `stforecast.predictor.Predictor`.
 
     Attributes:
         models: the one that was trained, and then each refit of it.
         since: `(models - 1,)` first target step from which each refit forecasts, increasing.
     """
 
-    models: list[Any]
+    models: Sequence[Predictor]
     since: np.ndarray
 
     @property
     def levels(self) -> tuple[float, ...]:
         """Levels of the quantiles that the models forecast."""
-        return getattr(self.models[0], "levels", ())
+        return self.models[0].levels
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether the models read the inputs of windows."""
+        return self.models[0].reads_windows
+
+    @property
+    def round(self) -> int:
+        """The round that the latest model is of."""
+        return self.models[-1].round
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What predicting needs of the latest model: a saved one forecasts what follows."""
+        return self.models[-1].state()
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecasts `(cells, windows, horizon)`, each by the latest model there was."""
@@ -84,10 +97,8 @@ class Rolling:
 
 def roll(
     config: Config,
-    fitted: Any,
-    series: Series,
-    z: np.ndarray,
-    split: Split,
+    fitted: Predictor,
+    data: PreparedSeries,
     checkpointer: Checkpointer | None = None,
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model through the test part.
@@ -95,24 +106,22 @@ def roll(
     Args:
         config: settings; `refit` is daily or weekly.
         fitted: the model that training gave.
-        series: the data.
-        z: `(steps, cells)`, z-scored, NaN where missing.
-        split: its parts.
+        data: the series.
         checkpointer: keeps each refit of a federated method, and goes on after those that it has.
 
     Returns:
         The models, and what each refit cost: `time` from which it forecasts, `windows` it knew,
         `rounds`, `bytes_down`, `bytes_up` and `seconds`.
     """
-    span = series.calendar.steps_in(SPANS[config.rolling.refit])
+    span, split = data.calendar.steps_in(SPANS[config.rolling.refit]), data.split
     since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
     refit = _kept(checkpointer, _timed(_continue)) if config.federated else _timed(_again)
     models, costs = [fitted], []
     for cut in since:
         known = np.arange(split.train[0], cut + 1 - config.window.horizon)
-        model, cost = refit(config, models[-1], series, z[:cut], known)
+        model, cost = refit(config, models[-1], data.until(cut), known)
         models.append(model)
-        costs.append({"time": series.times[cut], "windows": len(known), **cost})
+        costs.append({"time": data.series.times[cut], "windows": len(known), **cost})
     return Rolling(models, since), pd.DataFrame(costs)
 
 
@@ -133,41 +142,39 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
         return refit
 
     def kept(
-        config: Config, fitted: FittedMethod, series: Series, z: np.ndarray, known: np.ndarray
-    ) -> tuple[FittedMethod, dict[str, Any]]:
-        name, of = f"refit-{len(z)}", {"known": fingerprint({"z": torch.from_numpy(z)})}
+        config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
+    ) -> tuple[TrainedMethod, dict[str, Any]]:
+        of = {"known": fingerprint({"z": torch.from_numpy(data.z)})}
+        name = f"refit-{len(data.z)}"
         if found := checkpointer.load_extra(name, of):
             arrays = {name: t.numpy() for name, t in found.state.flat().items()}
             device = pick_device(config.run.device)
-            state = from_arrays(arrays, found.state.round, found.state.seed, device)
-            return dataclasses.replace(fitted, state=state), found.notes
-        model, cost = refit(config, fitted, series, z, known)
-        checkpointer.save_extra(name, of, model.state, cost)
+            snapshot = from_arrays(arrays, found.state.round, found.state.seed, device)
+            return dataclasses.replace(fitted, snapshot=snapshot), found.notes
+        model, cost = refit(config, fitted, data, known)
+        checkpointer.save_extra(name, of, model.snapshot, cost)
         return model, cost
 
     return kept
 
 
 def _again(
-    config: Config, fitted: Any, series: Series, z: np.ndarray, known: np.ndarray
-) -> tuple[Baseline, dict[str, Any]]:
+    config: Config, fitted: Predictor, data: PreparedSeries, known: np.ndarray
+) -> tuple[Predictor, dict[str, Any]]:
     """A reference forecaster fitted to the windows that are known; it sends nothing."""
-    baseline = BASELINES[config.method](config.method_options)
-    baseline.fit(z, known, config.window, series.calendar)
-    return baseline, {"rounds": 0, "bytes_down": 0, "bytes_up": 0}
+    return fit_baseline(config, data, known), {"rounds": 0, "bytes_down": 0, "bytes_up": 0}
 
 
 def _continue(
-    config: Config, fitted: FittedMethod, series: Series, z: np.ndarray, known: np.ndarray
-) -> tuple[FittedMethod, dict[str, Any]]:
+    config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
+) -> tuple[TrainedMethod, dict[str, Any]]:
     """Further rounds on the windows that are known, and what they sent."""
     options = config.rolling
     method = copy.copy(fitted.method)
     lr = options.refit_lr or config.training.lr / 10
     method.training = dataclasses.replace(config.training, schedule="constant", lr=lr)
-    parts = (known, known[:0])
-    federation = federate(config, method, z, parts, series.calendar, series.locations)
-    federation.state = _resumed(fitted.state, federation.state, method.training)
+    federation = federate(config, method, data, train=known, validation=known[:0])
+    federation.state = _resumed(fitted.snapshot, federation.state, method.training)
     for _ in range(options.refit_rounds):
         federation.run_round()
     reports = federation.reports
@@ -176,7 +183,7 @@ def _continue(
         "bytes_down": sum(r.bytes_down for r in reports),
         "bytes_up": sum(r.bytes_up for r in reports),
     }
-    return dataclasses.replace(fitted, state=federation.ready()), cost
+    return dataclasses.replace(fitted, snapshot=federation.ready()), cost
 
 
 def _resumed(state: State, fresh: State, training: Any) -> State:

@@ -134,12 +134,13 @@ def client_data(windows: Windows, locations: np.ndarray | None = None) -> Client
     clients, samples = windows.x.shape[:2]
     tensors = {
         "x": torch.from_numpy(windows.x),
-        "x_next": torch.from_numpy(windows.x_next),
         "y": torch.from_numpy(windows.y),
         "mask": torch.from_numpy(windows.mask),
         "slot": torch.from_numpy(windows.slot).long().expand(clients, -1),
         "sample": torch.arange(samples).expand(clients, -1),
     }
+    if windows.x_next is not None:
+        tensors["x_next"] = torch.from_numpy(windows.x_next)
     if locations is not None:
         where = torch.from_numpy(locations).float()
         tensors["location"] = where[:, None].expand(clients, samples, 2)

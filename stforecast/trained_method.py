@@ -1,18 +1,19 @@
-"""A federated method fitted to a series: windows in, forecasts out, state as plain arrays."""
+"""A federated method that was trained: windows in, forecasts out, state as plain arrays."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from stforecast.config import Config
 from stforecast.data.pooling import Cells, Pooled, check_pooled, pool, unpool
-from stforecast.data.splits import Split
-from stforecast.data.windows import Calendar, day_slots, input_windows, make_windows
+from stforecast.data.prepared import PreparedSeries
+from stforecast.data.windows import Calendar, input_windows
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method
@@ -20,7 +21,7 @@ from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import Federation
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.saving import from_arrays, to_arrays
+from stforecast.federated.runs.saving import check_shapes, from_arrays, to_arrays
 from stforecast.federated.server import RoundReport
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.state import State
@@ -28,30 +29,34 @@ from stforecast.methods import METHODS
 from stforecast.models import build_model
 from stforecast.task import ForecastTask, client_data
 
-DESCRIPTION = "forecaster.json"
-"""File of a saved forecaster that says what it is."""
 
-
-@dataclass(frozen=True)
-class FittedMethod:
-    """A method with the state that training left it.
+@dataclass(frozen=True, eq=False)
+class TrainedMethod:
+    """A method with the state that training left it; a `stforecast.predictor.Predictor`.
 
     Attributes:
         config: settings of the run.
         method: the method, with its model.
-        state: clients and server after the chosen round.
+        snapshot: clients and server after the chosen round.
         view: which of the method's models predicts; by default its first.
     """
 
     config: Config
     method: Method
-    state: State
+    snapshot: State
     view: str | None = None
+
+    reads_windows: ClassVar[bool] = True
 
     @property
     def levels(self) -> tuple[float, ...]:
         """Levels of the quantiles that the model forecasts; none if it forecasts one value."""
         return self.config.loss.levels
+
+    @property
+    def round(self) -> int:
+        """The round that its state is of."""
+        return self.snapshot.round
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast windows, each from what lies before it; of quantiles, the median.
@@ -64,9 +69,7 @@ class FittedMethod:
         Returns:
             `(cells, windows, horizon)` float32, z-scored.
         """
-        if self.levels:
-            return self.quantiles(series, starts, calendar)[..., len(self.levels) // 2]
-        return self._outputs(series, starts, calendar)
+        return self.quantiles(series, starts, calendar)[..., len(self.levels) // 2]
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast `levels` of windows, in order where the model lets them cross.
@@ -80,20 +83,22 @@ class FittedMethod:
             calendar: the series' wall clock.
 
         Returns:
-            `(cells, windows, horizon, levels)` float32, z-scored.
+            `(cells, windows, horizon, levels)` float32, z-scored; without levels the last axis
+            holds the forecast alone.
         """
         outputs = self._outputs(series, starts, calendar)
-        return np.sort(outputs.reshape(*outputs.shape[:2], -1, len(self.levels)), axis=-1)
+        return np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
 
     def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """What the model gives for windows, `(cells, windows, horizon * n_outputs)`."""
         x, _ = input_windows(series, starts, self.config.window, calendar)
         sizes = torch.full((len(x),), len(starts))
-        device = next(iter({**self.state.server, **self.state.clients.params}.values())).device
+        state = self.snapshot
+        device = next(iter({**state.server, **state.clients.params}.values())).device
         data = ClientData({"x": torch.from_numpy(x)}, sizes).to(device)
         data = pool(data) if self.method.pooled else data
         cohorts, parts = [], []
-        for _, forecasts in predictions(self.method, self.state, data, view=self.view):
+        for _, forecasts in predictions(self.method, state, data, view=self.view):
             parts.append(forecasts.cpu())
             if sum(part.shape[1] for part in parts) == len(starts):
                 cohorts.append(torch.cat(parts, dim=1))
@@ -101,25 +106,30 @@ class FittedMethod:
         forecasts = torch.cat(cohorts)
         return (unpool(forecasts, len(x)) if self.method.pooled else forecasts).numpy()
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, np.ndarray]:
         """What predicting needs of the state, as plain arrays."""
-        return to_arrays(self.method, self.state)
+        return to_arrays(self.method, self.snapshot)
 
     @classmethod
-    def from_arrays(
+    def from_state(
         cls, config: Config, arrays: Mapping[str, np.ndarray], round: int, n_cells: int = 1
-    ) -> FittedMethod:
-        """The fitted method whose `arrays` these are, on the configured device.
+    ) -> TrainedMethod:
+        """The trained method whose `state` these are, on the configured device.
 
         Args:
             config: settings of the run.
-            arrays: what `arrays` gave.
+            arrays: what `state` gave.
             round: the round of the state.
-            n_cells: how many cells it was fitted on.
+            n_cells: how many cells it was trained on.
+
+        Raises:
+            InputError: if the arrays are not those of the configured model, or not finite.
         """
-        state = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
+        snapshot = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
         cells = Cells(n_cells, np.zeros((n_cells, n_cells)))  # The roads are in the state.
-        return cls(config, build_method(config, cells), state)
+        method = build_method(config, cells)
+        check_shapes(method, arrays, 1 if method.pooled else n_cells)
+        return cls(config, method, snapshot)
 
 
 def build_method(config: Config, cells: Cells | None = None) -> Method:
@@ -144,24 +154,16 @@ def build_method(config: Config, cells: Cells | None = None) -> Method:
 
 def train(
     config: Config,
-    series: np.ndarray,
-    split: Split,
-    calendar: Calendar,
-    locations: np.ndarray | None = None,
+    data: PreparedSeries,
     after_round: Callable[[RoundReport], None] | None = None,
-    adjacency: np.ndarray | None = None,
     checkpointer: Checkpointer | None = None,
-) -> tuple[dict[str, FittedMethod], Federation]:
+) -> tuple[dict[str, TrainedMethod], Federation]:
     """Train the configured method on the training part, watching the validation part.
 
     Args:
         config: settings.
-        series: `(steps, cells)`, z-scored, NaN where missing.
-        split: first target steps of each part.
-        calendar: the series' wall clock.
-        locations: `(cells, 2)` longitude and latitude, for methods that use them.
+        data: the series.
         after_round: called with each round's report.
-        adjacency: `(cells, cells)` weights of the roads, for models that use them.
         checkpointer: takes checkpoints, and goes on from the newest that it has.
 
     Returns:
@@ -169,51 +171,47 @@ def train(
         validation part), with `last (global)` and the like for its other models; and the
         federation with its reports.
     """
-    method = build_method(config, Cells(series.shape[1], adjacency))
+    method = build_method(config, Cells(data.z.shape[1], data.series.adjacency))
     if method.pooled:
         check_pooled(config.method, config.uplink, config.training)
-    parts = (split.train, split.validation)
-    federation = federate(config, method, series, parts, calendar, locations)
+    federation = federate(config, method, data, data.split.train, data.split.validation)
     if checkpointer:
+        checkpointer.note_data(*data.series.identity())
         checkpointer.run(federation, after_round)
     else:
         federation.run(after_round)
     last = federation.ready()
     states = {"last": last, "best": federation.best or last}
-    fitted = {
-        name if view == method.views[0] else f"{name} ({view})": FittedMethod(
+    trained = {
+        name if view == method.views[0] else f"{name} ({view})": TrainedMethod(
             config, method, state, view
         )
         for name, state in states.items()
         for view in method.views
     }
-    return fitted, federation
+    return trained, federation
 
 
 def federate(
     config: Config,
     method: Method,
-    series: np.ndarray,
-    parts: tuple[np.ndarray, np.ndarray],
-    calendar: Calendar,
-    locations: np.ndarray | None = None,
+    data: PreparedSeries,
+    train: np.ndarray,
+    validation: np.ndarray,
 ) -> Federation:
     """A method before its first round, with its clients' samples.
 
     Args:
         config: settings.
         method: the method, with its model.
-        series: `(steps, cells)`, z-scored, NaN where missing.
-        parts: `(windows,)` first target steps of the training and the validation part, which may
-            be empty.
-        calendar: the series' wall clock.
-        locations: `(cells, 2)` longitude and latitude, for methods that use them.
+        data: the series.
+        train: `(windows,)` first target steps of the training windows.
+        validation: those of the validation windows; may be empty.
     """
-    train, validation = client_samples(config, method, series, parts, calendar, locations)
+    samples = client_samples(method, data, train, validation)
     return Federation(
         method,
-        train,
-        validation,
+        *samples,
         seed=config.run.seed,
         device=pick_device(config.run.device),
         cohort_size=config.run.cohort or None,
@@ -225,22 +223,16 @@ def federate(
 
 
 def client_samples(
-    config: Config,
-    method: Method,
-    series: np.ndarray,
-    parts: tuple[np.ndarray, np.ndarray],
-    calendar: Calendar,
-    locations: np.ndarray | None = None,
+    method: Method, data: PreparedSeries, train: np.ndarray, validation: np.ndarray
 ) -> tuple[ClientData, ClientData | None]:
     """The clients' training and validation samples; takes what `federate` takes."""
-    slots = day_slots(
-        calendar.local_times(np.arange(len(series))), config.window.period, calendar.step
+
+    def samples(starts: np.ndarray, *, with_next: bool = False) -> ClientData:
+        windows = data.windows(starts, with_next=with_next)
+        samples = client_data(windows, data.series.locations)
+        return pool(samples) if method.pooled else samples
+
+    return (
+        samples(train, with_next=method.reads_next),
+        samples(validation) if len(validation) else None,
     )
-
-    def samples(starts: np.ndarray) -> ClientData:
-        windows = make_windows(series, starts, config.window, slots, calendar)
-        data = client_data(windows, locations)
-        return pool(data) if method.pooled else data
-
-    train, validation = parts
-    return samples(train), samples(validation) if len(validation) else None

@@ -19,9 +19,11 @@ class NoOptions:
 
 
 class Baseline(ABC):
-    """A forecaster that is fitted once, without rounds.
+    """A forecaster that is fitted once, without rounds; a `stforecast.predictor.Predictor`.
 
     Attributes:
+        levels: none, since it forecasts one value.
+        round: 0, since it has no rounds.
         name: the name a user types; a class without one is not listed.
         summary: one line for people.
         pooled: whether one model is fitted on the records of all cells together, which a
@@ -31,6 +33,8 @@ class Baseline(ABC):
         Options: frozen dataclass of the options.
     """
 
+    levels: ClassVar[tuple[float, ...]] = ()
+    round: ClassVar[int] = 0
     name: ClassVar[str]
     summary: ClassVar[str]
     pooled: ClassVar[bool] = False
@@ -92,6 +96,10 @@ class Baseline(ABC):
                 "furthest first target is the step just after the series"
             )
         return self._forecast(series, starts, calendar).astype(np.float32)
+
+    def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """The forecasts of `predict` with a last axis of one."""
+        return self.predict(series, starts, calendar)[..., None]
 
     def state(self) -> dict[str, np.ndarray]:
         """What was learned, as plain arrays."""

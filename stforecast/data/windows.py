@@ -216,7 +216,7 @@ class Windows:
         x_next: the inputs of the window one step later, same shape, for temporal-shift augmentation
             (Liu et al., "When do contrastive learning signals help spatio-temporal graph
             forecasting?", SIGSPATIAL 2022). Its newest closeness input is the first target, so it
-            may serve in training only.
+            may serve in training only. None unless it was asked for.
         y: `(cells, windows, horizon)` float32 targets, 0.0 where `mask` is False.
         mask: `(cells, windows, horizon)` bool, whether the target was observed.
         start: `(windows,)` index of the first target step.
@@ -225,7 +225,7 @@ class Windows:
     """
 
     x: np.ndarray
-    x_next: np.ndarray
+    x_next: np.ndarray | None
     y: np.ndarray
     mask: np.ndarray
     start: np.ndarray
@@ -239,6 +239,9 @@ def make_windows(
     spec: WindowSpec,
     slot_of_step: np.ndarray,
     calendar: Calendar | None = None,
+    *,
+    filled: np.ndarray | None = None,
+    with_next: bool = False,
 ) -> Windows:
     """Cut the windows whose first targets are `starts`.
 
@@ -248,6 +251,8 @@ def make_windows(
         spec: the windows' shape.
         slot_of_step: `(steps,)` position of each step in the period, from `day_slots`.
         calendar: the series' wall clock, for windows that read it.
+        filled: what `fill_gaps` makes of the series, if that is known.
+        with_next: whether to make `x_next`.
 
     Returns:
         The windows, in the order of `starts`.
@@ -256,9 +261,10 @@ def make_windows(
         InputError: if a window would reach outside the series.
     """
     starts = np.asarray(starts, dtype=np.intp)
-    x, n_missing = input_windows(series, starts, spec, calendar)
+    filled = fill_gaps(series, spec, calendar) if filled is None else filled
+    x, n_missing = _cut_inputs(filled, starts, spec, calendar)
     y, mask = target_windows(series, starts, spec)
-    x_next, _ = input_windows(series, starts + 1, spec, calendar)
+    x_next = _cut_inputs(filled, starts + 1, spec, calendar)[0] if with_next else None
     return Windows(x, x_next, y, mask, starts, np.asarray(slot_of_step)[starts], n_missing)
 
 
@@ -280,21 +286,37 @@ def input_windows(
         InputError: if a window would reach outside the series, or all would not fit in memory.
     """
     starts = np.asarray(starts, dtype=np.intp)
-    check_size(
-        8 * len(starts) * spec.n_inputs * series.shape[1],
-        f"{len(starts)} windows of {spec.n_inputs} inputs of {series.shape[1]} cells",
-    )
+    return _cut_inputs(fill_gaps(series, spec, calendar), starts, spec, calendar)
+
+
+def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -> np.ndarray:
+    """A series `(steps, cells)` with its gaps filled by the rule `impute` of the windows.
+
+    Raises:
+        InputError: if the rule needs a calendar and there is none.
+    """
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
     per_week = calendar.steps_in(WEEK) if calendar and spec.impute == "last-week" else 0
-    series = impute(series, spec.impute, per_week)
-    parts = [_gather(series, starts[:, None] - np.asarray(spec.lags))]
+    return impute(series, spec.impute, per_week)
+
+
+def _cut_inputs(
+    filled: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None
+) -> tuple[np.ndarray, int]:
+    """Inputs of windows, as `input_windows`, of a series whose gaps are filled."""
+    n_cells = filled.shape[1]
+    check_size(
+        8 * len(starts) * spec.n_inputs * n_cells,
+        f"{len(starts)} windows of {spec.n_inputs} inputs of {n_cells} cells",
+    )
+    parts = [_gather(filled, starts[:, None] - np.asarray(spec.lags))]
     if spec.further_lags:
         steps = starts[:, None] - np.asarray(spec.further_lags)
-        parts.append(np.where(steps < 0, np.nan, _gather(series, steps.clip(0))))
+        parts.append(np.where(steps < 0, np.nan, _gather(filled, steps.clip(0))))
     if calendar and spec.n_known:
         known = _known_inputs(calendar.local_times(starts), spec)
-        parts.append(np.broadcast_to(known, (series.shape[1], *known.shape)))
+        parts.append(np.broadcast_to(known, (n_cells, *known.shape)))
     x = np.concatenate(parts, axis=-1, dtype=np.float32)
     missing = np.isnan(x)
     x[missing] = 0.0

@@ -85,6 +85,8 @@ class Method:
     """Whether the server keeps uploads apart: see `stforecast.federated.uploads.robust`."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
+    reads_next: ClassVar[bool] = False
+    """Whether it reads `x_next`, a training sample's inputs one step later, made for it alone."""
     pooled: ClassVar[bool] = False
     """Whether it is meant for one client that holds the data of all, which no federation allows."""
     Options: ClassVar[type] = NoOptions

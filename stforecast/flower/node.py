@@ -17,27 +17,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve, sections
-from stforecast.data.scaling import fit_scaler
+from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.data.splits import make_split
-from stforecast.data.windows import target_windows
-from stforecast.evaluation import Evaluation
+from stforecast.evaluation import Evaluation, error_table
 from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.model_files import write_model
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.settings import flatten
 from stforecast.federated.state import Clients, State
 from stforecast.federated.trainer import Trainer
 from stforecast.flower.settings import RunSettings
-from stforecast.trained_method import DESCRIPTION, FittedMethod, build_method, client_samples
+from stforecast.saved_forecaster import SavedForecaster
+from stforecast.trained_method import TrainedMethod, build_method, client_samples
 
 ALONE = "solo"
 """The method of a node's model once the server is gone."""
@@ -93,16 +89,12 @@ class FlowerNode:
 
     def __init__(self, run: RunSettings, place: Place) -> None:
         series = as_series(place.data, run.config.data.service)
-        calendar, n_steps = series.calendar, len(series.values)
-        config, self.folder = run.config.at(calendar.step), place.out
-        times = calendar.local_times(np.arange(n_steps))
-        split = make_split(config.data.split, n_steps, calendar.step, config.window, times)
-        scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
-        self.evaluation = Evaluation(config, series, split, scaler)
-        parts = (split.train, split.validation)
-        z = scaler.transform(series.values)
+        config, self.folder = run.config.at(series.calendar.step), place.out
+        data = prepare(series, config.window, config.data.split, config.data.scale)
+        self.config, self.data = config, data
         method = behind_link(build_method(config))
-        train, validation = client_samples(config, method, z, parts, calendar, series.locations)
+        parts = (data.split.train, data.split.validation)
+        train, validation = client_samples(method, data, *parts)
         trainer = Trainer(
             method,
             train,
@@ -138,11 +130,13 @@ class FlowerNode:
 
     def _finish(self, message: Message) -> Message:
         """Evaluate and save the models; the server learns the mean errors, not whose they are."""
-        config, method = self.evaluation.config, self.node.trainer.method
+        config, method = self.config, self.node.trainer.method
         states = self.node.finish(message)
         view = method.views[0]
-        fitted = {name: FittedMethod(config, method, s, view) for name, s in states.items()}
-        table = self.evaluation.table(fitted)
+        table = error_table(
+            (name, Evaluation(config, self.data, TrainedMethod(config, method, s, view)))
+            for name, s in states.items()
+        )
         write_csv(table, self.folder / "metrics.csv")
         chosen = states[config.run.select]
         saved = _keeps_alone(method)
@@ -155,17 +149,12 @@ class FlowerNode:
             & (table["selection"] == config.run.select)
         ]
         errors = {m: float(v) for m, v in zip(pooled["metric"], pooled["value"], strict=True)}
-        series, split, scaler = (
-            self.evaluation.series, self.evaluation.split, self.evaluation.scaler
-        )  # fmt: skip
-        z = scaler.transform(series.values)
-        _, known = target_windows(z, split.test, config.window)
+        _, known = self.data.test_targets
         return Message({"errors": errors, "targets": int(known.sum()), "model": saved})
 
     def _save(self, state: State) -> None:
         """The clients' models with what the server last sent, as a forecaster of its own."""
-        evaluation = self.evaluation
-        series, config = evaluation.series, alone(evaluation.config)
+        series, config = self.data.series, alone(self.config)
         method = build_method(config)
         whole = {**state.clients.params, **state.clients.buffers, **state.server}
         clients = Clients(
@@ -174,17 +163,11 @@ class FlowerNode:
             moments={},
             sizes=state.clients.sizes,
         )
-        fitted = FittedMethod(config, method, State(clients, {}, state.round, state.seed))
-        scaler = {f"scaler/{name}": a for name, a in evaluation.scaler.state().items()}
-        about = {
-            "settings": config.flat(),
-            "service": series.service,
-            "units": series.units,
-            "step": str(series.calendar.step),
-            "cells": series.cells.tolist(),
-            "round": state.round,
-        }
-        write_model(self.folder / "model", DESCRIPTION, about, {**fitted.arrays(), **scaler})
+        predictor = TrainedMethod(config, method, State(clients, {}, state.round, state.seed))
+        SavedForecaster(
+            config, series.cells, series.calendar.step, series.service, series.units,
+            self.data.scaler, predictor,
+        ).write(self.folder / "model")  # fmt: skip
 
 
 def _keeps_alone(method: Method) -> bool:

@@ -90,6 +90,7 @@ class Fuels(Method):
     summary = "exchanges hourly prototypes; intra- and inter-client contrastive losses"
     paper = "Liu et al., AAAI 2025"
     keeps_apart = True
+    reads_next = True
     Options = FuelsOptions
     options: FuelsOptions
 

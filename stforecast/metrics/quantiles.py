@@ -1,4 +1,4 @@
-"""Levels of quantiles: from text, and in pairs that bound intervals."""
+"""Quantile levels: read from text, and paired into intervals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from data_prep.errors import InputError
 
 
 def parse_levels(text: str) -> tuple[float, ...]:
-    """Levels of quantiles from their text.
+    """Read quantile levels from text.
 
     >>> parse_levels("0.05,0.5,0.95")
     (0.05, 0.5, 0.95)
@@ -33,10 +33,18 @@ def parse_levels(text: str) -> tuple[float, ...]:
 
 
 def pair_coverages(levels: tuple[float, ...]) -> dict[float, tuple[int, int]]:
-    """Coverage of each pair of quantiles and their places among the levels, narrow ones first.
+    """Pair quantile levels that lie symmetrically around the median into intervals.
+
+    The interval between the levels α / 2 and 1 - α / 2 has the nominal coverage 1 - α.
 
     >>> pair_coverages((0.05, 0.25, 0.5, 0.75, 0.95))
     {0.5: (1, 3), 0.9: (0, 4)}
+
+    Args:
+        levels: increasing, as `parse_levels` gives them.
+
+    Returns:
+        By coverage, narrow intervals first: positions of the lower and the upper level.
     """
     half = len(levels) // 2
     places = [(i, len(levels) - 1 - i) for i in reversed(range(half))]

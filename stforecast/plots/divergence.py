@@ -17,9 +17,9 @@ from scipy.stats import rankdata
 from data_prep.errors import InputError
 from data_prep.registry import listed
 from stforecast.config import resolve
-from stforecast.data.scaling import Scaler, fit_scaler
+from stforecast.data.prepared import prepare
+from stforecast.data.scaling import Scaler
 from stforecast.data.series import as_series
-from stforecast.data.splits import make_split
 from stforecast.federated.prototypes import jensen_shannon
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, TEXT, panels
 from stforecast.plots.inside import Inside, look_inside
@@ -112,15 +112,12 @@ def _training_series(inside: Inside) -> np.ndarray:
     if not path.exists():
         raise InputError(f"{run.folder}: its data, {path}, are gone; put them back")
     series = as_series(path, about["service"]).select(inside.cells)
-    n_steps, calendar = len(series.values), series.calendar
-    config = resolve(**about["settings"]).at(calendar.step)
-    local_times = calendar.local_times(np.arange(n_steps))
-    split = make_split(config.data.split, n_steps, calendar.step, config.window, local_times)
-    scaler = fit_scaler(series.values, split.fit_steps, config.data.scale, series.cells)
+    config = resolve(**about["settings"]).at(series.calendar.step)
+    data = prepare(series, config.window, config.data.split, config.data.scale)
     then = Scaler(inside.arrays["scaler/mean"], inside.arrays["scaler/std"])
-    if not all(np.allclose(a, then.state()[name]) for name, a in scaler.state().items()):
+    if not all(np.allclose(a, then.state()[name]) for name, a in data.scaler.state().items()):
         raise InputError(f"{run.folder}: its data, {path}, have changed since; run it again")
-    return scaler.transform(series.values)[: split.fit_steps]
+    return data.z[: data.split.fit_steps]
 
 
 def _alike_together(values: np.ndarray) -> list[int]:

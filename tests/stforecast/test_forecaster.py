@@ -281,7 +281,7 @@ def with_mean(value):
 
 def with_parameter(value):
     def spoil(forecaster):
-        state = forecaster._fitted["best"].state
+        state = forecaster._fitted["best"].snapshot
         next(iter({**state.clients.params, **state.server}.values())).flatten()[0] = value
         for t in [*state.clients.params.values(), *state.server.values()]:
             t.flatten()[-1:] = value

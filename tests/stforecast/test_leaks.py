@@ -2,12 +2,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.last_value import LastValue
 from stforecast.data.scaling import fit_scaler
+from stforecast.data.series import as_cube, as_series
 from stforecast.data.splits import _Cut
 from stforecast.data.windows import Calendar, WindowSpec
-from stforecast.leaks import fitting_leaks, forecast_leaks
+from stforecast.leaks import compare, forecast_leaks
 
 CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 STARTS = np.arange(30, 60)
@@ -64,6 +66,37 @@ def test_a_target_among_the_inputs_is_found(series, monkeypatch):
     assert {leak.what for leak in leaks} == {"inputs"}
 
 
+def fitting_leaks(method, data, **settings):
+    """Fit to the data, and to the data with another test part: what comes out otherwise?
+
+    What may change is the scaler, or the forecast of the first window of which no step lies in the
+    validation part.
+    """
+    cube, _ = as_cube(data)
+    service = as_series(cube, settings.get("service")).service
+    first = Forecaster(method, **settings).fit(cube)
+    start = int(first.split.test[0]) + first.config.window.horizon - 1
+    second = Forecaster(method, **settings).fit(other_future(cube, service, start))
+    history = cube.isel(time=slice(start))
+    before, after = (f.predict(history).to_numpy() for f in (first, second))
+    scalers = (np.stack([f.scaler.mean, f.scaler.std]) for f in (first, second))
+    scale = first.scaler.std
+    return [
+        *compare("scaler", start, *(s / scale for s in scalers)),
+        *compare("model", start, before / scale, after / scale),
+    ]
+
+
+def other_future(cube, service, start):
+    """The cube with other values of one service from a step on, as observed as before."""
+    values = observed(cube, service)
+    changed = values.to_numpy().astype(np.float64, copy=True)
+    spread = np.nanstd(changed[:start])
+    noise = np.random.default_rng(0).uniform(1.0, 5.0, changed[start:].shape)
+    changed[start:] = changed[start:] * 2 + spread * noise
+    return cube.assign({service: values.copy(data=changed)})
+
+
 @pytest.mark.parametrize("method", ["ridge", "fuels", "boosting"])
 def test_fitting_does_not_look_at_the_test_part(cube, tiny, method):
     settings = tiny if method == "fuels" else {"split": tiny["split"]}
@@ -74,7 +107,7 @@ def test_a_scaler_that_saw_the_whole_series_is_found(cube, monkeypatch):
     def fit_to_all(series, fit_steps, scope, cells):
         return fit_scaler(series, len(series), scope, cells)
 
-    monkeypatch.setattr("stforecast.forecaster.fit_scaler", fit_to_all)
+    monkeypatch.setattr("stforecast.data.prepared.fit_scaler", fit_to_all)
     leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
     assert "scaler" in {leak.what for leak in leaks}
 

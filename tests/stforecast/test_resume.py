@@ -85,11 +85,11 @@ def killed_in_refits(monkeypatch):
     begun = []
     refit = rolling._continue
 
-    def watched(config, fitted, series, z, known):
-        begun.append(len(z))
+    def watched(config, fitted, data, known):
+        begun.append(len(data.z))
         if len(begun) == 2:
             raise Killed
-        return refit(config, fitted, series, z, known)
+        return refit(config, fitted, data, known)
 
     def watch():
         monkeypatch.setattr(rolling, "_continue", watched)

@@ -49,9 +49,9 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon):
     judge = never._judge()
     again = type(never._chosen())(never.config.method_options)
     known = np.arange(24, 24 * 9 + 1 - horizon)
-    again.fit(z[: 24 * 9], known, never.config.window, judge.series.calendar)
+    again.fit(z[: 24 * 9], known, never.config.window, judge.data.calendar)
     starts = np.arange(24 * 9, 24 * 10 + 1 - horizon)
-    expected = judge.raw(again.predict(z, starts, judge.series.calendar))
+    expected = judge.raw(again.predict(z, starts, judge.data.calendar))
     np.testing.assert_allclose(forecasts.y_hat[:, 48:], expected, rtol=1e-6)
 
 

@@ -47,7 +47,9 @@ def test_a_spec_refuses_what_is_no_window(wrong, message):
 
 
 def test_windows_hold_the_readings_of_the_paper():
-    windows = make_windows(counting_series(), np.array([8, 9]), SMALL, np.arange(14) % 4)
+    windows = make_windows(
+        counting_series(), np.array([8, 9]), SMALL, np.arange(14) % 4, with_next=True
+    )
 
     np.testing.assert_array_equal(windows.x[0], [[6, 7, 0, 4], [7, 8, 1, 5]])
     np.testing.assert_array_equal(windows.x[1], [[106, 107, 100, 104], [107, 108, 101, 105]])
@@ -82,18 +84,18 @@ def test_windows_equal_a_loop_over_them():
 
 def test_the_next_window_sees_the_first_target_and_nothing_later():
     series = counting_series()
-    whole = make_windows(series, np.array([9]), SMALL, np.zeros(14, int))
+    whole = make_windows(series, np.array([9]), SMALL, np.zeros(14, int), with_next=True)
     np.testing.assert_array_equal(whole.x_next[:, :, 1], whole.y[:, :, 0])
 
     series[10:] = np.nan
-    cut = make_windows(series, np.array([9]), SMALL, np.zeros(14, int))
+    cut = make_windows(series, np.array([9]), SMALL, np.zeros(14, int), with_next=True)
     np.testing.assert_array_equal(whole.x_next, cut.x_next)
 
 
 def test_missing_inputs_become_zero_and_are_counted_and_missing_targets_masked():
     series = counting_series()
     series[7, 1] = series[9, 0] = np.nan
-    windows = make_windows(series, np.array([8, 9]), SMALL, np.zeros(14, int))
+    windows = make_windows(series, np.array([8, 9]), SMALL, np.zeros(14, int), with_next=True)
 
     np.testing.assert_array_equal(windows.x[1, :, :2], [[106, 0], [0, 108]])
     assert windows.n_missing_inputs == 2

@@ -9,12 +9,15 @@ from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import resolve
 from stforecast.data.pooling import Pooled, pool, unpool
+from stforecast.data.prepared import PreparedSeries
+from stforecast.data.scaling import Scaler
+from stforecast.data.series import Series
 from stforecast.data.splits import Split
 from stforecast.data.windows import Calendar, WindowSpec, input_windows
 from stforecast.federated.data import ClientData
 from stforecast.federated.population import Population
 from stforecast.models.mlp import MLP, MLPOptions
-from stforecast.trained_method import FittedMethod, train
+from stforecast.trained_method import TrainedMethod, train
 
 CALENDAR = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 WINDOW = {"closeness": 3, "periods": 0, "horizon": 2}
@@ -31,7 +34,10 @@ def series():
 
 def fit(series, adjacency=None, **settings):
     config = resolve("central", **{**WINDOW, "device": "cpu", "rounds": 2, **settings})
-    return train(config, series, SPLIT, CALENDAR, adjacency=adjacency)
+    times = CALENDAR.local_times(np.arange(len(series)))
+    raw = Series(series, np.arange(4), times, CALENDAR, "value", "1", "noise", adjacency=adjacency)
+    scaler = Scaler(np.zeros(1), np.ones(1))
+    return train(config, PreparedSeries(raw, config.window, SPLIT, scaler, series))
 
 
 def test_a_step_is_a_gradient_step_on_the_pooled_records(series):
@@ -47,7 +53,7 @@ def test_a_step_is_a_gradient_step_on_the_pooled_records(series):
     for _ in range(2):
         error = np.where(seen, x @ w + b - np.nan_to_num(y), 0) * 2 / seen.sum()
         w, b = w - 0.3 * x.T @ error, b - 0.3 * error.sum(0)
-    params = fitted["last"].state.clients.params
+    params = fitted["last"].snapshot.clients.params
     np.testing.assert_allclose(params["encoder.model.weight"], w[None], atol=1e-6)
     np.testing.assert_allclose(params["head.model.bias"], b[None], atol=1e-6)
 
@@ -77,11 +83,11 @@ def test_forecasts_are_by_cell_survive_saving_and_read_no_future(series, setting
     y_hat = last.predict(series, starts, CALENDAR)
     assert y_hat.shape == (4, 2, 2)
     assert np.isfinite(y_hat).all()
-    loaded = FittedMethod.from_arrays(last.config, last.arrays(), last.state.round, n_cells=4)
+    loaded = TrainedMethod.from_state(last.config, last.state(), last.round, n_cells=4)
     np.testing.assert_array_equal(loaded.predict(series, starts, CALENDAR), y_hat)
     expected = loaded.method.population.initial()
-    assert {n: t.shape for n, t in last.state.clients.params.items()} == {
-        n: expected[n].shape for n in last.state.clients.params
+    assert {n: t.shape for n, t in last.snapshot.clients.params.items()} == {
+        n: expected[n].shape for n in last.snapshot.clients.params
     }
     future = series.copy()
     future[30:] = 99.0

@@ -45,7 +45,7 @@ def make_series(n_clients, samples=10):
 def samples_of(series, spec=SPEC, first=FIRST):
     starts = np.arange(first, len(series))
     slots = np.arange(len(series)) % spec.period
-    return client_data(make_windows(series, starts, spec, slots))
+    return client_data(make_windows(series, starts, spec, slots, with_next=True))
 
 
 def federation(data, *, method=Fuels, hidden=3, spec=SPEC, cohort=None, training=None, **options):

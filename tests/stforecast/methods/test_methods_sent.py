@@ -21,7 +21,8 @@ def hourly():
     spec = WindowSpec()
     steps = np.arange(spec.max_lag + spec.period)
     series = np.random.default_rng(0).normal(size=(len(steps), 2)).astype(np.float32)
-    return client_data(make_windows(series, steps[spec.max_lag :], spec, steps % spec.period))
+    starts, slots = steps[spec.max_lag :], steps % spec.period
+    return client_data(make_windows(series, starts, spec, slots, with_next=True))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""A series made ready for a run: its parts, its z-scores and its windows, each made once."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stforecast.data.scaling import Scaler, fit_scaler
+from stforecast.data.series import Series
+from stforecast.data.splits import Split, make_split
+from stforecast.data.windows import (
+    Calendar,
+    Windows,
+    WindowSpec,
+    day_slots,
+    fill_gaps,
+    make_windows,
+    target_windows,
+)
+
+Targets = tuple[np.ndarray, np.ndarray]
+"""Targets and mask of windows, `(cells, windows, horizon)`."""
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedSeries:
+    """A series, split and scaled.
+
+    Attributes:
+        series: the data in their own units.
+        window: shape of the windows, in steps of the series.
+        split: first target steps of each part.
+        scaler: fitted on the training part.
+        z: `(steps, cells)` z-scores, NaN where missing.
+    """
+
+    series: Series
+    window: WindowSpec
+    split: Split
+    scaler: Scaler
+    z: np.ndarray
+
+    @property
+    def calendar(self) -> Calendar:
+        """The place's wall clock."""
+        return self.series.calendar
+
+    @cached_property
+    def _filled(self) -> np.ndarray:
+        return fill_gaps(self.z, self.window, self.calendar)
+
+    @cached_property
+    def _slots(self) -> np.ndarray:
+        times = self.calendar.local_times(np.arange(len(self.z)))
+        return day_slots(times, self.window.period, self.calendar.step)
+
+    def windows(self, starts: np.ndarray, *, with_next: bool = False) -> Windows:
+        """Inputs and targets of the windows whose first targets are `starts`.
+
+        Args:
+            starts: `(windows,)` first target steps.
+            with_next: whether to make `x_next`.
+        """
+        return make_windows(
+            self.z, starts, self.window, self._slots, self.calendar,
+            filled=self._filled, with_next=with_next,
+        )  # fmt: skip
+
+    def targets(self, starts: np.ndarray) -> Targets:
+        """Targets, z-scored, of the windows whose first targets are `starts`."""
+        return target_windows(self.z, starts, self.window)
+
+    @cached_property
+    def validation_targets(self) -> Targets:
+        """Targets of the validation part."""
+        return self.targets(self.split.validation)
+
+    @cached_property
+    def test_targets(self) -> Targets:
+        """Targets of the test part."""
+        return self.targets(self.split.test)
+
+    @property
+    def calibration(self) -> np.ndarray:
+        """Validation windows whose targets are all known when the test part begins."""
+        starts = self.split.validation
+        return starts[starts + self.window.horizon <= self.split.test[0]]
+
+    def until(self, step: int) -> PreparedSeries:
+        """What is known of it before a step; its z-scores stay what they are."""
+        series = self.series
+        known = dataclasses.replace(series, values=series.values[:step], times=series.times[:step])
+        return dataclasses.replace(self, series=known, z=self.z[:step])
+
+    def parts(self) -> dict[str, dict[str, str] | None]:
+        """First and last target step of each part, on the place's wall clock.
+
+        Returns:
+            `training`, `validation` and `test`, each with `first` and `last`; None for a part
+            without windows.
+        """
+        split, further = self.split, self.window.horizon - 1
+        parts = {"training": split.train, "validation": split.validation, "test": split.test}
+        found: dict[str, dict[str, str] | None] = {}
+        for name, starts in parts.items():
+            steps = starts[[0, -1]] + [0, further] if len(starts) else starts
+            times = [str(time) for time in self.calendar.local_times(steps)]
+            found[name] = dict(zip(("first", "last"), times, strict=True)) if times else None
+        return found
+
+
+def prepare(series: Series, window: WindowSpec, split: str, scale: str) -> PreparedSeries:
+    """Split and scale a series.
+
+    Args:
+        series: the data.
+        window: shape of the windows, in steps of the series.
+        split: text of the split, see `stforecast.data.splits`.
+        scale: whether each cell is scaled by itself (`cell`) or all alike (`global`).
+
+    Raises:
+        InputError: if the series is too short for the split, or a cell has no training value.
+    """
+    n_steps, calendar = len(series.values), series.calendar
+    local_times = calendar.local_times(np.arange(n_steps))
+    parts = make_split(split, n_steps, calendar.step, window, local_times)
+    scaler = fit_scaler(series.values, parts.fit_steps, scale, series.cells)
+    return PreparedSeries(series, window, parts, scaler, scaler.transform(series.values))

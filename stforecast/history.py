@@ -1,0 +1,104 @@
+"""Histories that a fitted model forecasts from: which are refused, and what they lack."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+from stforecast.data.imputation import impute
+from stforecast.data.series import Data, Series, as_series, in_minutes
+from stforecast.data.windows import WEEK, WindowSpec
+
+log = logging.getLogger(__name__)
+
+
+def read_history(
+    history: Data | Series, service: str, cells: np.ndarray, step: pd.Timedelta, reach: int
+) -> Series:
+    """The series of the fitted cells, if the model can read it.
+
+    Args:
+        history: as a table (time × cell) it is taken to be the fitted service.
+        service: what is forecast.
+        cells: `(cells,)` ids that the model was fitted on; others are ignored with a warning.
+        step: length of a time step.
+        reach: steps back that the model reads.
+
+    Raises:
+        InputError: if it lacks cells, has another step length or is too short.
+    """
+    if isinstance(history, Series):
+        series = history
+    else:
+        series = as_series(history, None if isinstance(history, pd.DataFrame) else service)
+    if series.calendar.step != step:
+        raise InputError(
+            f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
+            f"fitted on {in_minutes(step)}; prepare the history with that step"
+        )
+    if len(series.values) < reach:
+        raise InputError(
+            f"{series.name} has {len(series.values)} steps; the model reads "
+            f"{reach} steps back, so give a longer history"
+        )
+    known = series.select(cells)
+    if extra := len(series.cells) - len(cells):
+        log.warning("%s: %d cells that the model does not know are ignored", series.name, extra)
+    return known
+
+
+def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> np.ndarray:
+    """Whether what the forecast after a series is made from is missing.
+
+    Args:
+        series: the history.
+        window: shape of the windows.
+        reads_windows: whether their inputs are read, rather than all that came before.
+
+    Returns:
+        `(inputs, cells)` bool.
+
+    Raises:
+        InputError: if all is missing.
+    """
+    if reads_windows:
+        per_week = series.calendar.steps_in(WEEK) if window.impute == "last-week" else 0
+        lags = np.array([*window.lags, *window.further_lags])
+        filled = impute(series.values, window.impute, per_week)
+        missing = np.isnan(filled[len(filled) - lags[lags <= len(filled)]])
+    else:
+        missing = np.isnan(series.values).all(axis=0, keepdims=True)
+    if missing.all():
+        raise InputError(
+            f"{series.name}: {series.service} has none of the values that the forecast is made "
+            "from; give a history whose end is known"
+        )
+    return missing
+
+
+def warn_of_missing(series: Series, missing: np.ndarray) -> None:
+    """Tell of missing inputs `(inputs, cells)` of a forecast, and of cells that have none."""
+    unknown = np.asarray(missing.all(axis=0))
+    partly = missing.any(axis=0) & ~unknown
+    for cells, what in (
+        (unknown, "none of the values that their forecast is made from: they get no forecast"),
+        (partly, "missing values among their inputs, which are taken for the training mean"),
+    ):
+        if cells.any():
+            log.warning(
+                "%s: %d of %d cells, such as %s, have %s",
+                series.name, cells.sum(), len(cells), series.cells[cells][0], what,
+            )  # fmt: skip
+
+
+def warn_of_constants(series: Series, fit_steps: int) -> None:
+    """Tell of cells that never change in the training part."""
+    seen = pd.DataFrame(series.values[:fit_steps])
+    if n := int((seen.max() == seen.min()).sum()):
+        log.warning(
+            "%s: %d of %d cells never change in the training part of %s; errors of such cells say "
+            "nothing", series.name, n, len(series.cells), series.service,
+        )  # fmt: skip

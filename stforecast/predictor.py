@@ -1,0 +1,59 @@
+"""What forecasts: a trained federated method, a reference forecaster, or models in turn."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from stforecast.data.windows import Calendar
+
+
+class Predictor(Protocol):
+    """Forecasts windows of z-scored series."""
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Levels of the quantiles that it forecasts; none if it forecasts one value."""
+        ...
+
+    @property
+    def reads_windows(self) -> bool:
+        """Whether it reads the inputs of windows, rather than all that came before."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """The round that it is of; 0 if it was fitted without rounds."""
+        ...
+
+    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast windows, each from what lies before it; of quantiles, the median.
+
+        Args:
+            series: `(steps, cells)`, z-scored, NaN where missing.
+            starts: `(windows,)` first target steps; may be the step just after the series.
+            calendar: the series' wall clock.
+
+        Returns:
+            `(cells, windows, horizon)` float32, z-scored.
+        """
+        ...
+
+    def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast the quantiles of windows, in increasing order of their levels.
+
+        Args:
+            series: as for `predict`, like the others.
+            starts: first target steps.
+            calendar: the series' wall clock.
+
+        Returns:
+            `(cells, windows, horizon, levels)` float32, z-scored; without levels the last axis
+            holds the forecast alone.
+        """
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What predicting needs of what was learned, as plain arrays."""
+        ...

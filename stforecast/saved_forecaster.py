@@ -1,0 +1,99 @@
+"""What is kept of a fitted forecaster: `forecaster.json` and `state.safetensors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+from stforecast.config import Config
+from stforecast.data.scaling import Scaler
+from stforecast.federated.runs.model_files import AGAIN, write_model
+from stforecast.federated.runs.saving import check_finite
+from stforecast.fitting import restore
+from stforecast.predictor import Predictor
+
+DESCRIPTION = "forecaster.json"
+"""File that says what the saved forecaster is."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedForecaster:
+    """A fitted forecaster without the data that it was fitted on.
+
+    Attributes:
+        config: settings, with windows in steps of the data.
+        cells: `(cells,)` ids.
+        step: length of a time step.
+        service: what is forecast.
+        units: its unit.
+        scaler: fitted on the training part.
+        predictor: the chosen model.
+        radius: `(cells, horizon)`, how far bounds are moved; None without intervals.
+    """
+
+    config: Config
+    cells: np.ndarray
+    step: pd.Timedelta
+    service: str
+    units: str
+    scaler: Scaler
+    predictor: Predictor
+    radius: np.ndarray | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write both files, each whole or not at all."""
+        extra = {f"scaler/{name}": a for name, a in self.scaler.state().items()}
+        if self.radius is not None:
+            extra["interval/radius"] = self.radius
+        about = {
+            "settings": self.config.flat(),
+            "service": self.service,
+            "units": self.units,
+            "step": str(self.step),
+            "cells": self.cells.tolist(),
+            "round": self.predictor.round,
+        }
+        write_model(folder, DESCRIPTION, about, {**self.predictor.state(), **extra})
+
+    @classmethod
+    def of_files(
+        cls, config: Config, about: Mapping[str, Any], arrays: dict[str, np.ndarray]
+    ) -> SavedForecaster:
+        """What `write` wrote.
+
+        Args:
+            config: its settings.
+            about: contents of `forecaster.json`.
+            arrays: contents of `state.safetensors`.
+
+        Raises:
+            InputError: if an array does not fit, or a KeyError if one is missing.
+        """
+        scaler = {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
+        check_finite({f"scaler/{name}": values for name, values in scaler.items()})
+        if not (scaler["std"] > 0).all():
+            raise InputError(f"scaler/std has values that are not above 0; {AGAIN}")
+        radius = arrays.pop("interval/radius") if config.has_intervals else None
+        step, cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
+        config = config.at(step)
+        predictor = restore(config, arrays, int(about["round"]), len(cells))
+        _check_radius(radius, (len(cells), config.window.horizon))
+        return cls(
+            config, cells, step, str(about["service"]), str(about["units"]),
+            Scaler.from_state(scaler), predictor, radius,
+        )  # fmt: skip
+
+
+def _check_radius(radius: np.ndarray | None, shape: tuple[int, int]) -> None:
+    if radius is not None and radius.shape != shape:
+        raise InputError(
+            f"interval/radius has shape {radius.shape}, the settings say {shape}; {AGAIN}"
+        )
+    if radius is not None and np.isnan(radius).any():
+        raise InputError(f"interval/radius has values that are no numbers; {AGAIN}")
