@@ -119,6 +119,30 @@ def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
     assert found.refits()["seconds"][0] == pytest.approx(kept["notes"]["seconds"])
 
 
+def edit_checkpoint(folder, change):
+    """Change what a checkpoint says, with the checksums that fit."""
+    about = json.loads((folder / "checkpoint.json").read_text())
+    change(about["run"])
+    (folder / "checkpoint.json").write_text(json.dumps(about))
+    sums = [f"{checksum(f)[7:]}  {f.name}\n" for f in folder.iterdir() if f.suffix]
+    (folder / "SHA256SUMS").write_text("".join(sums))
+
+
+def test_a_run_goes_on_from_a_checkpoint_of_an_older_version(cube_path, settings, tmp_path):
+    """Those noted the samples too, before the series that they are cut from."""
+    whole, out = run("fedavg", cube_path, tmp_path / "whole", settings), tmp_path / "killed"
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, out, settings, after_round=killed_after(2))
+
+    def as_before(made):
+        made["data"] = ["sha256:of training", "sha256:of validation", *made["data"]]
+
+    edit_checkpoint(out / "checkpoints" / "round-0001", as_before)
+    seen = []
+    assert_same(resume(out, after_round=lambda report: seen.append(report.round)), whole)
+    assert seen == [2, 3]
+
+
 def test_a_refit_that_is_damaged_is_done_again_and_one_of_other_data_refused(
     cube_path, settings, tmp_path, killed_in_refits, caplog
 ):
@@ -135,11 +159,7 @@ def test_a_refit_that_is_damaged_is_done_again_and_one_of_other_data_refused(
             assert_same(resume(out), whole)
             assert begun[2:] == [8 * 24, 9 * 24]
             continue
-        about = json.loads((kept / "checkpoint.json").read_text())
-        about["run"]["known"] = "of another town"
-        (kept / "checkpoint.json").write_text(json.dumps(about))
-        sums = [f"{checksum(f)[7:]}  {f.name}\n" for f in kept.iterdir() if f.suffix]
-        (kept / "SHA256SUMS").write_text("".join(sums))
+        edit_checkpoint(kept, lambda made: made.update(known="of another town"))
         with pytest.raises(InputError, match="refit-192/round-0005: was made with other known"):
             resume(out)
     assert "state.safetensors: cannot be trusted" in caplog.text

@@ -260,12 +260,14 @@ def newest_sound(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
 
 
 def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> None:
-    made = found.run
+    made = dict(found.run)
+    if len(run.get("data", ())) == 1 and isinstance(made.get("data"), list):
+        made["data"] = made["data"][-1:]  # Older versions noted the samples before their source.
     differs = sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k))
     if not differs:
         return
     path = folder / f"round-{found.state.round:04d}"
-    if "data" in differs and HASH not in str(made.get("data")):
+    if "data" in differs and HASH not in str(found.run.get("data")):
         raise InputError(
             f"{path}: was made by an older version, which did not note the order of the data; go "
             "on with that version, or begin a new run in another folder"

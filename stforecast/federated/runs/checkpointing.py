@@ -110,7 +110,7 @@ class Checkpointer:
         self._notice.start()
 
     def note_data(self, tensors: Mapping[str, Tensor], *texts: object) -> None:
-        """Note what the data are, besides the federation's samples: going on needs the same.
+        """Note what the samples are cut from: going on needs the same, and the same settings.
 
         Args:
             tensors: by name.
@@ -137,9 +137,7 @@ class Checkpointer:
         """
         begin(self.out, self.about)
         self._begun = True
-        parts = [*federation.trainer.stream.stages, federation.validation]
-        data = [fingerprint(p.tensors | {"sizes": p.sizes}) for p in parts if p is not None]
-        data.append(self._source)
+        data = [self._source] if self._source else _fingerprints(federation)
         settings = json.loads(json.dumps(self.about["settings"]))
         self._run = {"settings": settings, "data": data}
         self._restore(federation, observer)
@@ -247,6 +245,12 @@ class Checkpointer:
     def load_extra(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
         """Read what `save_extra` wrote under this name, if it is sound and of the same."""
         return newest_sound(self.folder / name, {**self._run, **of})
+
+
+def _fingerprints(federation: Federation) -> list[str]:
+    """Of the samples of each part, where nobody says what they are cut from."""
+    parts = [*federation.trainer.stream.stages, federation.validation]
+    return [*(fingerprint(p.tensors | {"sizes": p.sizes}) for p in parts if p is not None), ""]
 
 
 def _check_fits(state: State, federation: Federation, folder: Path) -> None:

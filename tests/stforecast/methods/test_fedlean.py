@@ -29,7 +29,7 @@ def test_only_the_encoder_is_sent_and_shared(table):
     forecaster = Forecaster("fedlean", split="days:8,3,3", rounds=2).fit(table)
     floats = forecaster.rounds_["bytes_up"] / 3 / 4
     assert set(floats) == {20 * 64 + 64 + 64 * 32 + 32} == {3424}
-    clients = forecaster._fitted["last"].state.clients.params
+    clients = forecaster._fitted["last"].snapshot.clients.params
     assert not (clients["head.weight"] == clients["head.weight"][:1]).all()
 
 
