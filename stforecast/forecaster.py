@@ -50,7 +50,8 @@ class Forecaster:
         **settings: any setting of `stforecast.config`, e.g. `rounds=50`, `split="days:20,5,5"`.
 
     Attributes:
-        config: all settings; once it is fitted, with windows in steps of the data.
+        asked: all settings, as they were given.
+        config: the same; once it is fitted, with windows in steps of the data.
         rounds_: one row a round: losses, bytes, seconds (empty for reference forecasters).
         refits_: one row a refit of the test part: windows, bytes, seconds (empty without).
         cells: `(cells,)` ids; like the following, there once it is fitted or loaded.
@@ -73,8 +74,8 @@ class Forecaster:
     """
 
     def __init__(self, method: str = "fuels", **settings: Any) -> None:
-        self._asked = resolve(method, **settings)
-        self.config: Config = self._asked
+        self.asked: Config = resolve(method, **settings)
+        self.config = self.asked
         self.rounds_ = pd.DataFrame()
         self.refits_ = pd.DataFrame()
         self._fitted: dict[str, Predictor] = {}
@@ -106,7 +107,7 @@ class Forecaster:
         Raises:
             InputError: if the data cannot be used with these settings.
         """
-        asked = self._asked
+        asked = self.asked
         if names := unread(asked.method, asked.flat()):
             log.warning(
                 "%s is a reference forecaster, fitted without rounds: it does not read %s",
@@ -342,7 +343,7 @@ class Forecaster:
         folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Forecaster.save")
         with restoring(folder):
             self = cls(**{**about["settings"], "device": device})
-            self._restore(SavedForecaster.of_files(self._asked, about, arrays))
+            self._restore(SavedForecaster.of_files(self.asked, about, arrays))
             self._rehearse()
         return self
 

@@ -68,7 +68,7 @@ def forecast_leaks(
         altered = series.copy()
         altered[start:] = rng.normal(3.0, 10.0, altered[start:].shape)
         one = np.array([start])
-        inputs = (input_windows(s, one, spec, calendar)[0] for s in (series, altered))
+        inputs = (input_windows(s, one, spec, calendar) for s in (series, altered))
         forecasts = (predictor.predict(s, one, calendar) for s in (series, altered))
         for what, (before, after) in {"inputs": inputs, "forecast": forecasts}.items():
             leaks += compare(what, int(start), before, after)

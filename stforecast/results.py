@@ -30,7 +30,6 @@ from data_prep.cube import atomic_path, check_axes, check_values
 from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.netcdf import dump, netcdf_target
-from stforecast.config import resolve
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import (
     AGAIN,
@@ -162,12 +161,13 @@ def run(
     out = Path(out)
     with locked(out):
         check_new(out, COMMAND)
+        forecaster = Forecaster(method, **settings)
         about = {
-            "settings": resolve(method, **settings).flat(),
+            "settings": forecaster.asked.flat(),
             **_places(data),
             "label": label or method,
         }
-        return _run(out, about, after_round)
+        return _run(out, about, forecaster, after_round)
 
 
 def _places(data: str | os.PathLike[str]) -> dict[str, str]:
@@ -214,15 +214,19 @@ def resume(
             finish(out)
             return open_run(out)
         begun = read_begun(out, COMMAND, ("data", "label"))
-        return _run(out, begun if data is None else {**begun, **_places(data)}, after_round)
+        forecaster = Forecaster(**begun["settings"])
+        begun = begun if data is None else {**begun, **_places(data)}
+        return _run(out, begun, forecaster, after_round)
 
 
 def _run(
-    out: Path, begun: dict[str, Any], after_round: Callable[[RoundReport], None] | None
+    out: Path,
+    begun: dict[str, Any],
+    forecaster: Forecaster,
+    after_round: Callable[[RoundReport], None] | None,
 ) -> Run:
     """Do what was begun, or the rest of it."""
-    start = time.perf_counter()
-    forecaster, data = Forecaster(**begun["settings"]), data_of(begun)
+    start, data = time.perf_counter(), data_of(begun)
     again = f"go on with: {COMMAND} --resume {out}"
     with Checkpointer(out, begun, forecaster.config.run.checkpoint_every, again) as checkpointer:
         forecaster.fit(data, after_round, checkpointer)
@@ -237,7 +241,7 @@ def _run(
 def _about(forecaster: Forecaster, begun: dict[str, Any]) -> dict[str, Any]:
     """What `run.json` says of a run."""
     return {
-        "settings": resolve(**begun["settings"]).flat(),
+        "settings": forecaster.asked.flat(),
         "window": dataclasses.asdict(forecaster.config.window),
         "label": begun["label"],
         "data": begun["data"],

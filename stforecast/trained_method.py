@@ -91,7 +91,7 @@ class TrainedMethod:
 
     def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """What the model gives for windows, `(cells, windows, horizon * n_outputs)`."""
-        x, _ = input_windows(series, starts, self.config.window, calendar)
+        x = input_windows(series, starts, self.config.window, calendar)
         sizes = torch.full((len(x),), len(starts))
         state = self.snapshot
         device = next(iter({**state.server, **state.clients.params}.values())).device

@@ -55,7 +55,7 @@ class Boosting(Baseline):
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
-        x, _ = input_windows(series, starts, self.spec, calendar)
+        x = input_windows(series, starts, self.spec, calendar)
         y, mask = target_windows(series, starts, self.spec)
         unseen = np.flatnonzero(~mask.any(axis=(0, 1)))
         if len(unseen):
@@ -79,7 +79,7 @@ class Boosting(Baseline):
             ]
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        x, _ = input_windows(series, starts, self.spec, calendar)
+        x = input_windows(series, starts, self.spec, calendar)
         flat = x.reshape(-1, self.spec.n_inputs)
         with _threads_for(len(flat)):
             y_hat = np.stack([model.predict(flat) for model in self._models], axis=-1)

@@ -34,7 +34,7 @@ class Ridge(Baseline):
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
-        x, _ = input_windows(series, starts, self.spec, calendar)
+        x = input_windows(series, starts, self.spec, calendar)
         y, mask = target_windows(series, starts, self.spec)
         cells = zip(x, y, mask, strict=True)
         return {"weights": np.stack([_ridge(*cell, self.config.alpha) for cell in cells])}
@@ -42,7 +42,7 @@ class Ridge(Baseline):
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         weights = self.arrays["weights"]
         self._check_cells(series, len(weights))
-        x, _ = input_windows(series, starts, self.spec, calendar)
+        x = input_windows(series, starts, self.spec, calendar)
         return x @ weights[:, :, 1:].swapaxes(1, 2) + weights[:, None, :, 0]
 
 

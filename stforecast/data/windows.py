@@ -219,18 +219,14 @@ class Windows:
             may serve in training only. None unless it was asked for.
         y: `(cells, windows, horizon)` float32 targets, 0.0 where `mask` is False.
         mask: `(cells, windows, horizon)` bool, whether the target was observed.
-        start: `(windows,)` index of the first target step.
         slot: `(windows,)` position of the first target in the period, 0 … period - 1.
-        n_missing_inputs: number of entries of `x` that were missing.
     """
 
     x: np.ndarray
     x_next: np.ndarray | None
     y: np.ndarray
     mask: np.ndarray
-    start: np.ndarray
     slot: np.ndarray
-    n_missing_inputs: int
 
 
 def make_windows(
@@ -262,15 +258,15 @@ def make_windows(
     """
     starts = np.asarray(starts, dtype=np.intp)
     filled = fill_gaps(series, spec, calendar) if filled is None else filled
-    x, n_missing = _cut_inputs(filled, starts, spec, calendar)
+    x = _cut_inputs(filled, starts, spec, calendar)
     y, mask = target_windows(series, starts, spec)
-    x_next = _cut_inputs(filled, starts + 1, spec, calendar)[0] if with_next else None
-    return Windows(x, x_next, y, mask, starts, np.asarray(slot_of_step)[starts], n_missing)
+    x_next = _cut_inputs(filled, starts + 1, spec, calendar) if with_next else None
+    return Windows(x, x_next, y, mask, np.asarray(slot_of_step)[starts])
 
 
 def input_windows(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None = None
-) -> tuple[np.ndarray, int]:
+) -> np.ndarray:
     """Inputs of windows; a start may be the step just after the series: a real forecast.
 
     Args:
@@ -280,7 +276,7 @@ def input_windows(
         calendar: the series' wall clock, for windows that read it.
 
     Returns:
-        `(cells, windows, n_inputs)` float32 with 0.0 where missing, and how many were missing.
+        `(cells, windows, n_inputs)` float32 with 0.0 where missing.
 
     Raises:
         InputError: if a window would reach outside the series, or all would not fit in memory.
@@ -303,7 +299,7 @@ def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -
 
 def _cut_inputs(
     filled: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None
-) -> tuple[np.ndarray, int]:
+) -> np.ndarray:
     """Inputs of windows, as `input_windows`, of a series whose gaps are filled."""
     n_cells = filled.shape[1]
     check_size(
@@ -318,9 +314,8 @@ def _cut_inputs(
         known = _known_inputs(calendar.local_times(starts), spec)
         parts.append(np.broadcast_to(known, (n_cells, *known.shape)))
     x = np.concatenate(parts, axis=-1, dtype=np.float32)
-    missing = np.isnan(x)
-    x[missing] = 0.0
-    return x, int(missing.sum())
+    x[np.isnan(x)] = 0.0
+    return x
 
 
 def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:

@@ -27,10 +27,10 @@ def test_holidays_are_those_of_the_region_on_its_own_clock():
     spec = WindowSpec(closeness=1, periods=0, calendar="day", holidays="IT-MI")
     assert (spec.n_inputs, spec.n_known) == (6, 5)
     starts = np.array([22, 23, 24, 47, 48])
-    x, _ = input_windows(np.zeros((60, 2)), starts, spec, ROME)
+    x = input_windows(np.zeros((60, 2)), starts, spec, ROME)
     # 8 December is a holiday of all Italy, so both days are.
     np.testing.assert_array_equal(x[1, :, -1], [0, 0, 1, 1, 1])
-    x, _ = input_windows(np.zeros((60, 2)), starts, WindowSpec(1, 0, holidays="IT"), ROME)
+    x = input_windows(np.zeros((60, 2)), starts, WindowSpec(1, 0, holidays="IT"), ROME)
     np.testing.assert_array_equal(x[0, :, -1], [0, 0, 0, 0, 1])
 
 

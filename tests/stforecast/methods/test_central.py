@@ -112,7 +112,7 @@ def test_a_graph_model_lets_one_cell_read_another_and_other_models_do_not(series
 
 def test_pooling_a_model_is_applying_it_to_each_cell(series):
     spec = WindowSpec(**WINDOW, calendar="day")
-    x, _ = input_windows(series, STARTS, spec, CALENDAR)
+    x = input_windows(series, STARTS, spec, CALENDAR)
     by_cell = ClientData({"x": torch.from_numpy(x)}, torch.full((4,), len(STARTS)))
     alone = Population(lambda: MLP(spec, MLPOptions(6, 5)), seed=1)
     together = Population(lambda: Pooled(MLP(spec, MLPOptions(6, 5)), spec.n_inputs), seed=1)
