@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 
 LONGEST_REASON = 200
@@ -47,6 +46,8 @@ def close_to(name: str, names: Iterable[object]) -> str:
     >>> close_to("cel", ["time", "Cell", "HOUR"])
     " (did you mean 'Cell'?)"
     """
+    from difflib import get_close_matches
+
     spelt = {str(n).lower(): str(n) for n in names}
     close = get_close_matches(str(name).lower(), spelt, n=1)
     return f" (did you mean {spelt[close[0]]!r}?)" if close else ""

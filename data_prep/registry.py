@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
@@ -94,6 +93,8 @@ class Registry(Mapping[str, T]):
         return self._found
 
     def _in_modules(self, package: ModuleType) -> Iterator[Found]:
+        import pkgutil
+
         for info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{info.name}")
             for thing in (module, *vars(module).values()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +80,8 @@ def _setting(text: str) -> tuple[str, Any]:
     >>> _setting("lr=0.1"), _setting("weights=inverse")
     (('lr', 0.1), ('weights', 'inverse'))
     """
+    import tomllib
+
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is no NAME=VALUE")

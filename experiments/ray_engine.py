@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 from data_prep.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -77,6 +75,8 @@ def each(
     Returns:
         Position of each item that failed to its error's one line.
     """
+    from tqdm import tqdm  # takes longer to import than all that a short command needs
+
     failures: dict[int, str] = {}
     with cluster() as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_quietly)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ from pandas.api import types
 
 from data_prep.errors import InputError, close_to
 from data_prep.tabular.advice import has_comma
-from data_prep.tabular.file import Origin
+
+if TYPE_CHECKING:
+    from data_prep.tabular.file import Origin
 
 MAX_NAMES = 400
 """Maximum number of characters of column names in an error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -13,7 +14,9 @@ from data_prep.errors import InputError
 from data_prep.limits import check_size
 from data_prep.tabular.advice import date_formats, frequency
 from data_prep.tabular.columns import refuse_empty
-from data_prep.tabular.file import Origin
+
+if TYPE_CHECKING:
+    from data_prep.tabular.file import Origin
 
 # The years 1985 to 2030 in seconds; outside them digits may be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)

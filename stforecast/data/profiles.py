@@ -9,8 +9,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
-from sklearn.metrics import v_measure_score
 
 from stforecast.federated.data import Batch
 from stforecast.federated.prototypes import PrototypeMeans
@@ -80,6 +78,9 @@ def cluster_clients(
     Returns:
         `(clients,)` int64 numbers of the groups, from 0 without gaps.
     """
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import v_measure_score
+
     first = profiles if locations is None else locations
     k = min(n_clusters, *(len(np.unique(v, axis=0)) for v in (first, profiles)))
     labels = KMeans(k, n_init=10, random_state=seed).fit_predict(first)
@@ -95,5 +96,7 @@ def cluster_clients(
 
 def _from_groups(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Labels of a k-means that starts from the means of the given groups."""
+    from sklearn.cluster import KMeans
+
     centres = np.stack([points[labels == label].mean(0) for label in np.unique(labels)])
     return KMeans(len(centres), init=centres, n_init=1).fit_predict(points)

@@ -15,15 +15,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from annotated_types import Le
 from pydantic import NonNegativeInt, PositiveInt
 
-from data_prep.cube import step_of
 from data_prep.errors import InputError
 from data_prep.limits import check_size
 from data_prep.text import counted
@@ -35,6 +33,9 @@ from stforecast.data.calendar import (
 )
 from stforecast.data.imputation import impute
 from stforecast.federated.options import CheckedOptions
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 MONDAY = pd.Timestamp("1970-01-05")
 DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
@@ -423,6 +424,8 @@ class Calendar:
         Raises:
             InputError: if the cube has a single time step.
         """
+        from data_prep.cube import step_of  # imports all that files of cubes are read with
+
         local = ds.attrs.get("clock", "utc") == "local"
         zone = None if local else ds.attrs.get("time_zone", "UTC")
         return cls(pd.Timestamp(ds.indexes["time"][0]), step_of(ds), zone)
