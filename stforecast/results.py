@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
@@ -30,7 +30,6 @@ from data_prep.cube import atomic_path, check_axes, check_values
 from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.netcdf import dump, netcdf_target
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import (
     AGAIN,
     check_begun,
@@ -46,9 +45,10 @@ from stforecast.federated.runs.run_folder import (
     writing,
 )
 from stforecast.federated.runs.run_lock import locked
-from stforecast.federated.server import RoundReport
-from stforecast.federated.uploads.privacy import epsilon
-from stforecast.forecaster import Forecaster
+
+if TYPE_CHECKING:  # Figures of finished runs need no torch, which takes seconds to import.
+    from stforecast.federated.server import RoundReport
+    from stforecast.forecaster import Forecaster
 
 METRIC_COLUMNS = (
     "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
@@ -158,6 +158,8 @@ def run(
     Raises:
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
+    from stforecast.forecaster import Forecaster
+
     out = Path(out)
     with locked(out):
         check_new(out, COMMAND)
@@ -207,6 +209,8 @@ def resume(
         InputError: if no run was begun there, or results cannot be written.
         Stopped: on SIGINT or SIGTERM, after the round.
     """
+    from stforecast.forecaster import Forecaster
+
     out = Path(folder)
     check_begun(out, COMMAND)
     with locked(out):
@@ -226,6 +230,8 @@ def _run(
     after_round: Callable[[RoundReport], None] | None,
 ) -> Run:
     """Do what was begun, or the rest of it."""
+    from stforecast.federated.runs.checkpointing import Checkpointer
+
     start, data = time.perf_counter(), data_of(begun)
     again = f"go on with: {COMMAND} --resume {out}"
     with Checkpointer(out, begun, forecaster.config.run.checkpoint_every, again) as checkpointer:
@@ -258,6 +264,8 @@ def _about(forecaster: Forecaster, begun: dict[str, Any]) -> dict[str, Any]:
 
 def _privacy(forecaster: Forecaster) -> dict[str, Any]:
     """What the Gaussian mechanism on uploads guarantees, where it was used."""
+    from stforecast.federated.uploads.privacy import epsilon
+
     uplink, refits = forecaster.config.uplink, forecaster.refits_
     uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
     if not uplink.private or not uploads:
@@ -303,4 +311,6 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 
 def _no_rounds() -> pd.DataFrame:
+    from stforecast.federated.server import RoundReport
+
     return pd.DataFrame(columns=list(RoundReport.__dataclass_fields__))

@@ -9,7 +9,6 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
-from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
 from data_prep.errors import InputError
@@ -69,6 +68,8 @@ class Boosting(Baseline):
         }
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
         super()._restore(arrays)
         x, y, mask = (arrays[key] for key in ("x", "y", "mask"))
         options = dataclasses.asdict(self.config)

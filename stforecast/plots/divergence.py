@@ -6,21 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.spatial.distance import squareform
-from scipy.stats import rankdata
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.config import resolve
-from stforecast.data.prepared import prepare
-from stforecast.data.scaling import Scaler
-from stforecast.data.series import as_series
-from stforecast.federated.prototypes import jensen_shannon
 from stforecast.plots.drawing import ONE_COLUMN, SMALL, TEXT, panels
 from stforecast.plots.inside import Inside, look_inside
 from stforecast.results import Run, data_of
@@ -97,6 +88,10 @@ def divergence(
 
 def _of_data(inside: Inside) -> Divergences:
     """Divergences of the training series, and their threshold."""
+    import torch
+
+    from stforecast.federated.prototypes import jensen_shannon
+
     z = _training_series(inside)
     logits = torch.from_numpy(np.nan_to_num(z.T, nan=0.0))
     values = (jensen_shannon(logits) / len(z)).numpy()
@@ -107,6 +102,11 @@ def _of_data(inside: Inside) -> Divergences:
 
 def _training_series(inside: Inside) -> np.ndarray:
     """`(steps, clients)` z-scores of the training part, NaN where missing."""
+    from stforecast.config import resolve
+    from stforecast.data.prepared import prepare
+    from stforecast.data.scaling import Scaler
+    from stforecast.data.series import as_series
+
     run, about = inside.run, inside.run.about
     path = data_of(about)
     if not path.exists():
@@ -122,6 +122,9 @@ def _training_series(inside: Inside) -> np.ndarray:
 
 def _alike_together(values: np.ndarray) -> list[int]:
     """Clients in the order of the leaves of average-linkage clustering."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
     return leaves_list(linkage(squareform(values, checks=False), "average")).tolist()
 
 
@@ -162,6 +165,8 @@ def _verdict(one: Divergences, other: Divergences) -> str:
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> str:
     """Spearman's ρ, of which there is none if all values are equal."""
+    from scipy.stats import rankdata
+
     ranks = [rankdata(values) for values in (a, b)]
     if any(np.ptp(r) == 0 for r in ranks):
         return "undefined"

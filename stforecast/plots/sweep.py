@@ -15,7 +15,6 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from data_prep.errors import InputError, choose
 from data_prep.registry import listed
-from stforecast.config import RunOptions, resolve
 from stforecast.plots.curves import Curve, as_curves
 from stforecast.plots.drawing import ONE_COLUMN, add_legend, panels
 from stforecast.plots.scores import axis_name, mean_and_spread, pooled
@@ -207,6 +206,8 @@ def _mark_defaults(ax: Axes, lines: Sequence[Line], values: Sequence[float], set
 
 def _default(run: Run, setting: str) -> float | None:
     """What the setting is if nobody sets it; None if that is no number."""
+    from stforecast.config import RunOptions, resolve
+
     model = run.about["settings"].get("model", RunOptions.model)
     default = resolve(run.method, model=model).flat().get(setting)
     return default if _is_number(default) else None
