@@ -95,7 +95,7 @@ class LocalClients:
         return range(self.first, self.first + len(self))
 
     def predicted_memory(self) -> sizing.Memory:
-        """What the run will need, whatever the method adds."""
+        """Predict what the run needs, without what the method adds."""
         data = [*self.stream.stages, *([self.validation] if self.validation else [])]
         return sizing.predicted_memory(
             self.method.population, self.method.training, len(self),
@@ -116,9 +116,9 @@ class LocalClients:
         return store
 
     def _initial_state(self, n_clients: int, seed: int) -> State:
-        """What the method gives to all clients and the server; these clients' rows of it."""
+        """Build the state before the first round, with these clients' rows only."""
         own, rows = self.train_data.sizes, slice(self.numbers.start, self.numbers.stop)
-        sizes = own.min().repeat(n_clients)  # Nobody told this node those of the others.
+        sizes = own.min().repeat(n_clients)  # Those of the others are not known here.
         sizes[rows] = own
         state = initial_state(self.method, sizes, seed, self.device)
         clients, store = state.clients, self._store
@@ -151,11 +151,11 @@ class LocalClients:
             self.state.clients.sizes = self.train_data.sizes
 
     def participants(self, ids: Tensor) -> Participants:
-        """The clients `ids` in the coming round."""
+        """Describe the clients `ids` in the coming round."""
         return Participants(ids, self.train_data.sizes[ids], self.state.round, self.place()[0])
 
     def copy(self, state: State, into: State | None = None) -> State:
-        """A copy that predicts as a state does: without the optimiser's moments.
+        """Copy what predicts of a state: all but the optimiser's moments.
 
         Args:
             state: any state of these clients.

@@ -99,7 +99,7 @@ class Server:
         return False
 
     def participants(self, draw: int | None = None, stage: int = 0) -> Participants:
-        """The clients of the coming round: a random share α of those that have samples.
+        """Draw the clients of the coming round: a random share α of those that have samples.
 
         Args:
             draw: index by which they are drawn; by default that of the round.
@@ -116,7 +116,7 @@ class Server:
 
     @torch.no_grad()
     def decode(self, ids: Tensor, upload: Payload, like: Like) -> Payload:
-        """What the clients `ids` sent, as it was before it was encoded.
+        """Decode what the clients `ids` sent.
 
         Args:
             ids: `(n,)` increasing client ids.
@@ -164,7 +164,7 @@ class Server:
             )  # fmt: skip
 
     def report(self, report: RoundReport) -> None:
-        """Note how the round went, and what its validation loss means if that is known already."""
+        """Note how the round went, and its validation loss if that is known already."""
         if not math.isfinite(report.train_loss):
             loss = report.train_loss
             log.warning("round %d: the training loss is %s; try a smaller lr", report.round, loss)

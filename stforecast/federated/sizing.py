@@ -24,7 +24,7 @@ from stforecast.federated.training import STEPS, Training, moment_names
 
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 16 * 2**20
-"""Where the system does not tell the size of its caches."""
+"""Bytes to expect where the system does not say how large its caches are."""
 
 FEWEST, MOST = 4, 64
 """Clients of a cohort on a CPU: below, calling torch takes longer than what it does."""
@@ -83,7 +83,7 @@ def cache_bytes() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, where the C library can be told so.
+    """Let this process keep the memory that it frees, where the C library can do so.
 
     glibc returns a batch's activations and gradients to the system, only to fault them in again for
     the next batch: a 20th of a round.
@@ -158,7 +158,7 @@ def predicted_memory(
     *,
     best: bool,
 ) -> Memory:
-    """What a run will need, whatever its method adds.
+    """Predict what a run needs, without what its method adds.
 
     Args:
         population: the model.

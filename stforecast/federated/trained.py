@@ -40,13 +40,13 @@ class Trained:
 
     @classmethod
     def nobody(cls, failed: dict[int, str], bytes_down: int) -> Trained:
-        """Of clients that all failed."""
+        """Build the result of clients that all failed."""
         ids, loss = torch.empty(0, dtype=torch.long), torch.empty(0)
         return cls(ids, {}, {}, loss, loss, bytes_down, failed)
 
     @classmethod
     def merged(cls, parts: Sequence[Trained]) -> Trained:
-        """What several cohorts send, in order of client ids."""
+        """Merge what several cohorts send, in order of client ids."""
         failed = {i: reason for part in parts for i, reason in part.failed.items()}
         bytes_down = sum(part.bytes_down for part in parts)
         found = [part for part in parts if len(part.ids)]

@@ -47,7 +47,7 @@ class Trainer(LocalClients):
         return Trained.merged([t for part in self.workers.map(self._train, work) for t in part])
 
     def _train(self, method: Method, ids: Tensor) -> list[Trained]:
-        """What a cohort sends after its local training; if it fails, client by client."""
+        """Train a cohort; if that fails, client by client."""
         method.population.train()
         payload = method.broadcast(self.state.server, self.participants(ids))
         cohort = self._cohort(self.state, ids, copied=True)
@@ -66,7 +66,7 @@ class Trainer(LocalClients):
         return [self._returned(cohort, payload, upload)]
 
     def _returned(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
-        """What the clients that did not diverge send; only their state is kept."""
+        """Keep the state of the clients that did not diverge, and encode what they send."""
         of_client = (cohort.params, cohort.buffers, cohort.memory, upload)
         sound = sound_clients(*of_client, n=len(cohort))
         failed, bytes_down = {int(i): DIVERGED for i in cohort.ids[~sound]}, total_bytes(payload)
@@ -132,7 +132,7 @@ class Trainer(LocalClients):
         return state
 
     def score(self, data: ClientData, state: State) -> tuple[float, float]:
-        """The task's score over all samples of all clients: total and count.
+        """Sum the task's score over all samples of all clients: total and count.
 
         Args:
             data: samples of all clients.

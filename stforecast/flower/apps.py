@@ -101,7 +101,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """Within the context, write what this package tells to a file too, and an error's one line."""
+    """Within the context, write this package's log to a file too, and an error's one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
     package = logging.getLogger("stforecast")
@@ -120,7 +120,7 @@ def logged(path: Path) -> Iterator[None]:
 
 
 def pooled_errors(last_messages: Mapping[int, Message]) -> dict[str, float]:
-    """Test MSE and MAE over all nodes' targets; a node that tells no numbers is left out."""
+    """Test MSE and MAE over all nodes' targets; a node that sends no numbers is left out."""
     sums: dict[str, list[tuple[float, int]]] = {}
     for node, message in last_messages.items():
         try:

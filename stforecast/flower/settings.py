@@ -1,4 +1,4 @@
-"""What a federation of nodes is told at its start, and which settings can be meant there."""
+"""Settings that a federation of nodes gets at its start, and which of them nodes can have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RunSettings:
         config: settings of the forecast.
         n_clients: cells of all nodes together.
         patience: how long the server waits.
-        out: folder on the server for what it has to tell.
+        out: folder on the server for its results.
     """
 
     config: Config

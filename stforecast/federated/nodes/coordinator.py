@@ -155,7 +155,7 @@ class Coordinator:
         )
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
-        """What the nodes answer that can be used, when asked to train the participants."""
+        """Ask the nodes to train the participants; returns the answers that can be used."""
         state, messages, down = self.server.state, {}, {}
         for node, numbers in self.membership.numbers.items():
             ids = torch.tensor(numbers)
@@ -184,7 +184,7 @@ class Coordinator:
         log.warning("round %d goes on without %s: %s", self.server.state.round + 1, name, reason)
 
     def _alike(self, answers: dict[int, Answer]) -> dict[int, Answer]:
-        """Only those answers whose tensors are like those of most clients."""
+        """Leave out answers whose tensors are not like those of most clients."""
         like = most_common([a for a in answers.values() if len(a.ids)], self._like)
         self._like = like or self._like
         for node in [n for n, a in answers.items() if len(a.ids) and a.like != like]:

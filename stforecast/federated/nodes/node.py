@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def behind_link(method: Method) -> Method:
-    """The method for a node's trainer: what it broadcasts are the rows that the node received."""
+    """Make a method for a node's trainer: it broadcasts the rows that the node received."""
     here = copy.copy(method)
     here.broadcast = _received_rows  # type: ignore[method-assign]  # Of this one instance.
     return here
@@ -86,7 +86,7 @@ class Node:
         return self._newest == self._newest_on_disk()
 
     def join(self) -> Message:
-        """Which clients are here, and how many samples each has."""
+        """List the clients here, and how many samples each has."""
         sizes = self.trainer.train_data.sizes.tolist()
         return Message({"first": self.trainer.first, "sizes": sizes})
 
@@ -122,7 +122,7 @@ class Node:
         return trainer.score(trainer.validation, state)
 
     def _train(self, numbers: list[int], score: tuple[float, float]) -> Message:
-        """The answer to a round, with what the clients of these numbers send if there are any."""
+        """Train the clients of these numbers, if there are any, and make the answer to a round."""
         answer: dict[str, Any] = {
             "score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {},
         }  # fmt: skip
