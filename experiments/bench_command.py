@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from data_prep.errors import InputError
 from experiments.options import HELP, PATH
-from experiments.ray_engine import LOCAL, RAY
+from stforecast.bench.ray_engine import LOCAL, RAY
+
+if TYPE_CHECKING:
+    from stforecast.bench.grid import Grid
 
 
 @click.command(context_settings=HELP)
@@ -44,34 +47,53 @@ def bench(
     not known lists them.
     """
     from experiments.config_file import find_config, is_image_file
+    from stforecast.bench.benchmark import run_grid
     from stforecast.federated.runs.run_folder import check_folder
 
     check_folder(out)
     config = find_config(config)
-    of_images, settings = is_image_file(config), dict(map(_setting, more))
-    if rounds is not None:
-        settings["rounds"] = rounds
+    of_images = is_image_file(config)
     given = {"--service": service} if of_images else {"--images": images, "--preset": preset}
     for flag, value in given.items():
         if value:
             kind = "images" if of_images else "forecasts"
             raise click.UsageError(f"{config} is a benchmark of {kind}, which has no {flag}.")
-    if of_images:
-        table, failures = _images(
-            config, out, preset, data, images, seed, settings, obj["progress"], engine
-        )
-    else:
-        table, failures = _forecasts(
-            config, out, data, service, seed, settings, obj["progress"], engine
-        )
-    click.echo(table)
-    click.echo(
-        f"\ntable, figures, accuracies and runs in {out}"
+    settings: dict[str, Any] = {} if images is None else {"images": str(images)}
+    settings |= dict(map(_setting, more))
+    if rounds is not None:
+        settings["rounds"] = rounds
+    grid = (
+        _image_grid(config, preset, data, seed, settings)
         if of_images
-        else f"\ntable, errors and runs in {out}"
+        else _forecast_grid(config, data, service, seed, settings)
     )
-    if failures:
-        raise InputError(f"{len(failures)} runs failed: see failed.txt in {out}/runs")
+    outcome = run_grid(grid, out, progress=obj["progress"], engine=engine)
+    click.echo(outcome.table)
+    what = "table, figures, accuracies" if of_images else "table, errors"
+    click.echo(f"\n{what} and runs in {out}")
+    if outcome.failures:
+        raise InputError(f"{len(outcome.failures)} runs failed: see failed.txt in {out}/runs")
+
+
+def _forecast_grid(
+    config: Path, data: tuple[str, ...], service: tuple[str, ...], seed: tuple[int, ...],
+    settings: dict[str, Any],
+) -> Grid[Any]:  # fmt: skip
+    from experiments.forecasts.benchmark import FORECAST_KIND, services
+    from stforecast.bench.grid import load_grid
+
+    paths = [Path(path) for path in data]
+    return load_grid(config, FORECAST_KIND).replace(paths, services(service), seed, settings)
+
+
+def _image_grid(
+    config: Path, preset: str | None, data: tuple[str, ...], seed: tuple[int, ...],
+    settings: dict[str, Any],
+) -> Grid[Any]:  # fmt: skip
+    from experiments.images.benchmark import IMAGE_KIND
+    from stforecast.bench.grid import load_grid
+
+    return load_grid(config, IMAGE_KIND, preset).replace(data, (), seed, settings)
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -89,35 +111,6 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name, value
-
-
-def _forecasts(
-    config: Path, out: Path, data: tuple[str, ...], service: tuple[str, ...],
-    seed: tuple[int, ...], settings: dict[str, Any], progress: bool, engine: str,
-) -> tuple[str, dict[str, str]]:  # fmt: skip
-    """The table and the failures of a benchmark of forecasts."""
-    from experiments.bench import run_grid
-    from experiments.grid import load_grid
-    from experiments.report import results_table
-
-    paths = [Path(path) for path in data]
-    grid = load_grid(config).replace(paths, service, seed, settings)
-    outcome = run_grid(grid, out, progress=progress, engine=engine)
-    return results_table(outcome.runs, outcome.failures, grid.published), outcome.failures
-
-
-def _images(
-    config: Path, out: Path, preset: str | None, data: tuple[str, ...], images: Path | None,
-    seed: tuple[int, ...], settings: dict[str, Any], progress: bool, engine: str,
-) -> tuple[str, dict[str, str]]:  # fmt: skip
-    """The table and the failures of a benchmark of images."""
-    from experiments.images.bench import run_image_grid
-    from experiments.images.grid import load_image_grid
-    from experiments.images.report import results_table
-
-    grid = load_image_grid(config, preset).replace(data, seed, settings, images)
-    outcome = run_image_grid(grid, out, progress=progress, engine=engine)
-    return results_table(outcome.runs, outcome.failures, grid.published), outcome.failures
 
 
 COMMANDS = (bench,)

@@ -11,7 +11,8 @@ from typing import TextIO
 import click
 
 from data_prep.errors import InputError
-from experiments import bench_command, data_commands, federate_command, forecast_commands
+from experiments import bench_command, data_commands, federate_command
+from experiments.forecasts import commands as forecast_commands
 from experiments.images import commands as image_commands
 from experiments.options import HELP
 from stforecast.federated.runs.signals import Stopped

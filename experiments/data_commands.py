@@ -19,8 +19,9 @@ from experiments.options import (
     help_text,
     title,
 )
-from experiments.ray_engine import LOCAL, RAY, sum_days
+from experiments.ray_days import sum_days
 from experiments.targets import check_ending, check_free
+from stforecast.bench.ray_engine import LOCAL, RAY
 
 
 def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:

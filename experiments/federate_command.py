@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from experiments.forecast_commands import run_options
+from experiments.forecasts.commands import run_options
 from experiments.options import HELP, PATH, OptionSections
 
 

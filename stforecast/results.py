@@ -15,40 +15,25 @@ Until it is finished it holds `settings.json` and `checkpoints/`, which `resume`
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
-from data_prep.cube import atomic_path, check_axes, check_values
+from data_prep.cube import check_axes, check_values
 from data_prep.errors import InputError, reading
 from data_prep.hdf5 import open_hdf5
-from data_prep.netcdf import dump, netcdf_target
-from stforecast.federated.runs.run_folder import (
-    AGAIN,
-    check_begun,
-    check_new,
-    find_folders,
-    finish,
-    is_finished,
-    read_about,
-    read_begun,
-    read_csv,
-    write_about,
-    write_csv,
-    writing,
-)
-from stforecast.federated.runs.run_lock import locked
+from stforecast.bench.run_groups import pooled, select
+from stforecast.federated.runs.run import Run
+from stforecast.federated.runs.run_folder import AGAIN, read_csv
 
 if TYPE_CHECKING:  # Figures of finished runs need no torch, which takes seconds to import.
-    from stforecast.federated.server import RoundReport
-    from stforecast.forecaster import Forecaster
+    from stforecast.federated.runs.unfinished_run import AfterRound
 
 METRIC_COLUMNS = (
     "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
@@ -59,37 +44,20 @@ METRIC_COLUMNS = (
 ROUND_COLUMNS = ("round", "train_task_loss", "validation_loss", "bytes_down", "bytes_up")
 """Columns of `rounds.csv` that figures and tables read."""
 
-ENTRIES: dict[str, type] = {"data": str, "service": str}
-"""Entries of `run.json` that name a run besides its settings, and their types."""
-
 REFIT_COLUMNS = ("windows", "rounds", "bytes_down", "bytes_up", "seconds")
 """Numbers in `refits.csv`, beside `time`."""
 
-COMMAND = "stforecast run"
-"""That writes run folders."""
-
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run.
+class ForecastRun(Run):
+    """A finished run of a forecaster."""
 
-    Attributes:
-        folder: where it lies.
-        about: contents of `run.json`.
-    """
+    command = "stforecast run"
+    entries = MappingProxyType({"data": str, "service": str})
 
-    folder: Path
-    about: dict[str, Any]
-
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-        return str(self.about["settings"]["method"])
-
-    @property
-    def label(self) -> str:
-        """What to call the run in a legend."""
-        return str(self.about.get("label", self.method))
+    def facts(self) -> dict[str, str]:
+        """Name of the data and the service."""
+        return {"data": Path(self.about["data"]).stem, "service": self.about["service"]}
 
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients and horizons are text."""
@@ -125,14 +93,8 @@ class Run:
 
     def score(self, metric: str = "mse", selection: str = "best", split: str = "test") -> float:
         """One pooled error, over all clients and the whole horizon."""
-        table = self.metrics()
-        row = table[
-            (table["metric"] == metric)
-            & (table["selection"] == selection)
-            & (table["split"] == split)
-            & (table["client"] == "all")
-            & (table["horizon"] == "all")
-        ]
+        chosen = select(self.metrics(), metric=metric, selection=selection, split=split)
+        row = pooled(chosen)
         return float(row["value"].iloc[0]) if len(row) else float("nan")
 
 
@@ -143,8 +105,8 @@ def run(
     settings: dict[str, Any],
     *,
     label: str | None = None,
-    after_round: Callable[[RoundReport], None] | None = None,
-) -> Run:
+    after_round: AfterRound | None = None,
+) -> ForecastRun:
     """Fit a forecaster, judge it and write the run folder.
 
     Args:
@@ -158,18 +120,16 @@ def run(
     Raises:
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
+    from stforecast.federated.runs.unfinished_run import new_folder
     from stforecast.forecaster import Forecaster
+    from stforecast.unfinished_run import UnfinishedForecastRun
 
     out = Path(out)
-    with locked(out):
-        check_new(out, COMMAND)
+    with new_folder(out, ForecastRun.command):
         forecaster = Forecaster(method, **settings)
-        about = {
-            "settings": forecaster.asked.flat(),
-            **_places(data),
-            "label": label or method,
-        }
-        return _run(out, about, forecaster, after_round)
+        places = _places(data)
+        begun = {"settings": forecaster.asked.flat(), **places, "label": label or method}
+        return UnfinishedForecastRun(out, begun, forecaster).complete(after_round)
 
 
 def _places(data: str | os.PathLike[str]) -> dict[str, str]:
@@ -194,8 +154,8 @@ def resume(
     folder: str | os.PathLike[str],
     data: str | os.PathLike[str] | None = None,
     *,
-    after_round: Callable[[RoundReport], None] | None = None,
-) -> Run:
+    after_round: AfterRound | None = None,
+) -> ForecastRun:
     """Go on with a run that was stopped, from its newest sound checkpoint.
 
     Numbers are those of a run that is never stopped, bit for bit, on the same machine.
@@ -209,108 +169,7 @@ def resume(
         InputError: if no run was begun there, or results cannot be written.
         Stopped: on SIGINT or SIGTERM, after the round.
     """
-    from stforecast.forecaster import Forecaster
+    from stforecast.unfinished_run import UnfinishedForecastRun
 
-    out = Path(folder)
-    check_begun(out, COMMAND)
-    with locked(out):
-        if is_finished(out):
-            finish(out)
-            return open_run(out)
-        begun = read_begun(out, COMMAND, ("data", "label"))
-        forecaster = Forecaster(**begun["settings"])
-        begun = begun if data is None else {**begun, **_places(data)}
-        return _run(out, begun, forecaster, after_round)
-
-
-def _run(
-    out: Path,
-    begun: dict[str, Any],
-    forecaster: Forecaster,
-    after_round: Callable[[RoundReport], None] | None,
-) -> Run:
-    """Do what was begun, or the rest of it."""
-    from stforecast.federated.runs.checkpointing import Checkpointer
-
-    start, data = time.perf_counter(), data_of(begun)
-    again = f"go on with: {COMMAND} --resume {out}"
-    with Checkpointer(out, begun, forecaster.config.run.checkpoint_every, again) as checkpointer:
-        forecaster.fit(data, after_round, checkpointer)
-        with writing(out, "free some space, then do the same again"):
-            _write_results(forecaster, data.stem, out)
-            seconds = round(time.perf_counter() - start, 3)
-            write_about(out, {**_about(forecaster, begun), "seconds": seconds})
-    finish(out)
-    return open_run(out)
-
-
-def _about(forecaster: Forecaster, begun: dict[str, Any]) -> dict[str, Any]:
-    """What `run.json` says of a run."""
-    return {
-        "settings": forecaster.asked.flat(),
-        "window": dataclasses.asdict(forecaster.config.window),
-        "label": begun["label"],
-        "data": begun["data"],
-        "data_path": str(data_of(begun).absolute()),
-        "parts": forecaster.parts(),
-        "service": forecaster.service,
-        "units": forecaster.units,
-        "clients": len(forecaster.cells),
-        "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
-        "federated": forecaster.config.federated,
-        **_privacy(forecaster),
-    }
-
-
-def _privacy(forecaster: Forecaster) -> dict[str, Any]:
-    """What the Gaussian mechanism on uploads guarantees, where it was used."""
-    from stforecast.federated.uploads.privacy import epsilon
-
-    uplink, refits = forecaster.config.uplink, forecaster.refits_
-    uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
-    if not uplink.private or not uploads:
-        return {}
-    guarantee = {"epsilon": epsilon(uplink, uploads), "delta": uplink.privacy_delta}
-    return {"privacy": {**guarantee, "of": "a client's whole training series", "uploads": uploads}}
-
-
-def _write_results(forecaster: Forecaster, data: str, out: Path) -> None:
-    """Everything but `run.json`."""
-    forecaster.save(out / "model")
-    metrics = forecaster.evaluate().assign(
-        method=forecaster.config.method,
-        data=data,
-        service=forecaster.service,
-        seed=forecaster.config.run.seed,
-    )
-    write_csv(metrics[list(METRIC_COLUMNS)], out / "metrics.csv")
-    rounds = forecaster.rounds_
-    write_csv(rounds if len(rounds) else _no_rounds(), out / "rounds.csv")
-    if len(forecaster.refits_):
-        write_csv(forecaster.refits_, out / "refits.csv")
-    with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
-        dump(forecaster.test_forecasts(), target)
-
-
-def open_run(folder: str | os.PathLike[str]) -> Run:
-    """A finished run.
-
-    Raises:
-        InputError: if the folder is none.
-    """
-    return Run(Path(folder), read_about(Path(folder), COMMAND, ENTRIES))
-
-
-def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """Every finished run in the given folders and below them, in order of name.
-
-    Raises:
-        InputError: naming a folder that holds none.
-    """
-    return [open_run(folder) for folder in find_folders(map(Path, folders), COMMAND)]
-
-
-def _no_rounds() -> pd.DataFrame:
-    from stforecast.federated.server import RoundReport
-
-    return pd.DataFrame(columns=list(RoundReport.__dataclass_fields__))
+    changes = {} if data is None else _places(data)
+    return UnfinishedForecastRun.resume(Path(folder), after_round, changes)

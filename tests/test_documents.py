@@ -22,9 +22,10 @@ import pytest
 
 from experiments.cli import cli, main
 from experiments.config_file import is_image_file
-from experiments.grid import load_grid
-from experiments.images.grid import load_image_grid
+from experiments.forecasts.benchmark import FORECAST_KIND
+from experiments.images.benchmark import IMAGE_KIND
 from stforecast.baselines import BASELINES
+from stforecast.bench.grid import load_grid
 from stforecast.config import defaults
 from stforecast.methods import METHODS
 from vision.config import defaults as image_defaults
@@ -164,10 +165,10 @@ def check_bench(line):
     assert words[2] in (path.name, str(path.relative_to(ROOT))), line
     preset = words[words.index("--preset") + 1] if "--preset" in words else None
     if is_image_file(path):
-        assert load_image_grid(path, preset).entries
+        assert load_grid(path, IMAGE_KIND, preset).entries
     else:
         assert preset is None
-        assert load_grid(path).entries
+        assert load_grid(path, FORECAST_KIND).entries
 
 
 CHECKED = {"make ": check_make, "pip install ": check_pip, "stforecast bench ": check_bench}

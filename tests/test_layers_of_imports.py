@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("data_prep", "stforecast", "vision", "experiments")
-CORE = "stforecast.federated"
+CORE, BENCH = "stforecast.federated", "stforecast.bench"
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 FILES = [p for layer in LAYERS for p in sorted((ROOT / layer).rglob("*.py"))]
 
@@ -42,8 +42,11 @@ def forbidden_import(name, module):
         return None
     if LAYERS.index(layer) > LAYERS.index(own):
         return "upwards"
-    if own == "vision" and layer == "stforecast" and not within(name, CORE):
-        return "vision uses the core alone"
+    shared = within(name, CORE) or within(name, BENCH)
+    if own == "vision" and layer == "stforecast" and not shared:
+        return "vision uses the core and what benchmarks share alone"
+    if within(module, BENCH) and layer == "stforecast" and not shared:
+        return "a benchmark knows no kind of run"
     if within(module, CORE) and layer == "stforecast" and not within(name, CORE):
         return "the core uses nothing above it"
     return None
@@ -91,8 +94,13 @@ def test_every_package_is_there():
         ("data_prep.cube", "def f():\n    from stforecast import windows", "upwards"),
         ("stforecast.data.windows", "from vision.gldp import x", "upwards"),
         ("vision.gldp", "import experiments.cli as cli", "upwards"),
-        ("vision.gldp", "from stforecast import Forecaster", "the core alone"),
-        ("vision.gldp", "import stforecast.federated_too", "the core alone"),
+        ("vision.gldp", "from stforecast import Forecaster", "share alone"),
+        ("vision.gldp", "import stforecast.federated_too", "share alone"),
+        ("vision.plots.bars", "from stforecast.benchmarks import bars", "share alone"),
+        ("stforecast.bench.grid", "from stforecast.results import ForecastRun", "no kind of run"),
+        ("stforecast.bench.grid", "from ..config import resolve", "no kind of run"),
+        ("stforecast.bench.grid", "from vision.config import resolve", "upwards"),
+        ("stforecast.federated.state", "from stforecast.bench.grid import Grid", "nothing above"),
         ("stforecast.federated.state", "from stforecast.data.windows import x", "nothing above"),
         ("stforecast.federated.state", "from ..windows import x", "nothing above"),
         ("stforecast.federated.state", "from .. import windows", "nothing above"),
@@ -117,6 +125,10 @@ def test_what_is_forbidden_is_found(module, source, reason):
         ("stforecast.federated.rounds", "from .state import Cohort\nfrom . import state"),
         ("vision.gldp", "from stforecast.federated.method import Method\nimport data_prep.errors"),
         ("vision.gldp", "from stforecast import federated\nimport stforecast.federated"),
+        ("vision.plots.bars", "from stforecast.bench.bars import score_bars"),
+        ("stforecast.bench.grid", "from . import jobs\nimport stforecast.federated.runs.run"),
+        ("stforecast.bench.grid", "from data_prep.errors import InputError"),
+        ("stforecast.results", "from stforecast.bench.run_groups import select"),
         ("experiments.cli", "from stforecast import Forecaster\nimport vision\npprint(1)"),
     ],
 )

@@ -33,9 +33,6 @@ TRAINING: dict[str, Any] = {
 }
 """Training defaults for images; a method may override them."""
 
-NO_DIFFERENCE = frozenset({"seed", "device", "workers", "cohort", "images", "checkpoint_every"})
-"""Settings that may differ between runs that are averaged."""
-
 
 @dataclass(frozen=True)
 class DataOptions(CheckedOptions):

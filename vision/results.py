@@ -15,42 +15,23 @@ Until it is finished it holds `settings.json` and `checkpoints/`, which `resume`
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from data_prep.errors import InputError, choose
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.run_folder import (
-    check_begun,
-    check_new,
-    find_folders,
-    finish,
-    is_finished,
-    read_about,
-    read_begun,
-    read_csv,
-    write_about,
-    write_csv,
-    writing,
-)
-from stforecast.federated.runs.run_lock import locked
-from stforecast.federated.server import RoundReport
+from stforecast.federated.runs.run import Run
+from stforecast.federated.runs.run_folder import read_csv, write_csv
+from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
 from vision.config import resolve
 from vision.evaluation import MASKS, last_best_mean
 from vision.evaluator import STAGE_COLUMNS, column, last_stage
 from vision.learner import Learner
-
-COMMAND = "stforecast vision run"
-
-ENTRIES: dict[str, type] = {
-    "views": list, "data": str, "classes": list, "domains": list, "clients": int,
-}  # fmt: skip
-"""Entries of `run.json` that figures read besides the settings, and their types."""
 
 ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")
 """Columns of `rounds.csv` that figures and tables read, besides the accuracies."""
@@ -60,35 +41,27 @@ METRIC_COLUMNS = ("view", "mask", "selection", "client", "domain", "class", "acc
 
 
 @dataclass(frozen=True)
-class ImageRun:
-    """A finished run.
+class ImageRun(Run):
+    """A finished run of a learner."""
 
-    Attributes:
-        folder: where it lies.
-        about: contents of `run.json`.
-    """
+    command = "stforecast vision run"
+    entries = MappingProxyType(
+        {"views": list, "data": str, "classes": list, "domains": list, "clients": int}
+    )
+    no_difference = Run.no_difference | {"images"}
 
-    folder: Path
-    about: dict[str, Any]
-
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-        return str(self.about["settings"]["method"])
-
-    @property
-    def label(self) -> str:
-        """What to call the run in a legend."""
-        return str(self.about.get("label", self.method))
+    def facts(self) -> dict[str, str]:
+        """Name of the images, and how they are divided."""
+        return {"data": self.about["data"], "scenario": self.about.get("scenario", "")}
 
     @property
     def views(self) -> tuple[str, ...]:
         """The method's models; the first is the one that a user gets."""
         return tuple(self.about["views"])
 
-    def name_of(self, view: str) -> str:
-        """What to call one of the method's models: the label alone means the first."""
-        return self.label if view == self.views[0] else f"{self.label} ({view})"
+    def tags_of(self, view: str) -> tuple[str, ...]:
+        """What tells one of the method's models: nothing of the first, its name of the others."""
+        return () if view == self.views[0] else (view,)
 
     @property
     def masks(self) -> tuple[str, ...]:
@@ -149,7 +122,7 @@ def run(
     *,
     label: str | None = None,
     facts: Mapping[str, Any] | None = None,
-    after_round: Callable[[RoundReport], None] | None = None,
+    after_round: AfterRound | None = None,
 ) -> ImageRun:
     """Fit a learner, judge it and write the run folder.
 
@@ -165,19 +138,16 @@ def run(
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
     """
     out = Path(out)
-    with locked(out):
-        check_new(out, COMMAND)
-        about = {
+    with new_folder(out, ImageRun.command):
+        begun = {
             "settings": resolve(method, **settings).flat(),
             "label": label or method,
             "facts": dict(facts or {}),
         }
-        return _run(out, about, after_round)
+        return UnfinishedImageRun(out, begun).complete(after_round)
 
 
-def resume(
-    folder: str | os.PathLike[str], *, after_round: Callable[[RoundReport], None] | None = None
-) -> ImageRun:
+def resume(folder: str | os.PathLike[str], *, after_round: AfterRound | None = None) -> ImageRun:
     """Go on with a run that was stopped, from its newest sound checkpoint.
 
     Numbers are those of a run that is never stopped, bit for bit, on the same machine.
@@ -190,60 +160,52 @@ def resume(
         InputError: if no run was begun there, or results cannot be written.
         Stopped: on SIGINT or SIGTERM, after the round.
     """
-    out = Path(folder)
-    check_begun(out, COMMAND)
-    with locked(out):
-        if is_finished(out):
-            finish(out)
-            return open_image_run(out)
-        return _run(out, read_begun(out, COMMAND, ("facts", "label")), after_round)
+    return UnfinishedImageRun.resume(Path(folder), after_round)
 
 
-def _run(
-    out: Path, begun: dict[str, Any], after_round: Callable[[RoundReport], None] | None
-) -> ImageRun:
-    """Do what was begun, or the rest of it."""
-    start = time.perf_counter()
-    learner = Learner(**begun["settings"])
-    again = f"go on with: {COMMAND} --resume {out}"
-    with Checkpointer(out, begun, learner.config.run.checkpoint_every, again) as checkpointer:
-        learner.fit(after_round=after_round, checkpointer=checkpointer)
-        with writing(out, "free some space, then do the same again"):
-            _write_results(learner, out)
-            seconds = round(time.perf_counter() - start, 3)
-            write_about(out, {**_about(learner, begun), "seconds": seconds})
-    finish(out)
-    return open_image_run(out)
+class UnfinishedImageRun(UnfinishedRun[ImageRun]):
+    """A run of a learner that is being done."""
 
+    kind = ImageRun
+    needed = ("facts", "label")
 
-def _write_results(learner: Learner, out: Path) -> None:
-    """Everything but `run.json`."""
-    learner.save(out / "model")
-    write_csv(_metrics(learner), out / "metrics.csv")
-    write_csv(learner.rounds_, out / "rounds.csv")
-    write_csv(learner.partition.table(learner.images), out / "partition.csv")
-    if learner.stages_ is not None:
-        write_csv(learner.stages_, out / "stages.csv")
+    def __init__(self, folder: Path, begun: dict[str, Any]) -> None:
+        super().__init__(folder, begun)
+        self.learner = Learner(**begun["settings"])
 
+    def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:
+        """Fit the learner."""
+        self.learner.fit(after_round=after_round, checkpointer=checkpointer)
 
-def _about(learner: Learner, begun: dict[str, Any]) -> dict[str, Any]:
-    """What `run.json` says of a run."""
-    images, stages = learner.images, learner.stages_
-    return {
-        "task": "images",
-        "settings": learner.config.flat(),
-        "label": begun["label"],
-        **begun["facts"],
-        **({} if stages is None else {"stages": int(stages["stage"].max()) + 1}),
-        "views": learner.counts_.views,
-        "masks": learner.counts_.masks,
-        "data": images.name,
-        "source": images.source,
-        "images": len(images),
-        "classes": images.class_names,
-        "domains": images.domain_names,
-        "clients": len(learner.counts_.total),
-    }
+    def write_results(self) -> None:
+        """Write the model, the accuracies, the rounds and who had which images."""
+        learner, out = self.learner, self.folder
+        learner.save(out / "model")
+        write_csv(_metrics(learner), out / "metrics.csv")
+        write_csv(learner.rounds_, out / "rounds.csv")
+        write_csv(learner.partition.table(learner.images), out / "partition.csv")
+        if learner.stages_ is not None:
+            write_csv(learner.stages_, out / "stages.csv")
+
+    def describe(self) -> dict[str, Any]:
+        """Settings, images and what came of them."""
+        learner, begun = self.learner, self.begun
+        images, stages = learner.images, learner.stages_
+        return {
+            "task": "images",
+            "settings": learner.config.flat(),
+            "label": begun["label"],
+            **begun["facts"],
+            **({} if stages is None else {"stages": int(stages["stage"].max()) + 1}),
+            "views": learner.counts_.views,
+            "masks": learner.counts_.masks,
+            "data": images.name,
+            "source": images.source,
+            "images": len(images),
+            "classes": images.class_names,
+            "domains": images.domain_names,
+            "clients": len(learner.counts_.total),
+        }
 
 
 def _metrics(learner: Learner) -> pd.DataFrame:
@@ -282,21 +244,3 @@ def _metrics(learner: Learner) -> pd.DataFrame:
                 if n
             ]
     return pd.DataFrame(rows)[list(METRIC_COLUMNS)]
-
-
-def open_image_run(folder: str | os.PathLike[str]) -> ImageRun:
-    """A finished run.
-
-    Raises:
-        InputError: if the folder is none.
-    """
-    return ImageRun(Path(folder), read_about(Path(folder), COMMAND, ENTRIES))
-
-
-def find_image_runs(folders: Iterable[str | os.PathLike[str]]) -> list[ImageRun]:
-    """Every finished image run in the given folders and below them, in order of name.
-
-    Raises:
-        InputError: naming a folder that holds none.
-    """
-    return [open_image_run(folder) for folder in find_folders(map(Path, folders), COMMAND)]

@@ -46,7 +46,7 @@ from experiments.benchmarks.measure import (
     variants,
 )
 from experiments.benchmarks.problem import EPOCH
-from stforecast.plots.drawing import ONE_COLUMN, SMALL, panels, save_figure
+from stforecast.bench.drawing import ONE_COLUMN, SMALL, panels, save_figure
 
 MOST_FLOWER = 100
 """Maximum clients for Flower's simulation, where each client is a node with its own messages."""

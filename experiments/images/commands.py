@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.options import HELP, PATH, OptionSections, Subcommands, from_dataclass, peek
-from experiments.plot_command import plot_command
+from experiments import shared_commands
+from experiments.lists import IMAGE_LISTS
+from experiments.options import HELP, PATH, OptionSections, from_dataclass, peek
 from experiments.targets import check_ending
 from vision.plots import PLOTS
+
+if TYPE_CHECKING:
+    from stforecast.federated.runs.run import Run
 
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -31,10 +34,7 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 
 @click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
-@click.option("--method", default="pfpl", show_default=True, help="See: vision list methods.")
-@click.option("--out", type=PATH, help="Folder for the run.  [required]")
-@click.option("--label", help="Name in tables and figures. By default the method's.")
-@click.option("--resume", type=PATH, help="Go on with this unfinished run, in place of a new one.")
+@shared_commands.run_options("pfpl", "vision list methods")
 @click.pass_context
 def run_command(
     ctx: click.Context, method: str, out: Path, label: str | None, resume: Path | None,
@@ -46,16 +46,15 @@ def run_command(
     NAME --help` lists those of another one.
     """
     from experiments.images.report import summary
-    from experiments.progress import rounds_bar
     from experiments.resuming import check_resumed
+    from stforecast.bench.progress import rounds_bar
     from stforecast.federated.runs.run_folder import read_config
     from vision import results
     from vision.config import resolve
 
     check_resumed(ctx, allowed=[], needed=["out"])
-    config = (
-        read_config(resume, results.COMMAND, resolve) if resume else resolve(method, **settings)
-    )
+    command = results.ImageRun.command
+    config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     with rounds_bar(config.training.rounds, progress=ctx.obj["progress"]) as after_round:
         if resume:
             finished = results.resume(resume, after_round=after_round)
@@ -80,8 +79,8 @@ def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the division.")
 def divide(out: Path, **settings: Any) -> None:
     """Show how images would be divided among clients, before any training."""
+    from stforecast.bench.drawing import FORMATS, save_figure
     from stforecast.federated.runs.run_folder import write_csv
-    from stforecast.plots.drawing import FORMATS, save_figure
     from vision.config import resolve
     from vision.learner import load_images, prepared
     from vision.plots.partition import division
@@ -108,28 +107,14 @@ def divide(out: Path, **settings: Any) -> None:
     )
 
 
-def _plot(name: str, draw: Callable[..., Any]) -> click.Command:
-    from vision.results import find_image_runs
+def _run_type() -> type[Run]:
+    from vision.results import ImageRun
 
-    return plot_command(name, draw, find_image_runs)
-
-
-plot = Subcommands(
-    "plot",
-    known=PLOTS,
-    make=_plot,
-    help="Draw a figure of finished image runs.",
-    context_settings=HELP,
-)
+    return ImageRun
 
 
-@click.command("list", context_settings=HELP)
-@click.argument("what", type=click.Choice(["methods", "data", "partitions", "models"]))
-def list_command(what: str) -> None:
-    """List what there is to choose from."""
-    from experiments.lists import IMAGE_LISTS
-
-    click.echo(IMAGE_LISTS[what]())
+plot = shared_commands.plot_group("Draw a figure of finished image runs.", PLOTS, _run_type)
+list_command = shared_commands.list_command(IMAGE_LISTS)
 
 
 @click.command(context_settings=HELP)

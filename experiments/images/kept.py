@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from tabulate import tabulate
 
-from experiments.numbers import spread
+from stforecast.bench.numbers import spread
+from stforecast.bench.tables import markdown
 from vision.evaluation import TRAINED
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known
@@ -24,7 +24,7 @@ NOTE = (
 
 def stages_in_turn(run: ImageRun) -> bool:
     """Whether it had stages one after another, of which something may be forgotten."""
-    return run.about.get("stages", 1) > 1 and run.about["settings"]["stage_order"] == "sequential"
+    return run.about.get("stages", 1) > 1 and run.settings["stage_order"] == "sequential"
 
 
 def kept(rows: Sequence[tuple[str, str, Sequence[ImageRun]]], masks: Sequence[str]) -> str:
@@ -39,7 +39,7 @@ def kept(rows: Sequence[tuple[str, str, Sequence[ImageRun]]], masks: Sequence[st
         for name, view, runs in rows
         for mask in masks
     ]
-    return tabulate(table, headers="keys", tablefmt="github", disable_numparse=True) + f"\n\n{NOTE}"
+    return f"{markdown(table)}\n\n{NOTE}"
 
 
 def _row(stages: Sequence[pd.DataFrame], view: str, mask: str) -> dict[str, str]:

@@ -1,29 +1,25 @@
-"""Figures of bars: one for each variant."""
+"""The figure of bars: one for each method."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.federated.plain_figure import PlainFigure
-from stforecast.plots.curves import Curve, as_curves
-from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, panels
-from stforecast.plots.scores import axis_name, mean_and_spread, plus_minus, pooled, short
-from stforecast.results import Run
-
-LINE_HEIGHT = 0.12
-"""Inches from line to line of small text."""
+from stforecast.bench.bars import score_bars
+from stforecast.bench.curves import as_curves
+from stforecast.bench.drawing import ONE_COLUMN, add_legend
+from stforecast.bench.numbers import short
+from stforecast.plots.scores import axis_name, pooled_errors
+from stforecast.results import ForecastRun
 
 
 @listed
 def bars(
-    runs: Sequence[Run],
+    runs: Sequence[ForecastRun],
     *,
     metric: str = "mse",
     selection: str | None = None,
@@ -49,14 +45,12 @@ def bars(
             is finite.
     """
     curves = as_curves(runs)
-    scores = [mean_and_spread(pooled(curve.runs, metric, selection)) for curve in curves]
-    means, spreads = (np.array(values) for values in zip(*scores, strict=True))
+    errors = [pooled_errors(curve.runs, metric, selection) for curve in curves]
+    means = [float(some.mean()) for some in errors]
     if not np.isfinite(means).any():
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
+    fig, ax = score_bars(curves, errors, width)
     several = any(len(curve.runs) > 1 for curve in curves)
-    whiskers = [None if len(c.runs) == 1 else s for c, s in zip(curves, spreads, strict=True)]
-    texts = [plus_minus(*score) for score in scores]
-    fig, ax = bar_panel(curves, means, whiskers, texts, width)
     ax.set_xlabel(axis_name(metric, runs, selection, seeds=several))
     if reference is not None:
         named = {curve.name: mean for curve, mean in zip(curves, means, strict=True)}
@@ -65,45 +59,6 @@ def bars(
         ax.axvline(level, color="0.2", linestyle="--", linewidth=0.9, label=label)
         add_legend(fig)
     return fig
-
-
-def bar_panel(
-    curves: Sequence[Curve],
-    values: np.ndarray,
-    whiskers: Sequence[float | np.ndarray | None],
-    texts: Sequence[str],
-    width: float,
-) -> tuple[PlainFigure, Axes]:
-    """A figure with one bar for each curve, the first on top, and a column of texts beside them.
-
-    Args:
-        curves: what the bars are of.
-        values: `(curves,)` lengths.
-        whiskers: how far each reaches to both sides, `(2, 1)` to the left and right, or None.
-        texts: what to write to the right of each bar.
-        width: width of the figure in inches.
-    """
-    labels = [textwrap.fill(curve.label, int(8 * width)) for curve in curves]
-    slots = np.array([label.count("\n") + 1.6 for label in labels])
-    middles = slots.cumsum() - slots / 2
-    fig, (ax,) = panels(width, 0.5 + LINE_HEIGHT * slots.sum())
-    for middle, curve, value, reach, text in zip(
-        middles, curves, values, whiskers, texts, strict=True
-    ):
-        ax.barh(middle, value, 1.2, xerr=reach, color=curve.color, ecolor="0.3", capsize=2)
-        ax.text(
-            1.01,
-            middle,
-            text,
-            va="center_baseline",
-            fontsize=SMALL,
-            transform=ax.get_yaxis_transform(),
-        )
-    ax.set_yticks(middles, labels)
-    ax.set_ylim(slots.sum(), 0)
-    ax.grid(visible=False, axis="y")
-    ax.tick_params(axis="y", length=0)
-    return fig, ax
 
 
 def _level(reference: str, means: Mapping[str, float]) -> float:

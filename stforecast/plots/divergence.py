@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.plots.drawing import ONE_COLUMN, SMALL, TEXT, panels
+from stforecast.bench.drawing import ONE_COLUMN, SMALL, TEXT, panels
 from stforecast.plots.inside import Inside, look_inside
-from stforecast.results import Run, data_of
+from stforecast.results import ForecastRun, data_of
 
 COLORS = "PuOr"
 """Orange below the threshold, purple above: close to the paper's yellow and purple, and told apart
@@ -46,7 +46,7 @@ class Divergences:
 
 @listed
 def divergence(
-    runs: Sequence[Run], *, clients: str | None = None, width: float = ONE_COLUMN
+    runs: Sequence[ForecastRun], *, clients: str | None = None, width: float = ONE_COLUMN
 ) -> Figure:
     """Do prototypes tell clients apart as their data do? Clients × clients, of one run of FUELS.
 
@@ -96,7 +96,7 @@ def _of_data(inside: Inside) -> Divergences:
     logits = torch.from_numpy(np.nan_to_num(z.T, nan=0.0))
     values = (jensen_shannon(logits) / len(z)).numpy()
     found = Divergences("training data", values, 0.0)
-    beta = inside.run.about["settings"]["beta"]
+    beta = inside.run.settings["beta"]
     return Divergences(found.title, values, float(np.quantile(found.pairs, beta)))
 
 

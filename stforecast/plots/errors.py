@@ -10,15 +10,17 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.plots.bars import bar_panel
-from stforecast.plots.curves import as_curves
-from stforecast.plots.drawing import ONE_COLUMN, add_legend, count_axis, panels
-from stforecast.plots.scores import error_name, error_rows, short
-from stforecast.results import Run
+from stforecast.bench.bars import bar_panel
+from stforecast.bench.curves import as_curves
+from stforecast.bench.drawing import ONE_COLUMN, add_legend, count_axis, panels
+from stforecast.bench.numbers import short
+from stforecast.bench.run_groups import by_client, by_step
+from stforecast.plots.scores import error_name, error_rows
+from stforecast.results import ForecastRun
 
 
 @listed
-def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
+def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
     """Share of the clients whose test error is at most x: who pays for a good mean?
 
     The clients of runs that differ in the seed alone are pooled. The dot marks the median; the mean
@@ -56,7 +58,9 @@ def cdf(runs: Sequence[Run], *, metric: str = "mse", width: float = ONE_COLUMN) 
 
 
 @listed
-def horizon(runs: Sequence[Run], *, metric: str = "raw_mae", width: float = ONE_COLUMN) -> Figure:
+def horizon(
+    runs: Sequence[ForecastRun], *, metric: str = "raw_mae", width: float = ONE_COLUMN
+) -> Figure:
     """Test error at each step ahead, pooled over clients; with one step, a bar for each curve.
 
     Of runs that differ in the seed alone, the mean is drawn with whiskers from lowest to highest.
@@ -90,16 +94,14 @@ def horizon(runs: Sequence[Run], *, metric: str = "raw_mae", width: float = ONE_
     return fig
 
 
-def _client_errors(run: Run, metric: str) -> np.ndarray:
+def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
     """Errors `(clients,)` over the whole horizon."""
-    table = error_rows(run, metric)
-    return table.loc[(table["client"] != "all") & (table["horizon"] == "all"), "value"].to_numpy()
+    return by_client(error_rows(run, metric))["value"].to_numpy()
 
 
-def _step_errors(run: Run, metric: str) -> pd.Series:
+def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
     """Errors `(horizon,)` pooled over clients, by step."""
-    table = error_rows(run, metric)
-    table = table[(table["client"] == "all") & (table["horizon"] != "all")]
+    table = by_step(error_rows(run, metric))
     return table.set_index(table["horizon"].astype(int))["value"].sort_index()
 
 

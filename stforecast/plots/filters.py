@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from data_prep.registry import listed
+from stforecast.bench.curves import COLORS
+from stforecast.bench.drawing import ONE_COLUMN, SMALL, add_legend, panels
 from stforecast.data.splits import parse_split
-from stforecast.plots.curves import COLORS
-from stforecast.plots.drawing import ONE_COLUMN, SMALL, add_legend, panels
 from stforecast.plots.inside import look_inside
-from stforecast.results import Run
+from stforecast.results import ForecastRun
 
 KEPT, LEFT_OUT = COLORS[1], COLORS[0]
 
@@ -27,7 +27,9 @@ WIDEST = 0.95
 
 
 @listed
-def filter(runs: Sequence[Run], *, client: str | None = None, width: float = ONE_COLUMN) -> Figure:
+def filter(
+    runs: Sequence[ForecastRun], *, client: str | None = None, width: float = ONE_COLUMN
+) -> Figure:
     """The filtering matrix W of one client, of one run of FUELS.
 
     The circle in row b and column i is W_bi: its area is |W_bi|, its colour the sign. Above 0, the
@@ -48,7 +50,7 @@ def filter(runs: Sequence[Run], *, client: str | None = None, width: float = ONE
     name = "clients/params/filter"
     inside = look_inside(runs, {"intra": True, "filter_train": True}, [name])
     place = 0 if client is None else inside.places(client)[0]
-    weights, settings = inside.arrays[name][place], inside.run.about["settings"]
+    weights, settings = inside.arrays[name][place], inside.run.settings
     fig, (ax,) = panels(width, width + 0.25)
     _circles(ax, weights)
     _band(ax, len(weights), settings["closeness"])

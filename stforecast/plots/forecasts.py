@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.plots.curves import as_curves, open_forecasts, quantity
-from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
-from stforecast.results import Run
+from stforecast.bench.curves import as_curves
+from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.plots.scores import quantity
+from stforecast.results import ForecastRun
 
 CLOCKS = {"utc": "time (UTC)", "local": "local time"}
 
@@ -29,7 +30,7 @@ N_CELLS = 4
 
 @listed
 def predictions(
-    runs: Sequence[Run],
+    runs: Sequence[ForecastRun],
     *,
     cells: str | None = None,
     horizon: int = 1,
@@ -74,7 +75,7 @@ def predictions(
     return fig
 
 
-def forecasts_ahead(run: Run, horizon: int, hours: int | None) -> xr.Dataset:
+def forecasts_ahead(run: ForecastRun, horizon: int, hours: int | None) -> xr.Dataset:
     """`y`, `y_hat` and any bounds `(cell, time)` of one step ahead, at the times they are for.
 
     Args:
@@ -85,7 +86,7 @@ def forecasts_ahead(run: Run, horizon: int, hours: int | None) -> xr.Dataset:
     Raises:
         InputError: if there is no such step or hour.
     """
-    with open_forecasts(run) as ds:
+    with run.open_forecasts() as ds:
         steps, times = ds.indexes["horizon"], ds.indexes["time"]
         if horizon not in steps:
             raise InputError(
@@ -103,7 +104,7 @@ def forecasts_ahead(run: Run, horizon: int, hours: int | None) -> xr.Dataset:
     return chosen.assign_coords(time=times[:end] + (horizon - 1) * (times[1] - times[0]))
 
 
-def _check_same_data(runs: Sequence[Run], tested: Sequence[xr.Dataset]) -> None:
+def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) -> None:
     """Refuse runs that share no cell and time with the first, or observed other values there."""
     first = runs[0]
     for run, ds in zip(runs[1:], tested[1:], strict=True):
@@ -150,7 +151,7 @@ def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
     return {means.index[rank]: f"cell {means.index[rank]}{places[rank]}" for rank in ranks}
 
 
-def take_cells(ds: xr.Dataset, cells: list[Any], run: Run) -> xr.Dataset:
+def take_cells(ds: xr.Dataset, cells: list[Any], run: ForecastRun) -> xr.Dataset:
     """The part of some cells.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from data_prep.errors import InputError
-from stforecast.results import Run
+from stforecast.results import ForecastRun
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Inside:
         arrays: those asked for.
     """
 
-    run: Run
+    run: ForecastRun
     cells: np.ndarray
     round: int
     arrays: dict[str, np.ndarray]
@@ -49,7 +49,9 @@ class Inside:
         return [known[name] for name in wanted]
 
 
-def look_inside(runs: Sequence[Run], needed: dict[str, bool], names: Sequence[str]) -> Inside:
+def look_inside(
+    runs: Sequence[ForecastRun], needed: dict[str, bool], names: Sequence[str]
+) -> Inside:
     """Arrays of the model of one run of FUELS; nothing is unpickled.
 
     Args:
@@ -61,7 +63,7 @@ def look_inside(runs: Sequence[Run], needed: dict[str, bool], names: Sequence[st
         InputError: if it is not one run of FUELS with these settings, or its model cannot be read.
     """
     if not runs:
-        raise InputError("no runs to draw; give at least one folder that `stforecast run` wrote")
+        raise InputError("no runs to draw; give at least one folder of a finished run")
     folders = {run.folder.resolve(): run for run in runs}
     if len(folders) > 1:
         raise InputError(f"this figure is of one run, {len(folders)} were given; name one folder")
@@ -69,7 +71,7 @@ def look_inside(runs: Sequence[Run], needed: dict[str, bool], names: Sequence[st
     if run.method != "fuels":
         raise InputError(f"{run.folder}: a run of {run.method}; this figure needs one of fuels")
     for name, value in needed.items():
-        if run.about["settings"].get(name) != value:
+        if run.settings.get(name) != value:
             raise InputError(
                 f"{run.folder}: {name} is {run.about['settings'].get(name)}; this figure needs a "
                 f"run with {name} {value}"
@@ -77,7 +79,7 @@ def look_inside(runs: Sequence[Run], needed: dict[str, bool], names: Sequence[st
     return _read(run, names)
 
 
-def _read(run: Run, names: Sequence[str]) -> Inside:
+def _read(run: ForecastRun, names: Sequence[str]) -> Inside:
     path = run.folder / "model"
     try:
         about = json.loads((path / "forecaster.json").read_text())

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from data_prep.errors import InputError
 from data_prep.registry import listed
 from data_prep.text import counted
-from stforecast.plots.curves import Curve, as_curves, quantity
-from stforecast.plots.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.plots.forecasts import CLOCKS, cell_titles, forecasts_ahead, take_cells
-from stforecast.results import Run
+from stforecast.plots.scores import quantity
+from stforecast.results import ForecastRun
 
 OUTSIDE = "#c00000"
 """Colour of what lies outside an interval."""
@@ -22,7 +23,7 @@ OUTSIDE = "#c00000"
 
 @listed
 def intervals(
-    runs: Sequence[Run],
+    runs: Sequence[ForecastRun],
     *,
     cells: str | None = None,
     horizon: int = 1,
@@ -68,7 +69,7 @@ def intervals(
     return fig
 
 
-def _band(ax: Axes, ds: xr.Dataset, curve: Curve) -> float:
+def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:
     """Draw one cell; returns the share of the observed that lies in the band."""
     time = ds["time"].to_numpy()
     y, lower, upper = (ds[name].to_numpy() for name in ("y", "lower", "upper"))

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.plots.curves import Curve, as_curves
-from stforecast.plots.drawing import (
+from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.drawing import (
     ONE_COLUMN,
     TWO_COLUMNS,
     add_legend,
@@ -21,7 +21,7 @@ from stforecast.plots.drawing import (
     count_axis,
     panels,
 )
-from stforecast.results import Run
+from stforecast.results import ForecastRun
 
 LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 """Losses of the task alone, without a method's further terms, and their columns in `rounds.csv`."""
@@ -29,7 +29,7 @@ LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 
 @listed
 def communication(
-    runs: Sequence[Run],
+    runs: Sequence[ForecastRun],
     *,
     loss: Literal["training", "validation"] = "training",
     width: float = ONE_COLUMN,
@@ -72,7 +72,7 @@ def communication(
 
 
 @listed
-def rounds(runs: Sequence[Run], *, width: float = TWO_COLUMNS) -> Figure:
+def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Training and validation loss by round.
 
     Each run is a line in its curve's colour; runs without a loss, such as reference forecasters,
@@ -100,17 +100,17 @@ def rounds(runs: Sequence[Run], *, width: float = TWO_COLUMNS) -> Figure:
     return fig
 
 
-def _loss_name(loss: str, runs: Sequence[Run]) -> str:
+def _loss_name(loss: str, runs: Sequence[ForecastRun]) -> str:
     """What a loss is: rounds are judged by the MSE, but some runs train on another loss."""
-    own = {run.about["settings"].get("loss", "mse") for run in runs}
+    own = {run.settings.get("loss", "mse") for run in runs}
     if loss == "training" and own != {"mse"}:
         return f"training loss of z-scores ({', '.join(sorted(own))})"
     return f"{loss} MSE of z-scores"
 
 
 def _with_loss(
-    curves: Sequence[Curve], loss: str
-) -> tuple[list[tuple[Curve, pd.DataFrame]], list[str]]:
+    curves: Sequence[Curve[ForecastRun]], loss: str
+) -> tuple[list[tuple[Curve[ForecastRun], pd.DataFrame]], list[str]]:
     """`rounds.csv` of the runs that have a finite loss, and the names of the others."""
     tables, absent = [], []
     for curve in curves:
@@ -141,6 +141,6 @@ def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _loss_line(ax: Axes, x: np.ndarray, losses: np.ndarray, curve: Curve) -> None:
+def _loss_line(ax: Axes, x: np.ndarray, losses: np.ndarray, curve: Curve[ForecastRun]) -> None:
     """A line with a dot at its end, so that a single round shows too."""
     ax.plot(x, losses, marker=".", markevery=[-1], label=curve.label, **curve.line)

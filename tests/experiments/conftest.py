@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import make_cube, write_cube
-from experiments.grid import load_grid
+from experiments.forecasts.benchmark import FORECAST_KIND
+from stforecast.bench.grid import load_grid
+from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.server import RoundReport
-from stforecast.results import METRIC_COLUMNS, open_run, write_csv
+from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +90,7 @@ def make_run(tmp_path):
         ]
         columns = list(RoundReport.__dataclass_fields__)
         write_csv(pd.DataFrame([vars(r) for r in reports], columns=columns), out / "rounds.csv")
-        return open_run(out)
+        return ForecastRun.open(out)
 
     return make
 
@@ -107,6 +109,6 @@ def write(tmp_path, town, tiny_settings):
         path = tmp_path / "bench.toml"
         cubes = data or f'["{town}"]'
         path.write_text(f"data = {cubes}\nmethods = {methods}\n{more}\n[settings]\n{settings}")
-        return load_grid(path)
+        return load_grid(path, FORECAST_KIND)
 
     return make

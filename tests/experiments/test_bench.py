@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
-from experiments import bench
-from experiments.bench import run_grid
+from experiments.forecasts import benchmark
+from stforecast.bench.benchmark import run_grid
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def calls(monkeypatch):
         done.append((options["label"], settings["seed"]))
         return original(method, data, folder, settings, **options)
 
-    original = bench.run
-    monkeypatch.setattr(bench, "run", run)
+    original = benchmark.run
+    monkeypatch.setattr(benchmark, "run", run)
     return done
 
 
@@ -76,8 +76,8 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
             raise RuntimeError("out of luck")
         return counted(*args, **options)
 
-    counted = bench.run
-    monkeypatch.setattr(bench, "run", fail)
+    counted = benchmark.run
+    monkeypatch.setattr(benchmark, "run", fail)
     grid = write('["last_value", "ridge"]', 'services = ["sms"]')
     outcome = run_grid(grid, tmp_path)
     assert calls == [("ridge", 1)]
@@ -86,7 +86,7 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
     note = tmp_path / "runs" / name / "failed.txt"
     assert "Traceback" in note.read_text()
     assert f"- {name}: RuntimeError: out of luck" in (tmp_path / "table.md").read_text()
-    monkeypatch.setattr(bench, "run", counted)
+    monkeypatch.setattr(benchmark, "run", counted)
     assert not run_grid(grid, tmp_path).failures
     assert calls[1:] == [("last_value", 1)]
     assert not note.exists()
@@ -137,7 +137,7 @@ def test_a_second_benchmark_in_one_folder_is_refused(write, tmp_path, monkeypatc
             run_grid(grid, tmp_path)
         raise RuntimeError("refused")
 
-    monkeypatch.setattr(bench, "run", nested)
+    monkeypatch.setattr(benchmark, "run", nested)
     assert list(run_grid(grid, tmp_path).failures.values()) == ["RuntimeError: refused"]
 
 

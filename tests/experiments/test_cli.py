@@ -171,7 +171,7 @@ def test_a_sweep_needs_runs_that_differ(stforecast, run_folder, tmp_path):
 
 def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_path, monkeypatch):
     drawn = []
-    drawing = "stforecast.plots.drawing.save_figure"
+    drawing = "stforecast.bench.drawing.save_figure"
     monkeypatch.setattr(drawing, lambda fig, path: drawn.append(fig) or path)
     args = ["plot", "predictions", run_folder, "--out", tmp_path / "a.png"]
     assert stforecast(*args, "--cells", "22", "--hours", "24")[0] == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.forecast_commands import run_command
+from experiments.forecasts.commands import run_command
 from experiments.images.commands import run_command as image_run_command
 from stforecast import config
 from stforecast.baselines import BASELINES

@@ -1,8 +1,9 @@
 import pytest
 
 from data_prep.errors import InputError
-from experiments.bench import run_grid
-from experiments.figures import draw_figures, parse_figures
+from stforecast.bench.benchmark import run_grid
+from stforecast.bench.figures import draw_figures, parse_figures
+from stforecast.plots import PLOTS
 
 LABELS = ["solo", "ridge", "w/o x"]
 
@@ -10,7 +11,7 @@ LABELS = ["solo", "ridge", "w/o x"]
 def test_entries_are_read():
     plain, chosen = parse_figures(
         ["cdf", {"plot": "communication", "name": "Fig 4", "methods": ["solo"], "seeds": [1],
-                 "loss": "validation"}], LABELS
+                 "loss": "validation"}], LABELS, PLOTS
     )  # fmt: skip
     assert (plain.plot, plain.name, plain.methods, plain.options) == ("cdf", "cdf", (), {})
     assert (chosen.name, chosen.methods, chosen.seeds) == ("Fig 4", ("solo",), (1,))
@@ -30,16 +31,16 @@ def test_entries_are_read():
 )
 def test_what_cannot_be_drawn_is_refused(entries, message):
     with pytest.raises(InputError, match=message):
-        parse_figures(entries, LABELS)
+        parse_figures(entries, LABELS, PLOTS)
 
 
 def test_a_figure_shows_the_methods_and_seeds_asked_for(make_run):
     runs = [make_run(m, label=m, seed=s) for m in ("solo", "w/o x") for s in (1, 2)]
-    (some,) = parse_figures([{"plot": "cdf", "methods": ["w/o x"], "seeds": [2]}], LABELS)
+    (some,) = parse_figures([{"plot": "cdf", "methods": ["w/o x"], "seeds": [2]}], LABELS, PLOTS)
     assert some.chosen(runs) == [runs[3]]
-    (turned,) = parse_figures([{"plot": "cdf", "methods": ["w/o x", "solo"]}], LABELS)
+    (turned,) = parse_figures([{"plot": "cdf", "methods": ["w/o x", "solo"]}], LABELS, PLOTS)
     assert turned.chosen(runs) == [*runs[2:], *runs[:2]]
-    (everything,) = parse_figures(["cdf"], LABELS)
+    (everything,) = parse_figures(["cdf"], LABELS, PLOTS)
     assert everything.chosen(runs) == runs
 
 
@@ -59,8 +60,6 @@ def test_a_benchmark_draws_its_figures_and_goes_on_where_one_fails(write, tmp_pa
 def test_a_stale_figure_goes_when_it_cannot_be_drawn_anew(make_run, tmp_path):
     stale = tmp_path / "milan-internet-predictions.png"
     stale.write_bytes(b"old")
-    gallery = draw_figures(
-        parse_figures(["predictions"], []), [make_run()], tmp_path, lambda run: "milan-internet"
-    )
+    gallery = draw_figures(parse_figures(["predictions"], [], PLOTS), [make_run()], tmp_path, PLOTS)
     assert list(gallery.undrawn) == ["milan-internet-predictions"]
     assert not stale.exists()

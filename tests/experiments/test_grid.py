@@ -4,9 +4,12 @@ import pytest
 
 import experiments
 from data_prep.errors import InputError
-from experiments.config_file import Entry, is_image_file
-from experiments.grid import City, load_grid
-from experiments.images.grid import load_image_grid
+from experiments.config_file import is_image_file
+from experiments.forecasts.benchmark import FORECAST_KIND, City, services
+from experiments.images.benchmark import IMAGE_KIND
+from stforecast.bench.grid import load_grid
+from stforecast.bench.grid_file import Entry
+from stforecast.bench.kind import Scenario
 
 
 def test_a_file_is_read_into_a_grid(write, town):
@@ -16,7 +19,7 @@ def test_a_file_is_read_into_a_grid(write, town):
     )
     assert grid.title == "Ours"
     assert grid.data == (str(town),)
-    assert (grid.seeds, grid.services) == ((1, 2), ("internet", "sms"))
+    assert (grid.seeds, grid.scenarios) == ((1, 2), services(["internet", "sms"]))
     assert grid.entries == (Entry("solo", "solo"), Entry("fuels", "w/o inter", {"inter": False}))
     assert grid.settings == {
         "split": "days:7,1,2", "rounds": 1, "hidden_size": 8, "device": "cpu",
@@ -25,15 +28,17 @@ def test_a_file_is_read_into_a_grid(write, town):
 
 def test_what_is_left_out_has_its_default(write):
     grid = write(data='[{ cells = 4, days = 7 }, "a.nc"]')
-    assert (grid.title, grid.services, grid.seeds) == ("bench", (None,), (1,))
+    assert (grid.title, grid.seeds) == ("bench", (1,))
+    assert grid.scenarios == (Scenario(None, {}),)
     assert grid.data == (City(cells=4, days=7), "a.nc")
 
 
 def test_given_values_replace_those_of_the_file(write):
     grid = write(more="seeds = [1, 2]")
     assert grid.replace() == grid
-    changed = grid.replace(data=[Path("x.nc")], services=["sms"], seeds=[7], settings={"rounds": 5})
-    assert (changed.data, changed.services, changed.seeds) == (("x.nc",), ("sms",), (7,))
+    changed = grid.replace([Path("x.nc")], services(["sms"]), seeds=[7], settings={"rounds": 5})
+    assert (changed.data, changed.seeds) == (("x.nc",), (7,))
+    assert changed.scenarios == (Scenario("sms", {"service": "sms"}),)
     assert changed.settings == grid.settings | {"rounds": 5}
     assert changed.entries == grid.entries
 
@@ -43,7 +48,7 @@ def test_a_benchmark_knows_the_command_that_repeats_it(write, tmp_path, monkeypa
     grid = write()
     assert grid.repeat(Path("out")) == "stforecast bench bench.toml --out out"
     elsewhere = tmp_path.parent / "my cubes" / "x y.nc"
-    changed = grid.replace(data=[elsewhere], services=["sms"], seeds=[7, 8], settings={"rounds": 5})
+    changed = grid.replace([elsewhere], services(["sms"]), seeds=[7, 8], settings={"rounds": 5})
     assert changed.repeat(tmp_path / "results" / "a") == (
         "stforecast bench bench.toml --data 'x y.nc' --service sms --seed 7 --seed 8 --rounds 5 "
         "--out results/a"
@@ -95,12 +100,12 @@ def test_a_mistake_is_named_with_the_file(tmp_path, text, message):
     path = tmp_path / "bench.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=f"bench.toml: .*{message}"):
-        load_grid(path)
+        load_grid(path, FORECAST_KIND)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"b.toml: cannot be read \(No such file"):
-        load_grid(tmp_path / "b.toml")
+        load_grid(tmp_path / "b.toml", FORECAST_KIND)
 
 
 @pytest.mark.parametrize(
@@ -128,20 +133,20 @@ def test_the_shipped_benchmarks_say_what_they_are(path):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_shipped_benchmarks_can_be_read(path):
-    assert load_grid(path).entries
+    assert load_grid(path, FORECAST_KIND).entries
 
 
 @pytest.mark.parametrize("path", IMAGE_CONFIGS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("preset", ["small", "paper"])
 def test_the_shipped_benchmarks_of_images_can_be_read(path, preset):
-    assert load_image_grid(path, preset).entries
+    assert load_grid(path, IMAGE_KIND, preset).entries
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_shipped_benchmarks_print_what_adds_up(path):
     """FUELS's own row is the same in every table of the paper."""
-    grid = load_grid(path)
-    if grid.published is None or "sms" not in grid.services:
+    grid = load_grid(path, FORECAST_KIND)
+    if grid.published is None or "sms" not in [scenario.name for scenario in grid.scenarios]:
         pytest.skip("no numbers of the paper's three services")
     own = "d_r = 128" if path.stem == "fuels_table5" else "fuels"
     found = {

@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
-from experiments import bench
-from experiments.bench import run_grid
 from experiments.cli import main
-from stforecast.results import open_run
+from experiments.forecasts import benchmark
+from stforecast.bench.benchmark import run_grid
+from stforecast.results import ForecastRun
 from stforecast.results import run as run_forecast
-from vision.results import open_image_run
+from vision.results import ImageRun
 from vision.results import run as run_images
 
 ROUNDS = 30
@@ -117,7 +117,7 @@ def killed(write, tmp_path):
         return run_forecast(*args, **{**options, "after_round": after})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "run", kill)
+        patch.setattr(benchmark, "run", kill)
         with pytest.raises(Killed):
             run_grid(grid, tmp_path / "out")
     return grid
@@ -130,12 +130,12 @@ def test_a_benchmark_goes_on_in_the_middle_of_a_run(killed, tmp_path, monkeypatc
     def watched(folder, data, *, after_round):
         return resume(folder, data, after_round=lambda report: seen.append(report.round))
 
-    resume = bench.resume
-    monkeypatch.setattr(bench, "resume", watched)
+    resume = benchmark.resume
+    monkeypatch.setattr(benchmark, "resume", watched)
     run = run_grid(killed, tmp_path / "out").runs[0]
     assert seen == [2, 3]
     assert run.score() == whole.score()
-    assert open_run(run.folder).about["settings"] == whole.about["settings"]
+    assert ForecastRun.open(run.folder).about["settings"] == whole.about["settings"]
 
 
 def test_a_benchmark_does_not_go_on_with_a_run_of_other_settings(killed, tmp_path):
@@ -192,4 +192,4 @@ def test_the_command_goes_on_with_images(tmp_path, capsys):
             main(["vision", "run", "--resume", str(tmp_path / "run")])
         assert not stopped.value.code
         assert "accuracy" in capsys.readouterr().out
-    assert len(open_image_run(tmp_path / "run").rounds()) == 3
+    assert len(ImageRun.open(tmp_path / "run").rounds()) == 3

@@ -1,8 +1,8 @@
 import pytest
 
 from data_prep.errors import InputError
-from experiments.published import parse_published
-from experiments.report import results_table
+from experiments.forecasts.report import results_table
+from stforecast.bench.published import parse_published
 
 TABLE = {
     "source": "FUELS, Table 1",

@@ -14,9 +14,10 @@ from data_prep.errors import InputError
 from data_prep.milan import prepare
 from data_prep.simulate import simulate
 from data_prep.telecom_italia import day_store
-from experiments import ray_engine
-from experiments.bench import run_grid
+from experiments import ray_days
 from experiments.cli import main
+from stforecast.bench import ray_engine
+from stforecast.bench.benchmark import run_grid
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +44,13 @@ def test_ray_that_is_not_there_is_named(monkeypatch):
 
 def test_a_data_set_of_one_file_has_nothing_to_spread(tmp_path):
     with pytest.raises(InputError, match="metr-la is one file"):
-        ray_engine.sum_days("metr-la", tmp_path, tmp_path / "cube.nc")
+        ray_days.sum_days("metr-la", tmp_path, tmp_path / "cube.nc")
 
 
 def test_days_are_summed_where_prepare_finds_them(ray, raw, tmp_path, monkeypatch):
     alone = prepare(raw, tmp_path / "alone.nc", step="30min")
     out = tmp_path / "spread.nc"
-    ray_engine.sum_days("milan", raw, out, step="30min")
+    ray_days.sum_days("milan", raw, out, step="30min")
     assert len(list((tmp_path / ".spread.nc.days").glob("*.npz"))) == 3
 
     def unread(*args):
@@ -66,7 +67,7 @@ def test_a_damaged_day_is_left_to_prepare(ray, raw, tmp_path, caplog):
         (folder / path.name).write_bytes(path.read_bytes())
     day = min(folder.glob("sms-*.txt"))
     day.write_text("this is no record\n" + day.read_text())
-    ray_engine.sum_days("milan", folder, tmp_path / "cube.nc")
+    ray_days.sum_days("milan", folder, tmp_path / "cube.nc")
     assert day.name in caplog.text
     assert len(list((tmp_path / ".cube.nc.days").glob("*.npz"))) == 2
     with pytest.raises(InputError, match="line 1"):

@@ -7,7 +7,7 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from stforecast.forecaster import Forecaster
-from stforecast.results import METRIC_COLUMNS, find_runs, open_run, resume, run
+from stforecast.results import METRIC_COLUMNS, ForecastRun, resume, run
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_what_was_run_stands_in_run_json(finished):
     assert about["settings"]["seed"] == 4
     assert about["versions"].keys() >= {"python", "stforecast", "torch", "numpy"}
     assert about["seconds"] > 0
-    opened = open_run(finished.folder)
+    opened = ForecastRun.open(finished.folder)
     assert (opened.method, opened.label) == ("fuels", "ours")
 
 
@@ -159,7 +159,7 @@ def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
         run("ridge", cube_path, out, {**tiny, "service": "sms"})
     assert not (out / "run.json").exists()
     with pytest.raises(InputError, match="not a finished run"):
-        open_run(out)
+        ForecastRun.open(out)
     monkeypatch.undo()
     assert run("ridge", cube_path, out, {**tiny, "service": "sms"}).rounds().empty
 
@@ -188,16 +188,16 @@ def test_runs_are_found_below_folders_in_order(finished, tmp_path):
     for name in ("b", "a/seed-2", "a/seed-1"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "run.json").write_text(json.dumps(finished.about))
-    found = [r.folder.relative_to(tmp_path).as_posix() for r in find_runs([tmp_path])]
+    found = [r.folder.relative_to(tmp_path).as_posix() for r in ForecastRun.find([tmp_path])]
     assert found == ["a/seed-1", "a/seed-2", "b"]
-    assert len(find_runs([tmp_path / "b", tmp_path / "a"])) == 3
+    assert len(ForecastRun.find([tmp_path / "b", tmp_path / "a"])) == 3
 
 
 @pytest.mark.parametrize("name", ["empty", "absent"])
 def test_a_folder_without_runs_is_named(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=rf"{name}: no finished run here"):
-        find_runs([tmp_path / name])
+        ForecastRun.find([tmp_path / name])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_folder_without_runs_is_named(tmp_path, name):
 def test_a_foreign_run_json_is_named(tmp_path, content, message):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match=message):
-        open_run(tmp_path)
+        ForecastRun.open(tmp_path)
 
 
 def test_clients_and_horizons_are_read_as_text(finished):

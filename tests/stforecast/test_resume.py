@@ -14,7 +14,7 @@ from data_prep.checksum import checksum
 from data_prep.cube import open_cube, write_cube
 from data_prep.errors import InputError
 from stforecast import rolling
-from stforecast.results import open_run, resume, run
+from stforecast.results import ForecastRun, resume, run
 
 
 class Killed(BaseException):
@@ -76,7 +76,7 @@ def test_a_run_that_was_killed_equals_one_that_was_not(cube_path, settings, meth
     assert seen == [2, 3]  # Round 2 had ended, but not its checkpoint.
     expected = sorted(path.name for path in whole.folder.iterdir())
     assert sorted(path.name for path in out.iterdir()) == expected
-    assert resume(out).about == open_run(out).about
+    assert resume(out).about == ForecastRun.open(out).about
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.results import open_run, resume, run
+from stforecast.results import ForecastRun, resume, run
 from stforecast.rolling import Rolling
 
 RIDGE = {"service": "internet", "split": "days:6,1,3", "periods": 0}
@@ -81,7 +81,7 @@ def test_federated_methods_go_on_from_where_they_are_and_say_what_it_cost(
         tmp_path / "run",
         settings | {"refit": "daily", "refit_rounds": 2, "rounds": 2},
     )
-    costs = open_run(tmp_path / "run").refits()
+    costs = ForecastRun.open(tmp_path / "run").refits()
     assert costs["rounds"].tolist() == [2, 2]
     a_round = never.rounds_.iloc[-1]
     assert costs["bytes_up"].tolist() == [2 * a_round["bytes_up"]] * 2

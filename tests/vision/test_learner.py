@@ -14,7 +14,7 @@ from vision.learner import Learner
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import PARTITIONS
-from vision.results import find_image_runs, open_image_run, run
+from vision.results import ImageRun, run
 from vision.streams import STREAMS
 
 TINY = {
@@ -92,7 +92,7 @@ def test_a_run_folder(finished):
     assert right == pytest.approx((clients["accuracy"] * clients["samples"]).sum())
     assert by_class["samples"].sum() == clients["samples"].sum()
     assert set(parts["part"]) == {"train", "test"}
-    assert isinstance(find_image_runs([finished.folder.parent])[0].metrics(), pd.DataFrame)
+    assert isinstance(ImageRun.find([finished.folder.parent])[0].metrics(), pd.DataFrame)
 
 
 def test_a_finished_run_is_not_overwritten(finished):
@@ -110,7 +110,7 @@ def test_mistakes(learner, tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         Learner.load(tmp_path)
     with pytest.raises(InputError, match="not a finished run"):
-        open_image_run(tmp_path)
+        ImageRun.open(tmp_path)
     folder = learner.save(tmp_path / "cut")
     state = folder / "state.safetensors"
     state.write_bytes(state.read_bytes()[:100])

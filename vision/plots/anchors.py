@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
 from torch import Tensor
@@ -17,11 +16,12 @@ from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
+from stforecast.bench.curves import point_look
+from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, legend_point, panels
 from stforecast.federated.data import take
 from stforecast.federated.method import Participants
 from vision.learner import Learner, load_images, prepared
 from vision.methods.fedta import FedTA
-from vision.plots.style import SMALL, TEXT, TWO_COLUMNS, class_look, panels
 from vision.results import ImageRun
 from vision.streams import TaskStream
 
@@ -53,7 +53,7 @@ def anchors(
         perplexity: of t-SNE, about how many neighbours an image has.
         width: width of the figure in inches.
     """
-    runs = [r for r in runs if r.method == FedTA.name and r.about["settings"]["tail_anchor"]]
+    runs = [r for r in runs if r.method == FedTA.name and r.settings["tail_anchor"]]
     if not runs:
         raise InputError("none of these is a run of fedta with tail anchors; draw one that is")
     views = [_features(run, client, stage) for run in runs]
@@ -64,7 +64,7 @@ def anchors(
     for i, (run, view) in enumerate(zip(runs, views, strict=True)):
         if not i or not np.array_equal(view.before, views[i - 1].before):
             drawn.append(("before the anchors", view.before))
-        n = run.about["settings"]["anchors"]
+        n = run.settings["anchors"]
         drawn.append((f"{n} anchors, {view.chosen} chosen", view.behind))
     columns = min(len(drawn), 3)
     fig, axes = panels(width, width / columns + 0.7, len(drawn), n_columns=columns)
@@ -72,7 +72,8 @@ def anchors(
         _panel(ax, features, labels, perplexity)
         score = silhouette_score(features, labels, metric="cosine")
         ax.set_title(f"{title}\nsilhouette {score:.2f}", fontsize=TEXT)
-    _legend(fig, runs[0].about["classes"], labels)
+    names = [runs[0].about["classes"][label] for label in np.unique(labels)]
+    add_legend(fig, points=[legend_point(n, *point_look(i)) for i, n in enumerate(names)])
     return fig
 
 
@@ -128,18 +129,9 @@ def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray, perplexity: float
         features
     )
     for place, label in enumerate(np.unique(labels)):
-        color, marker = class_look(place)
+        color, marker = point_look(place)
         x, y = flat[labels == label].T
         ax.scatter(x, y, s=12, color=color, marker=marker, linewidths=0, alpha=0.9)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.spines[:].set(visible=True, color="0.8")
-
-
-def _legend(fig: Figure, names: Sequence[str], labels: np.ndarray) -> None:
-    handles = [
-        Line2D([], [], color=c, marker=m, linestyle="", markersize=4, label=names[label])
-        for place, label in enumerate(np.unique(labels))
-        for c, m in [class_look(place)]
-    ]
-    fig.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)

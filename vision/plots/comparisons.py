@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.figure import Figure
 
-from data_prep.errors import InputError
 from data_prep.registry import listed
-from vision.plots.runs import by_label, by_model, check_mask, check_view, score
-from vision.plots.style import COLORS, ONE_COLUMN, SMALL, TEXT, legend_below, line_look, panels
+from stforecast.bench.bars import score_bars
+from stforecast.bench.drawing import ONE_COLUMN
+from stforecast.bench.sweep import draw_sweep
+from vision.config import RunOptions, resolve
+from vision.plots.runs import check_mask, check_view, image_curves, model_curves, score
 from vision.results import ImageRun
 
 
@@ -26,29 +27,19 @@ def bars(
     """Test accuracy of each method, mean over clients and seeds (PFPL, Figure 5).
 
     Args:
-        runs: finished runs; the whiskers are ± one standard deviation over seeds.
+        runs: finished runs; whiskers are one standard deviation over seeds.
         selection: `last` round, `best` round or mean of the `last ten`.
         view: which of a method's models, or `every` one; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.
     """
-    check_mask(runs, mask)
-    models = by_model(runs, view)
-    fig, (ax,) = panels(width, 0.2 * len(models) + 0.5)
-    found = [score(members, selection, model, mask) for _, members, model in models]
-    means = np.array([s.mean() for s in found])
-    spread = np.array([s.std(ddof=1) if len(s) > 1 else 0 for s in found])
-    places = np.arange(len(models))
-    ax.barh(places, means, 0.7, color=COLORS[0], xerr=spread if spread.any() else None)
-    for y, (m, s) in enumerate(zip(means, spread, strict=True)):
-        ax.annotate(
-            f"{m:.1f}", (m + s, y), (3, 0), textcoords="offset points", va="center", fontsize=SMALL
-        )
-    ax.set_xlim(0, min(112, 1.15 * float((means + spread).max())))
-    ax.set_yticks(places, [label for label, _, _ in models], fontsize=SMALL)
-    ax.invert_yaxis()
-    ax.set_xlabel(f"test accuracy in %, {selection} round, {mask}", fontsize=TEXT)
+    models = model_curves(runs, view, mask)
+    curves = [curve for curve, _ in models]
+    scores = [score(curve.runs, selection, name, mask) for curve, name in models]
+    fig, ax = score_bars(curves, scores, width)
+    several = any(len(some) > 1 for some in scores)
+    ax.set_xlabel(_axis_name(f"{selection} round, {mask}", seeds=several))
     return fig
 
 
@@ -56,7 +47,7 @@ def bars(
 def sweep(
     runs: Sequence[ImageRun],
     *,
-    setting: str,
+    setting: str | None = None,
     selection: str = "last",
     view: str = "",
     mask: str = "all classes",
@@ -64,9 +55,14 @@ def sweep(
 ) -> Figure:
     """Test accuracy against one setting, a line for each method (PFPL, Figures 3, 4a and 4b).
 
+    Each point is the mean of the runs that differ in the seed alone, in a band of one standard
+    deviation. Lines are told apart by method and other settings, not by label. A method without the
+    setting is a level line.
+
     Args:
-        runs: finished runs that differ in the setting; seeds are averaged.
-        setting: name of a setting, such as alpha, lam or shots.
+        runs: finished runs that differ in the setting.
+        setting: number on the x axis, such as alpha, lam or shots; may be left out if the runs
+            differ in one number alone.
         selection: `last` round, `best` round or mean of the `last ten`.
         view: which of a method's models; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
@@ -75,25 +71,24 @@ def sweep(
     """
     check_view(runs, view)
     check_mask(runs, mask)
-    by_label(runs)
-    lines: dict[str, dict[float, list[ImageRun]]] = {}
-    for run in runs:
-        value = run.about["settings"].get(setting)
-        if isinstance(value, (int, float)):
-            lines.setdefault(run.method, {}).setdefault(float(value), []).append(run)
-    if not lines:
-        raise InputError(f"none of these runs has a number as {setting}; name another setting")
-    fig, (ax,) = panels(width, 0.7 * width)
-    for place, (method, points) in enumerate(lines.items()):
-        values = sorted(points)
-        found = [score(points[v], selection, view, mask) for v in values]
-        mean = np.array([s.mean() for s in found])
-        spread = np.array([s.std(ddof=1) if len(s) > 1 else 0 for s in found])
-        color, style = line_look(place)
-        ax.plot(values, mean, style, marker="o", markersize=3, color=color, label=method)
-        if spread.any():
-            ax.fill_between(values, mean - spread, mean + spread, color=color, alpha=0.15)
-    ax.set_xlabel(setting, fontsize=TEXT)
-    ax.set_ylabel(f"test accuracy in %, {selection}", fontsize=TEXT)
-    legend_below(fig)
-    return fig
+    image_curves(runs)
+    return draw_sweep(
+        runs,
+        setting,
+        lambda some: score(some, selection, view, mask),
+        _default,
+        lambda several: _axis_name(selection, seeds=several),
+        width,
+    )
+
+
+def _axis_name(of: str, *, seeds: bool) -> str:
+    spread = "\n(mean ± std over seeds)" if seeds else ""
+    return f"test accuracy in %, {of}{spread}"
+
+
+def _default(run: ImageRun, setting: str) -> object:
+    """What the setting is if nobody sets it."""
+    model = run.settings.get("model", RunOptions.model)
+    partition = run.settings.get("partition", RunOptions.partition)
+    return resolve(run.method, model=model, partition=partition).flat().get(setting)

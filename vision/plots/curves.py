@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from data_prep.registry import listed
-from vision.plots.runs import by_label, by_model, check_mask, curve
-from vision.plots.style import ONE_COLUMN, SMALL, TEXT, legend_below, line_look, panels
+from stforecast.bench.curves import COLORS
+from stforecast.bench.drawing import ONE_COLUMN, SMALL, add_legend, count_axis, panels
+from stforecast.bench.traffic import floats
+from vision.plots.runs import accuracies, image_curves, model_curves
 from vision.results import ImageRun
 
 
@@ -31,21 +32,12 @@ def rounds(
             `task classes`: those of the test image's task.
         width: width of the figure in inches.
     """
-    check_mask(runs, mask)
     fig, (ax,) = panels(width, 0.75 * width)
-    for place, (label, members, model) in enumerate(by_model(runs, view)):
-        table = curve(members, model, mask)
-        color, style = line_look(place)
-        mean, spread = table.mean(axis=1), table.std(axis=1).fillna(0)
-        ax.plot(mean.index, mean, style, color=color, linewidth=1.2, label=label)
-        if len(members) > 1:
-            ax.fill_between(
-                mean.index, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0
-            )
-    ax.set_xlabel("round", fontsize=TEXT)
-    ax.set_ylabel(f"test accuracy in %, {mask}", fontsize=TEXT)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_below(fig)
+    for curve, name in model_curves(runs, view, mask):
+        curve.draw_mean(ax, accuracies(curve.runs, name, mask))
+    count_axis(ax, "round")
+    ax.set_ylabel(f"test accuracy in %, {mask}")
+    add_legend(fig)
     return fig
 
 
@@ -57,18 +49,13 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
         runs: finished runs; of those that differ in their seed only, the first is drawn.
         width: width of the figure in inches.
     """
-    groups = by_label(runs)
     sent = {
-        label: [
-            float((members[0].rounds()[f"bytes_{way}"] / members[0].rounds()["participants"]).max())
-            / 4
-            for way in ("up", "down")
-        ]
-        for label, members in groups.items()
+        curve.name: [floats(curve.runs[0].rounds(), way) for way in ("up", "down")]
+        for curve in image_curves(runs)
     }
     fig, (ax,) = panels(width, 0.25 * len(sent) + 0.6)
     places = np.arange(len(sent))
-    for shift, (name, color) in enumerate((("sends", "#0072B2"), ("receives", "#E69F00"))):
+    for shift, (name, color) in enumerate((("sends", COLORS[0]), ("receives", COLORS[3]))):
         values = np.array([v[shift] for v in sent.values()])
         bars = ax.barh(places + 0.38 * (shift - 0.5), values, 0.36, color=color, label=name)
         labels = [f"{v:,.0f}" for v in values]
@@ -78,8 +65,8 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
         ax.set_xscale("symlog", linthresh=1000, linscale=0.5)
         ax.set_xticks([0, *(10.0**k for k in range(3, 2 + len(f"{largest:.0f}")))])
         ax.set_xlim(0, 30 * largest)
-    ax.set_yticks(places, list(sent), fontsize=SMALL)
+    ax.set_yticks(places, list(sent))
     ax.invert_yaxis()
-    ax.set_xlabel("floats a client and round (log scale)", fontsize=TEXT)
-    legend_below(fig)
+    ax.set_xlabel("floats a client and round (log scale)")
+    add_legend(fig)
     return fig

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from data_prep.registry import listed
-from stforecast.federated.plain_figure import PlainFigure
-from vision.plots.style import COLORS, SMALL, TEXT, TWO_COLUMNS
+from stforecast.bench.curves import point_look
+from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, add_legend, legend_point
+from stforecast.bench.plain_figure import PlainFigure
 from vision.results import ImageRun
 
 SIDE_BY_SIDE = 20
@@ -71,7 +71,10 @@ def division(
         ax.label_outer()
         total, most = rows["samples"].sum(), rows["samples"].max()
         ax.set_title(f"{title}: {total:,} samples, largest marker {most:,}", fontsize=TEXT)
-    _add_legend(fig, domains)
+    if len(domains) > 1:
+        looks = [point_look(place, MARKERS) for place in range(len(domains))]
+        points = zip(domains, looks, strict=True)
+        add_legend(fig, points=[legend_point(domain, *look) for domain, look in points])
     # Sizes of markers are in points, so the layout must stand before they are drawn.
     fig.draw_without_rendering()
     for ax, part in zip(axes, PARTS, strict=True):
@@ -120,7 +123,7 @@ def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequenc
         row, column = divmod(d, n_columns) if several else (0, 0)
         x = own["class"].map(list(classes).index) + (column + 0.5) / n_columns - 0.5
         y = own["client"] + (row + 0.5) / n_rows - 0.5
-        color, marker = _look(d)
+        color, marker = point_look(d, MARKERS)
         sizes = ((FULL * side) ** 2 * own["samples"] / most).clip(lower=1)
         ax.scatter(x, y, sizes, color=color, marker=marker, linewidths=0)
 
@@ -128,17 +131,3 @@ def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequenc
 def _places(width: float, height: float, n: int) -> tuple[float, int]:
     """The largest side of `n` squares in one cell, and how many then stand side by side."""
     return max((min(width / k, height / math.ceil(n / k)), k) for k in range(1, n + 1))
-
-
-def _look(domain: int) -> tuple[str, str]:
-    return COLORS[domain % len(COLORS)], MARKERS[domain // len(COLORS) % len(MARKERS)]
-
-
-def _add_legend(fig: Figure, domains: Sequence[str]) -> None:
-    if len(domains) == 1:
-        return
-    handles = [
-        Line2D([], [], color=color, marker=marker, linestyle="", markersize=5, label=name)
-        for name, (color, marker) in zip(domains, map(_look, range(len(domains))), strict=True)
-    ]
-    fig.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False, fontsize=SMALL)

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from safetensors.numpy import load_file
 from sklearn.manifold import TSNE
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
+from stforecast.bench.curves import point_look
+from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, legend_point, panels
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
-from vision.plots.style import SMALL, TEXT, TWO_COLUMNS, class_look, panels
 from vision.results import ImageRun
 
 
@@ -53,7 +53,8 @@ def prototypes(
     for ax, d in zip(axes, present, strict=True):
         _panel(ax, here, there, label, home == d)
         ax.set_title(domains[d], fontsize=TEXT)
-    _legend(fig, run.about["classes"], sorted(set(label.tolist())))
+    points = [legend_point(run.about["classes"][c], *point_look(c)) for c in np.unique(label)]
+    add_legend(fig, points=[*points, legend_point("its mixture", "0.4", "o", fillstyle="none")])
     return fig
 
 
@@ -63,7 +64,7 @@ def _points(run: ImageRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     local = torch.from_numpy(state["server/prototypes"])
     known = torch.from_numpy(state["server/known"]).bool()
     names = PFPLOptions.__dataclass_fields__
-    options = PFPLOptions(**{n: run.about["settings"][n] for n in names})
+    options = PFPLOptions(**{n: run.settings[n] for n in names})
     mixed = mixtures(local, known, torch.arange(len(local)), options)
     client, label = known.nonzero(as_tuple=True)
     return local[known].numpy(), mixed[known].numpy(), client.numpy(), label.numpy()
@@ -83,23 +84,9 @@ def _panel(
     x, y = here[~own].T
     ax.scatter(x, y, s=8, color="0.85", linewidths=0)
     for (x, y), (u, v), c in zip(here[own], there[own], label[own], strict=True):
-        color, marker = class_look(int(c))
+        color, marker = point_look(int(c))
         ax.plot([x, u], [y, v], color=color, linewidth=0.5)
         ax.scatter([u], [v], s=22, facecolors="none", edgecolors=color, linewidths=0.7)
         ax.scatter([x], [y], s=12, color=color, marker=marker, linewidths=0)
     ax.set_xticks([])
     ax.set_yticks([])
-
-
-def _legend(fig: Figure, names: Sequence[str], labels: Sequence[int]) -> None:
-    handles = [
-        Line2D([], [], color=c, marker=m, linestyle="", markersize=4, label=names[label])
-        for label in labels
-        for c, m in [class_look(label)]
-    ]
-    ring = Line2D(
-        [], [], color="0.4", marker="o", linestyle="", fillstyle="none", label="its mixture"
-    )
-    fig.legend(
-        handles=[*handles, ring], loc="outside lower center", ncols=6, frameon=False, fontsize=SMALL
-    )

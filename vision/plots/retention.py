@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from data_prep.registry import listed
+from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, count_axis, panels
 from vision.evaluation import TRAINED
-from vision.plots.runs import by_label, check_mask
-from vision.plots.style import TEXT, TWO_COLUMNS, legend_below, line_look, panels
+from vision.plots.runs import check_mask, image_curves
 from vision.results import ImageRun
 from vision.streams.retention import spatial_retention, temporal_retention
 
@@ -36,20 +34,17 @@ def retention(
     """
     check_mask(runs, mask)
     fig, axes = panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
-    for place, (label, members) in enumerate(by_label(runs).items()):
-        color, style = line_look(place)
-        look: dict[str, Any] = {"color": color, "linestyle": style, "linewidth": 1.2, "marker": "."}
-        for i, (ax, ratios) in enumerate(zip(axes, _ratios(members, mask), strict=True)):
+    for curve in image_curves(runs):
+        for ax, ratios in zip(axes, _ratios(curve.runs, mask), strict=True):
             if ratios:
                 mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
-                ax.plot(mean.index, mean, label=None if i else label, **look)
+                ax.plot(mean.index, mean, label=curve.label, marker=".", **curve.line)
     for ax, title in zip(axes, TITLES, strict=True):
         ax.set_title(title, fontsize=TEXT)
-        ax.set_xlabel("stage", fontsize=TEXT)
+        count_axis(ax, "stage")
         ax.axhline(100, color="0.6", linewidth=0.8, zorder=1)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel(f"retained in %, {mask}", fontsize=TEXT)
-    legend_below(fig)
+    axes[0].set_ylabel(f"retained in %, {mask}")
+    add_legend(fig)
     return fig
 
 

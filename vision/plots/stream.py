@@ -13,9 +13,17 @@ from matplotlib.ticker import MaxNLocator
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.federated.plain_figure import PlainFigure
-from vision.plots.runs import by_model, check_mask
-from vision.plots.style import ONE_COLUMN, SMALL, TEXT, TWO_COLUMNS, legend_below, line_look, panels
+from stforecast.bench.drawing import (
+    ONE_COLUMN,
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    add_legend,
+    count_axis,
+    panels,
+)
+from stforecast.bench.plain_figure import PlainFigure
+from vision.plots.runs import model_curves
 from vision.results import ImageRun
 from vision.streams.measures import known
 
@@ -127,23 +135,14 @@ def stages(
         passes: mean over so many of the last judged rounds of each stage.
         width: width of the figure in inches.
     """
-    check_mask(runs, mask)
     fig, (ax,) = panels(width, 0.75 * width)
-    for place, (label, members, model) in enumerate(by_model(runs, view)):
-        curves = [
-            known(run.stages(), model, mask, participants=participants, passes=passes)
-            for run in members
+    for curve, name in model_curves(runs, view, mask):
+        after = [
+            known(run.stages(), name, mask, participants=participants, passes=passes)
+            for run in curve.runs
         ]
-        table = 100 * pd.concat(curves, axis=1)
-        color, style = line_look(place)
-        mean, spread = table.mean(axis=1), table.std(axis=1).fillna(0)
-        ax.plot(mean.index, mean, style, color=color, linewidth=1.2, marker=".", label=label)
-        if len(members) > 1:
-            ax.fill_between(
-                mean.index, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0
-            )
-    ax.set_xlabel("stage", fontsize=TEXT)
-    ax.set_ylabel(f"accuracy in %, {mask}", fontsize=TEXT)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_below(fig)
+        curve.draw_mean(ax, 100 * pd.concat(after, axis=1), marker=".")
+    count_axis(ax, "stage")
+    ax.set_ylabel(f"accuracy in %, {mask}")
+    add_legend(fig)
     return fig

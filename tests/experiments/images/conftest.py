@@ -37,8 +37,9 @@ def write_grid(tmp_path_factory):
 @pytest.fixture(scope="session")
 def outcome(write_grid, tmp_path_factory):
     """The outcome of the benchmark: two scenarios, two seeds."""
-    from experiments.images.bench import run_image_grid
-    from experiments.images.grid import load_image_grid
+    from experiments.images.benchmark import IMAGE_KIND
+    from stforecast.bench.benchmark import run_grid
+    from stforecast.bench.grid import load_grid
 
     out = tmp_path_factory.mktemp("bench")
     path = write_grid(
@@ -47,4 +48,4 @@ def outcome(write_grid, tmp_path_factory):
         '[scenarios]\n"n = 2" = { ways = 2 }\n"n = 3" = { ways = 3 }\n'
         '[published]\nsource = "PFPL, Table 1"\naccuracy."n = 3" = { solo = 91.15 }',
     )
-    return run_image_grid(load_image_grid(path), out), out
+    return run_grid(load_grid(path, IMAGE_KIND), out), out

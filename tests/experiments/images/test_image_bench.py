@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
-from experiments.images.bench import run_image_grid
-from experiments.images.grid import load_image_grid
+from experiments.images.benchmark import IMAGE_KIND
+from stforecast.bench.benchmark import run_grid
+from stforecast.bench.grid import load_grid
 
 
 def cells(text, method):
@@ -47,13 +48,13 @@ def test_figures_are_drawn_for_each_scenario(outcome):
 
 
 def test_finished_runs_are_kept_and_images_checked_first(write_grid, tmp_path):
-    grid = load_image_grid(write_grid())
-    first = run_image_grid(grid, tmp_path)
+    grid = load_grid(write_grid(), IMAGE_KIND)
+    first = run_grid(grid, tmp_path)
     times = [(r.folder / "run.json").stat().st_mtime_ns for r in first.runs]
-    again = run_image_grid(grid.replace(seeds=[1, 2]), tmp_path)
+    again = run_grid(grid.replace(seeds=[1, 2]), tmp_path)
     kept = [(r.folder / "run.json").stat().st_mtime_ns for r in again.runs]
     assert times == [kept[0], kept[2]]
     with pytest.raises(InputError, match="was run with other settings \\(rounds\\)"):
-        run_image_grid(grid.replace(settings={"rounds": 2}), tmp_path)
+        run_grid(grid.replace(settings={"rounds": 2}), tmp_path)
     with pytest.raises(InputError, match="found no train-images-idx3-ubyte"):
-        run_image_grid(grid.replace(data=["mnist"], images=tmp_path), tmp_path)
+        run_grid(grid.replace(data=["mnist"], settings={"images": str(tmp_path)}), tmp_path)

@@ -4,13 +4,14 @@ import pytest
 
 from data_prep.errors import InputError
 from experiments.config_file import is_image_file
-from experiments.images.grid import load_image_grid
+from experiments.images.benchmark import IMAGE_KIND
+from stforecast.bench.grid import load_grid
 
 
 def test_a_preset_replaces_keys_and_merges_settings(write_grid):
     preset = "[presets.small]\nseeds = [5]\nsettings = { rounds = 3, lr = 0.1 }"
     path = write_grid(9, "seeds = [1, 2]", preset)
-    plain, small = load_image_grid(path), load_image_grid(path, "small")
+    plain, small = load_grid(path, IMAGE_KIND), load_grid(path, IMAGE_KIND, "small")
     assert (plain.seeds, plain.settings["rounds"]) == ((1, 2), 9)
     assert (small.seeds, small.settings["rounds"], small.settings["lr"]) == ((5,), 3, 0.1)
     assert small.settings["clients"] == 3
@@ -26,8 +27,8 @@ def test_images_files_are_told_from_others(write_grid, tmp_path):
 
 
 def test_the_command_line_replaces(write_grid, tmp_path):
-    grid = load_image_grid(write_grid()).replace(
-        data=["mnist"], seeds=[3], settings={"rounds": 7}, images=tmp_path
+    grid = load_grid(write_grid(), IMAGE_KIND).replace(
+        data=["mnist"], seeds=[3], settings={"images": str(tmp_path), "rounds": 7}
     )
     assert (grid.data, grid.seeds, grid.settings["rounds"]) == (("mnist",), (3,), 7)
     assert grid.settings["images"] == str(tmp_path)
@@ -47,7 +48,7 @@ def test_the_command_line_replaces(write_grid, tmp_path):
 def test_mistakes_are_named(write_grid, more, tables, message):
     path = write_grid(1, more, tables)
     with pytest.raises(InputError) as e:
-        load_image_grid(path, "big" if "presets" in tables else None)
+        load_grid(path, IMAGE_KIND, "big" if "presets" in tables else None)
     assert message in str(e.value)
     assert str(path) in str(e.value)
 
@@ -55,4 +56,4 @@ def test_mistakes_are_named(write_grid, more, tables, message):
 def test_an_unknown_preset_lists_those_there_are(write_grid):
     path = write_grid(1, "", "[presets.small]\nseeds = [1]")
     with pytest.raises(InputError, match="unknown preset 'paper'; choose one of: small"):
-        load_image_grid(path, "paper")
+        load_grid(path, IMAGE_KIND, "paper")

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from data_prep.errors import InputError
+from stforecast.bench.curves import as_curves
+from stforecast.bench.drawing import panels, save_figure
+from stforecast.federated.runs.run_folder import write_csv
 from stforecast.plots import PLOTS
-from stforecast.plots.curves import as_curves
-from stforecast.plots.drawing import panels, save_figure
 from stforecast.plots.errors import cdf, horizon
 from stforecast.plots.forecasts import predictions
 from stforecast.plots.losses import communication, rounds
-from stforecast.results import METRIC_COLUMNS, open_run, write_csv
+from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 ROUNDS = pd.DataFrame(
     {
@@ -61,7 +62,7 @@ def make_run(tmp_path):
         write_csv(history, out / "rounds.csv")
         write_csv(metrics_table(errors, by_step), out / "metrics.csv")
         write_forecasts(out, np.array(y, dtype=float), offset, len(by_step), start, units, attrs)
-        return open_run(out)
+        return ForecastRun.open(out)
 
     return make
 

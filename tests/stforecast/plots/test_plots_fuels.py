@@ -14,10 +14,10 @@ from scipy.stats import spearmanr
 import stforecast.results
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
+from stforecast.bench.drawing import panels
 from stforecast.plots import PLOTS
 from stforecast.plots.divergence import Divergences, _alike_together, _draw, _verdict
-from stforecast.plots.drawing import panels
-from stforecast.results import open_run
+from stforecast.results import ForecastRun
 
 divergence, draw_filter = PLOTS["divergence"], PLOTS["filter"]
 
@@ -39,7 +39,7 @@ def run(trained, tmp_path):
     data = str(folder / "town.nc")
     about = json.loads(path.read_text()) | {"data": data, "data_path": data}
     path.write_text(json.dumps(about))
-    return open_run(folder / "run")
+    return ForecastRun.open(folder / "run")
 
 
 def arrays(run):
@@ -172,7 +172,7 @@ def test_runs_that_lack_what_is_drawn(run, plot, about, message):
 def test_several_runs_are_refused_and_one_given_twice_is_not(run, trained, plot):
     plot([run, run])
     with pytest.raises(InputError, match="is of one run, 2 were given"):
-        plot([run, open_run(trained / "run")])
+        plot([run, ForecastRun.open(trained / "run")])
 
 
 @pytest.mark.parametrize("plot", [divergence, draw_filter])

@@ -8,7 +8,7 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from stforecast.plots.intervals import intervals
-from stforecast.results import open_run
+from stforecast.results import ForecastRun
 
 TIMES = np.datetime64("2013-11-25", "ns") + np.arange(4) * np.timedelta64(1, "h")
 
@@ -32,7 +32,7 @@ def make_run(tmp_path):
             {"cell": [4142], "time": TIMES, "horizon": [1]},
             {"clock": "utc", "coverage": 0.9},
         ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
-        return open_run(out)
+        return ForecastRun.open(out)
 
     return make
 

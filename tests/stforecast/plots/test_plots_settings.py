@@ -8,10 +8,11 @@ import pytest
 from matplotlib.colors import to_hex
 
 from data_prep.errors import InputError
+from stforecast.bench.curves import as_curves
+from stforecast.bench.drawing import save_figure
+from stforecast.federated.runs.run_folder import write_csv
 from stforecast.plots import PLOTS
-from stforecast.plots.curves import as_curves
-from stforecast.plots.drawing import save_figure
-from stforecast.results import METRIC_COLUMNS, open_run, write_csv
+from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 bars, sweep = PLOTS["bars"], PLOTS["sweep"]
 
@@ -45,7 +46,7 @@ def make_run(tmp_path):
         }
         table["value"] = [values.get(row, 100 * error) for row in rows]
         write_csv(table.reindex(columns=list(METRIC_COLUMNS)), out / "metrics.csv")
-        return open_run(out)
+        return ForecastRun.open(out)
 
     return make
 

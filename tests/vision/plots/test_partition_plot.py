@@ -6,7 +6,7 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from stforecast.plots.drawing import save_figure
+from stforecast.bench.drawing import save_figure
 from vision.partition import PARTITIONS, Partition
 from vision.plots.partition import division
 
@@ -38,8 +38,8 @@ def test_areas_and_colours_of_one_domain_a_client(grid):
     (_, x, y, largest), *others = markers(train)
     assert (x, y) == (0, 0)
     found = [(c, x, y, round(4 * a / largest)) for c, x, y, a in others]
-    assert found == [("#0072B2", 1, 0, 1), ("#E69F00", 2, 1, 2)]
-    assert [m[:3] for m in markers(test)] == [("#0072B2", 0, 0), ("#E69F00", 2, 1)]
+    assert found == [("#0072B2", 1, 0, 1), ("#D55E00", 2, 1, 2)]
+    assert [m[:3] for m in markers(test)] == [("#0072B2", 0, 0), ("#D55E00", 2, 1)]
     assert train.get_title() == "training: 7 samples, largest marker 4"
     assert test.get_title() == "test: 4 samples, largest marker 3"
     assert [t.get_text() for t in train.get_yticklabels()] == ["ink  0", "oil  1"]

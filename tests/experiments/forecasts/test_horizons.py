@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from data_prep.errors import InputError
-from experiments.horizons import shown_steps
-from experiments.published import parse_published
-from experiments.report import results_table
+from experiments.forecasts.horizons import shown_steps
+from experiments.forecasts.report import results_table
+from stforecast.bench.published import parse_published
 from stforecast.results import run
 
 SETTINGS = {"service": "internet", "split": "days:6,1,3", "horizon": 4}

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, wilcoxon
 
-from experiments.ranks import rank, rank_variants
-from stforecast.variants import as_variants
+from experiments.forecasts.ranks import rank, rank_groups
+from stforecast.bench.run_groups import group_runs
 
 # Demšar, JMLR 7, 2006, Table 6: ranks of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data sets.
 DEMSAR = np.array(
@@ -53,7 +53,7 @@ def test_variants_rank_by_the_mean_over_seeds_and_who_diverged_is_last(make_run)
         make_run("fedavg", clients={"1": 2.0, "2": 4.0, "3": 9.0, "4": nan}),
         make_run("fuels", clients={"1": 4.0, "2": 2.0, "3": nan, "4": nan}),
     ]
-    found = rank_variants([(v, "") for v in as_variants(runs)])
+    found = rank_groups([(v, "") for v in group_runs(runs)])
     # solo is 3.0 at clients 1 and 2, between the others; at client 3 fuels has no number. Client 4
     # was tested by none.
     assert found.n_clients == 3
@@ -63,8 +63,8 @@ def test_variants_rank_by_the_mean_over_seeds_and_who_diverged_is_last(make_run)
 
 def test_too_few_rows_or_clients_have_no_ranks(make_run):
     runs = [make_run(m, clients={"1": 1.0, "2": 2.0}) for m in ("solo", "fedavg", "fuels")]
-    rows = [(v, "") for v in as_variants(runs)]
-    assert rank_variants(rows) is not None
-    assert rank_variants(rows[:2]) is None
+    rows = [(v, "") for v in group_runs(runs)]
+    assert rank_groups(rows) is not None
+    assert rank_groups(rows[:2]) is None
     lonely = [make_run(m, clients={"1": 1.0}) for m in ("solo", "fedavg", "fuels")]
-    assert rank_variants([(v, "") for v in as_variants(lonely)]) is None
+    assert rank_groups([(v, "") for v in group_runs(lonely)]) is None

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-from stforecast.variants import Variant
+from stforecast.bench.run_groups import RunGroup, by_client, select
+from stforecast.results import ForecastRun
 
 FEWEST_METHODS = 3
 """Fewer are no matter for Friedman's test."""
@@ -65,11 +66,11 @@ def rank(errors: np.ndarray) -> Ranking:
     return Ranking(ranks.mean(axis=0), n_clients, p_value, float(difference))
 
 
-def rank_variants(rows: Sequence[tuple[Variant, str]]) -> Ranking | None:
-    """Rank the models of variants by their clients' test MSE in the best round, mean over seeds.
+def rank_groups(rows: Sequence[tuple[RunGroup[ForecastRun], str]]) -> Ranking | None:
+    """Rank the models of groups by their clients' test MSE in the best round, mean over seeds.
 
     Args:
-        rows: variants, each with one of its models as selections name them: "" or "(global)".
+        rows: groups, each with one of its models as selections name them: "" or "(global)".
 
     Returns:
         The ranking over the clients for which any has an error, diverged rows last; None if these
@@ -80,17 +81,11 @@ def rank_variants(rows: Sequence[tuple[Variant, str]]) -> Ranking | None:
     return rank(known) if len(rows) >= FEWEST_METHODS and len(known) > 1 else None
 
 
-def _client_errors(variant: Variant, view: str) -> pd.Series:
+def _client_errors(group: RunGroup[ForecastRun], view: str) -> pd.Series:
     selection = f"best {view}".strip()
-    tables = []
-    for run in variant.runs:
-        table = run.metrics()
-        table = table[
-            (table["metric"] == "mse")
-            & (table["selection"] == selection)
-            & (table["split"] == "test")
-            & (table["client"] != "all")
-            & (table["horizon"] == "all")
-        ]
-        tables.append(table.set_index("client")["value"])
+    errors = [
+        by_client(select(run.metrics(), metric="mse", selection=selection, split="test"))
+        for run in group.runs
+    ]
+    tables = [table.set_index("client")["value"] for table in errors]
     return pd.concat(tables, axis=1).mean(axis=1, skipna=False)

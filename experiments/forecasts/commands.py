@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from data_prep.errors import InputError
 from data_prep.text import counted
-from experiments.options import (
-    HELP,
-    PATH,
-    OptionSections,
-    Subcommands,
-    from_dataclass,
-    peek,
-)
-from experiments.plot_command import plot_command
+from experiments import shared_commands
+from experiments.lists import LISTS
+from experiments.options import HELP, PATH, OptionSections, from_dataclass, peek
 from experiments.targets import check_ending
 from stforecast.plots import PLOTS
+
+if TYPE_CHECKING:
+    from stforecast.federated.runs.run import Run
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -43,10 +39,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 @click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
 @click.option("--data", type=PATH, help="Cube that prepare wrote.  [required]")
-@click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
-@click.option("--out", type=PATH, help="Folder for the run.  [required]")
-@click.option("--label", help="Name in tables and figures. By default the method's.")
-@click.option("--resume", type=PATH, help="Go on with this unfinished run, in place of a new one.")
+@shared_commands.run_options("fuels", "stforecast list methods")
 @click.pass_context
 def run_command(
     ctx: click.Context, data: Path, method: str, out: Path, label: str | None,
@@ -57,17 +50,16 @@ def run_command(
     The last options depend on --method and --model: `stforecast run --method NAME --help` lists
     those of another one.
     """
-    from experiments.progress import rounds_bar
-    from experiments.report import summary
+    from experiments.forecasts.report import summary
     from experiments.resuming import check_resumed
     from stforecast import results
+    from stforecast.bench.progress import rounds_bar
     from stforecast.config import resolve
     from stforecast.federated.runs.run_folder import read_config
 
     check_resumed(ctx, allowed=["data"], needed=["data", "out"])
-    config = (
-        read_config(resume, results.COMMAND, resolve) if resume else resolve(method, **settings)
-    )
+    command = results.ForecastRun.command
+    config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     progress = ctx.obj["progress"] and config.federated
     with rounds_bar(config.training.rounds, progress=progress) as after_round:
         if resume:
@@ -79,19 +71,13 @@ def run_command(
     click.echo(summary(finished))
 
 
-def _plot(name: str, draw: Callable[..., Any]) -> click.Command:
-    from stforecast.results import find_runs
+def _run_type() -> type[Run]:
+    from stforecast.results import ForecastRun
 
-    return plot_command(name, draw, find_runs)
+    return ForecastRun
 
 
-plot = Subcommands(
-    "plot",
-    known=PLOTS,
-    make=_plot,
-    help="Draw a figure of finished runs.",
-    context_settings=HELP,
-)
+plot = shared_commands.plot_group("Draw a figure of finished runs.", PLOTS, _run_type)
 
 
 @click.command(context_settings=HELP)
@@ -152,13 +138,6 @@ def leaks(run: Path, history: Path) -> None:
     click.echo(f"{run}: no leak found in the last quarter of {history}")
 
 
-@click.command("list", context_settings=HELP)
-@click.argument("what", type=click.Choice(["methods", "data", "models", "metrics"]))
-def list_command(what: str) -> None:
-    """List what there is to choose from."""
-    from experiments.lists import LISTS
-
-    click.echo(LISTS[what]())
-
+list_command = shared_commands.list_command(LISTS)
 
 COMMANDS = (run_command, plot, predict, leaks, list_command)

@@ -1,9 +1,8 @@
-"""Many machines, by Ray (extra `ray`): a task for each raw file, or for each run of a benchmark.
+"""Many machines, by Ray (extra `ray`): a task for each item, such as a run of a benchmark.
 
-What is done is what is done without it: a raw day is summed into the folder where
-`data_prep.telecom_italia.day_store` looks for it, a run of a benchmark writes its run folder, and
-the ordinary code goes on from there. So the machines need one file system with the same paths, and
-the results are equal. A task whose worker is lost is done again, elsewhere.
+What is done is what is done without it: a run folder lies where the ordinary code looks for it, and
+that goes on from there. So the machines need one file system with the same paths, and the results
+are equal. A task whose worker is lost is done again, elsewhere.
 
 Without an address (Ray's own `RAY_ADDRESS`) Ray is started on this machine and stopped at the end.
 Ray pickles what it moves between its own processes; nothing of it comes from files of data.
@@ -108,61 +107,14 @@ def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
     return ""
 
 
-def sum_days(name: str, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> None:
-    """Sum a Telecom Italia set's raw days into their folder, so that `prepare` finds them there.
-
-    What cannot be read is left to `prepare`, which says it in its own words.
-
-    Args:
-        name: `milan` or `trentino`.
-        raw: folder of the daily files.
-        out: the cube that will be written.
-        progress: whether to show a progress bar.
-        **options: those of `prepare`.
-
-    Raises:
-        InputError: if the data set has no raw days, or the folder or an option does not fit.
-    """
-    store, days = _days(name, raw, out, options)
-    items = [(store, day) for day in days]
-    for i, problem in each(_sum_day, items, f"{name}: days", progress=progress).items():
-        log.warning("%s: %s", days[i].path.name, problem)
-
-
-def _days(name: str, raw: Path, out: Path, options: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The store of summed days and the raw days, as `TelecomItalia.prepare` finds them."""
-    import numpy as np
-
-    from data_prep import DATA_SETS
-    from data_prep.atomic import check_target
-    from data_prep.telecom_italia.day_store import DayStore
-    from data_prep.telecom_italia.grid import read_grid
-    from data_prep.telecom_italia.raw_folder import find_days
-    from data_prep.telecom_italia.release import TelecomItalia, intervals_per_step
-
-    release = getattr(DATA_SETS.find(name).prepare, "__self__", None)
-    if not isinstance(release, TelecomItalia):
-        raise InputError(f"{name} is one file, so there is nothing to spread; leave out --engine")
-    check_target(out)
-    grid = options.get("grid")
-    known = read_grid(grid).cells if grid else np.arange(1, release.max_cell + 1)
-    store = DayStore(out, intervals_per_step(options.get("step", "1h")))
-    return store, find_days(raw, release.prefix, known, release.time_zone)
-
-
-def _sum_day(item: tuple[Any, Any]) -> None:
-    store, day = item
-    store.day(day)
-
-
 def do_runs(jobs: Sequence[Any], title: str, *, progress: bool = False) -> None:
     """Do every run of a benchmark that is not finished, one task each.
 
-    Failures are left to `experiments.jobs.do_jobs`, which comes after: it finds what is finished,
-    tries again what is not and notes what fails.
+    Failures are left to `stforecast.bench.jobs.do_jobs`, which comes after: it finds what is
+    finished, tries again what is not and notes what fails.
 
     Args:
-        jobs: see `experiments.jobs.Job`.
+        jobs: see `stforecast.bench.jobs.Job`.
         title: of the benchmark, for the progress bar.
         progress: whether to show it.
     """

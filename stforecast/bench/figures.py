@@ -7,32 +7,28 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from matplotlib.figure import Figure
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
-from experiments.names import slug
-from stforecast.results import Run
-
-if TYPE_CHECKING:
-    from vision.results import ImageRun
+from stforecast.bench.drawing import save_figure
+from stforecast.bench.names import slug
+from stforecast.bench.run_groups import R
 
 log = logging.getLogger(__name__)
 
 Plots = Mapping[str, Callable[..., Figure]]
 """Functions that draw runs, by name; their keyword-only parameters are a figure's options."""
 
-AnyRun = TypeVar("AnyRun", Run, "ImageRun")
-
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """A figure for each data set and service.
+    """A figure for each data set and scenario.
 
     Attributes:
-        plot: name of a plot, see `stforecast.plots`.
+        plot: name of a plot.
         name: what to call the file.
         methods: labels of the rows to draw; all if empty.
         seeds: seeds of the runs to draw; all if empty.
@@ -45,40 +41,33 @@ class FigureSpec:
     seeds: tuple[StrictInt, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
-    def chosen(self, runs: Iterable[AnyRun]) -> list[AnyRun]:
+    def chosen(self, runs: Iterable[R]) -> list[R]:
         """The runs that it shows, in the order of `methods`."""
-        runs = [r for r in runs if not self.seeds or r.about["settings"]["seed"] in self.seeds]
+        runs = [r for r in runs if not self.seeds or r.seed in self.seeds]
         if not self.methods:
             return runs
         return [run for label in self.methods for run in runs if run.label == label]
 
 
 def parse_figures(
-    entries: Sequence[str | dict[str, Any]], labels: Iterable[str], plots: Plots | None = None
+    entries: Sequence[str | dict[str, Any]], labels: Iterable[str], plots: Plots
 ) -> tuple[FigureSpec, ...]:
     """The key `figures` of a benchmark.
 
     Args:
         entries: names of plots, or `{ plot, name, methods, seeds, options… }`.
         labels: labels of the benchmark's rows.
-        plots: what can be drawn, by name; by default the figures of forecasts.
+        plots: what can be drawn, by name.
 
     Raises:
         InputError: for a plot, option or label that is not there, or two figures of one name.
     """
     labels = set(labels)
-    plots = _forecast_plots() if plots is None else plots
     specs = tuple(_spec(entry, labels, plots) for entry in entries)
     names = [slug(spec.name) for spec in specs]
     if twice := next((spec.name for spec in specs if names.count(slug(spec.name)) > 1), None):
         raise InputError(f"several figures are called {twice!r}; give each a name of its own")
     return specs
-
-
-def _forecast_plots() -> Plots:
-    from stforecast.plots import PLOTS
-
-    return PLOTS
 
 
 def _spec(entry: str | dict[str, Any], labels: set[str], plots: Plots) -> FigureSpec:
@@ -125,39 +114,31 @@ class Gallery:
 
 def draw_figures(
     specs: Sequence[FigureSpec],
-    runs: Iterable[AnyRun],
+    runs: Iterable[R],
     folder: Path,
-    group: Callable[[AnyRun], str],
-    plots: Plots | None = None,
+    plots: Plots,
 ) -> Gallery:
-    """Draw every figure of every group of runs; one that fails does not stop the others.
+    """Draw every figure of every data set and scenario; one that fails does not stop the others.
 
     Args:
         specs: what to draw.
         runs: finished runs.
-        folder: where to, as `GROUP-NAME.png`.
-        group: what runs must share to stand in one figure, as a part of a file's name.
-        plots: what can be drawn, by name; by default the figures of forecasts.
+        folder: where to, as `DATA-SCENARIO-NAME.png`.
+        plots: what can be drawn, by name.
     """
-    plots = _forecast_plots() if plots is None else plots
-    groups: dict[str, list[AnyRun]] = {}
+    groups: dict[str, list[R]] = {}
     for run in runs:
-        groups.setdefault(group(run), []).append(run)
+        key = "-".join(slug(fact) for fact in run.facts().values() if fact)
+        groups.setdefault(key, []).append(run)
     drawn, undrawn = [], {}
     for key, members in groups.items():
         for spec in specs:
             path = folder / f"{key}-{slug(spec.name)}.png"
             try:
                 figure = plots[spec.plot](spec.chosen(members), **spec.options)
-                drawn.append(_save(figure, path))
+                drawn.append(save_figure(figure, path))
             except Exception as e:
                 undrawn[path.stem] = str(e) if isinstance(e, InputError) else repr(e)
                 log.warning("figure %s: %s", path.stem, undrawn[path.stem])
                 path.unlink(missing_ok=True)
     return Gallery(drawn, undrawn)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    from stforecast.plots.drawing import save_figure
-
-    return save_figure(figure, path)

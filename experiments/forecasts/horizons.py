@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from tabulate import tabulate
 
-from experiments.numbers import spread
-from experiments.published import MARK, Published
-from stforecast.results import Run
-from stforecast.variants import Variant
+from stforecast.bench.numbers import spread
+from stforecast.bench.published import MARK, Published
+from stforecast.bench.run_groups import RunGroup, by_step, select
+from stforecast.bench.tables import markdown
+from stforecast.results import ForecastRun
 
 SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
 """Errors in the table, and their headings."""
@@ -21,7 +21,9 @@ MEAN = "mean"
 
 
 def horizon_table(
-    rows: Sequence[tuple[Variant, str]], names: Sequence[str], published: Published | None = None
+    rows: Sequence[tuple[RunGroup[ForecastRun], str]],
+    names: Sequence[str],
+    published: Published | None = None,
 ) -> str:
     """Markdown: errors at a quarter, half and the whole of the horizon, and their mean over it.
 
@@ -29,7 +31,7 @@ def horizon_table(
     paper prints stand in rows of their own.
 
     Args:
-        rows: variants with the same horizon, each with one of its models as selections name them.
+        rows: groups with the same horizon, each with one of its models as selections name them.
         names: what to call the rows.
         published: numbers of a paper.
 
@@ -37,7 +39,7 @@ def horizon_table(
         The table under a line that says what it is; "" where there is but one step.
     """
     run = rows[0][0].runs[0]
-    steps = shown_steps(int(run.about["settings"]["horizon"]))
+    steps = shown_steps(int(run.settings["horizon"]))
     if len(steps) < 2:
         return ""
     tables = [[_by_step(run, f"best {view}".strip()) for run in v.runs] for v, view in rows]
@@ -54,8 +56,7 @@ def horizon_table(
     caption = (
         f"Errors by time ahead, in {unit}, pooled over the test part; zero targets not in MAPE."
     )
-    table = tabulate(body, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
-    return f"{caption}\n\n{table}"
+    return f"{caption}\n\n{markdown(body)}"
 
 
 def shown_steps(horizon: int) -> list[int]:
@@ -67,7 +68,7 @@ def shown_steps(horizon: int) -> list[int]:
     return sorted({math.ceil(horizon / 4), math.ceil(horizon / 2), horizon})
 
 
-def _ahead(step: int, run: Run) -> str:
+def _ahead(step: int, run: ForecastRun) -> str:
     """How far ahead a step is, in minutes or hours where the run says how long a step is."""
     minutes = step * run.about.get("step_minutes", math.nan)
     if math.isnan(minutes):
@@ -75,17 +76,10 @@ def _ahead(step: int, run: Run) -> str:
     return f"{minutes:g} min" if minutes <= 60 or minutes % 60 else f"{minutes / 60:g} h"
 
 
-def _by_step(run: Run, selection: str) -> pd.DataFrame:
+def _by_step(run: ForecastRun, selection: str) -> pd.DataFrame:
     """Pooled test errors, one row a step and one column a metric."""
-    table = run.metrics()
-    table = table[
-        (table["split"] == "test")
-        & (table["selection"] == selection)
-        & (table["client"] == "all")
-        & (table["horizon"] != "all")
-        & table["metric"].isin(SHOWN)
-    ]
-    wide = table.pivot(index="horizon", columns="metric", values="value")
+    table = select(run.metrics(), split="test", selection=selection, metric=tuple(SHOWN))
+    wide = by_step(table).pivot(index="horizon", columns="metric", values="value")
     return wide.set_index(wide.index.astype(int)).sort_index()
 
 
@@ -101,9 +95,9 @@ def _cells(runs: Sequence[pd.DataFrame], columns: Mapping[int | str, str]) -> di
     return cells
 
 
-def _printed(numbers: Mapping[str, float], run: Run) -> dict[str, str]:
+def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
     """What a paper prints of a method: its MAE by minutes ahead, and the mean."""
-    horizon = int(run.about["settings"]["horizon"])
+    horizon = int(run.settings["horizon"])
     minutes = run.about.get("step_minutes", math.nan)
     heading = {f"{step * minutes:g}": _ahead(step, run) for step in range(1, horizon + 1)}
     heading[MEAN] = f"mean of {horizon}"

@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.report import results_table, summary
+from experiments.forecasts.report import results_table, summary
 
 
 def cells(text):

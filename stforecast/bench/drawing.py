@@ -9,7 +9,9 @@ import math
 import os
 import textwrap
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -17,11 +19,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError
-from stforecast.federated.plain_figure import PlainFigure
+from stforecast.bench.plain_figure import PlainFigure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""
@@ -54,8 +57,9 @@ def check_width(width: float) -> None:
 
 
 def panels(
-    width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False
-) -> tuple[PlainFigure, list[Axes]]:
+    width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False,
+    sharey: bool = False,
+) -> tuple[PlainFigure, list[Axes]]:  # fmt: skip
     """A figure with `n` plain panels.
 
     Args:
@@ -64,6 +68,7 @@ def panels(
         n: number of panels.
         n_columns: panels in a row.
         sharex: whether all have one x axis.
+        sharey: whether all have one y axis.
 
     Raises:
         InputError: if it is too narrow or too wide to be drawn.
@@ -71,8 +76,11 @@ def panels(
     check_width(width)
     n_rows = math.ceil(n / n_columns)
     fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
-    axes = list(fig.subplots(n_rows, n_columns, sharex=sharex, squeeze=False).flat)
-    for ax in axes:
+    grid = fig.subplots(n_rows, n_columns, sharex=sharex, sharey=sharey, squeeze=False)
+    axes = list(grid.flat)
+    for ax in axes[n:]:
+        ax.remove()
+    for ax in axes[:n]:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=SMALL)
         ax.xaxis.label.set_fontsize(TEXT)
@@ -81,7 +89,7 @@ def panels(
         ax.yaxis.get_offset_text().set_fontsize(SMALL)
         ax.grid(color="0.92", linewidth=0.6)
         ax.set_axisbelow(True)
-    return fig, axes
+    return fig, axes[:n]
 
 
 def count_axis(ax: Axes, label: str) -> None:
@@ -123,14 +131,21 @@ def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
     ax.set_xlabel(label)
 
 
-def add_legend(fig: PlainFigure, note: str = "") -> None:
+def legend_point(label: str, color: str, marker: str, **style: Any) -> Line2D:
+    """An entry of a legend that is a point."""
+    look = {"color": color, "marker": marker, "linestyle": "", "markersize": 4, **style}
+    return Line2D([], [], label=label, **look)
+
+
+def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) -> None:
     """Put a legend below the panels, in as few rows as fit the width, and make room for it.
 
     Args:
         fig: figure from `panels` with labelled artists; equal labels make one entry.
         note: lines of what else the reader must know.
+        points: first entries, that are no artists of the figure.
     """
-    entries: dict[str, Artist] = {}
+    entries: dict[str, Artist] = {str(point.get_label()): point for point in points}
     for ax in fig.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)

@@ -1,0 +1,1 @@
+"""Benchmarks, tables and commands of forecasts."""

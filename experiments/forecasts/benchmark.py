@@ -1,0 +1,189 @@
+"""Benchmarks of forecasts: methods × data × services × seeds from one TOML file.
+
+    title = "A quick look"
+    seeds = [1, 2, 3]
+    services = ["internet"]
+    data = ["milan.nc"]                    # cubes, relative to the working folder
+    methods = ["ridge", "solo", { method = "fuels", label = "w/o inter", inter = false }]
+    figures = ["cdf", { plot = "predictions", methods = ["ridge", "solo"], seeds = [1] }]
+
+    [settings]                             # of every method
+    rounds = 50
+    split = "days:20,5,5"
+
+    [published]                            # numbers of a paper by label, to stand beside ours
+    source = "FUELS, Table 7"
+    mse.internet = { "w/o inter" = 0.983 }
+
+In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
+figure may have a `name`, its plot's options, and `methods` (labels) and `seeds` to choose runs by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, StrictInt
+
+from data_prep import DATA_SETS
+from data_prep.errors import InputError
+from data_prep.simulate import simulate
+from experiments.forecasts.report import results_table
+from stforecast.bench.grid import Grid
+from stforecast.bench.grid_file import COMMON_KEYS, Entry
+from stforecast.bench.jobs import Job
+from stforecast.bench.kind import AfterRound, Kind, Scenario
+from stforecast.bench.names import slug
+from stforecast.config import Config, read_by, resolve
+from stforecast.data.series import as_cube, choose_service
+from stforecast.data.splits import parse_split
+from stforecast.plots import PLOTS
+from stforecast.results import ForecastRun, data_of, resume, run
+
+
+@dataclass(frozen=True)
+class City:
+    """A simulated city in place of a cube; see `data_prep.simulate`.
+
+    Attributes:
+        name: what to call it.
+        city: whose grid it has, milan or trentino.
+        cells: number of cells.
+        days: number of days.
+        seed: seed of the city, whatever the seeds of the runs.
+    """
+
+    name: str = "city"
+    city: str = "milan"
+    cells: StrictInt = 25
+    days: StrictInt = 28
+    seed: StrictInt = 1
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+def services(names: Iterable[str]) -> tuple[Scenario, ...]:
+    """A scenario for each service."""
+    return tuple(Scenario(name, {"service": name}) for name in names)
+
+
+class ForecastKind(Kind[ForecastRun]):
+    """Forecasts of cubes; scenarios are the services, of which a cube may have but one."""
+
+    run_type = ForecastRun
+    keys = COMMON_KEYS | {
+        "data": (
+            list[str | City],
+            "a list of paths of cubes, or { name, city, cells, days, seed }",
+        ),
+        "services": (list[str], "a list of names"),
+    }
+    needed = frozenset({"data", "methods"})
+    plots = PLOTS
+    resolve = staticmethod(resolve)
+    results_table = staticmethod(results_table)
+
+    def check(self, method: str, **settings: Any) -> None:
+        """Refuse settings that do not fit, the split among them."""
+        parse_split(resolve(method, **settings).data.split)
+
+    def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings without those that a method does not read."""
+        return read_by(method, settings)
+
+    def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
+        """The services, or the only one."""
+        return services(found.get("services", ())) or (Scenario(None, {}),)
+
+    def places(
+        self, grid: Grid[ForecastRun], out: Path, progress: bool
+    ) -> Iterator[tuple[Path, Scenario]]:
+        """Each cube and service; cities are simulated here."""
+        for item in grid.data:
+            data = simulated(item, out, progress) if isinstance(item, City) else Path(item)
+            for scenario in grid.scenarios:
+                yield data, scenario
+
+    def data_name(self, data: Path) -> str:
+        """Name of the cube's file."""
+        return data.stem
+
+    def job_settings(
+        self, grid: Grid[ForecastRun], entry: Entry, scenario: Scenario, data: Path
+    ) -> dict[str, Any]:
+        """What the method reads of the shared settings, its own, and the service."""
+        shared = read_by(entry.method, grid.settings)
+        return {**shared, **entry.settings, **scenario.settings}
+
+    def check_data(self, job: Job[ForecastRun]) -> None:
+        """Refuse a cube or a service that is not there."""
+        _check_service(job.data, job.settings.get("service"))
+
+    def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """The cube's path."""
+        return {"data": data_of(about).resolve()}
+
+    def rounds(self, config: Config) -> int:
+        """Number of rounds; reference forecasters have none."""
+        return config.training.rounds if config.federated else 0
+
+    def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
+        """Fit, judge and save a forecaster."""
+        entry = job.entry
+        return run(
+            entry.method,
+            job.data,
+            job.folder,
+            job.settings,
+            label=entry.label,
+            after_round=after_round,
+        )
+
+    def go_on(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
+        """Go on with a forecaster."""
+        return resume(job.folder, job.data, after_round=after_round)
+
+
+@cache
+def _check_service(data: Path, service: str | None) -> None:
+    """Once for all runs; nothing is kept of an error."""
+    cube, name = as_cube(data)
+    with cube:
+        choose_service(cube, service, name)
+
+
+def simulated(city: City, out: Path, progress: bool) -> Path:
+    """The cube of a simulated city, made once.
+
+    Args:
+        city: which one.
+        out: the benchmark's folder.
+        progress: whether to show progress bars.
+
+    Raises:
+        InputError: if the folder holds another city of that name.
+    """
+    name = slug(city.name)
+    cube, about = out / "data" / f"{name}.nc", out / "data" / f"{name}.json"
+    text = json.dumps(dataclasses.asdict(city))
+    if cube.exists():
+        if not about.exists() or about.read_text() != text:
+            raise InputError(f"{cube} is another city; delete it or choose another --out or name")
+        return cube
+    cube.parent.mkdir(parents=True, exist_ok=True)
+    options = {k: v for k, v in dataclasses.asdict(city).items() if k != "name"}
+    with tempfile.TemporaryDirectory(dir=cube.parent, prefix=f"{name}-raw-") as raw:
+        simulate(Path(raw), progress=progress, **options)
+        about.write_text(text)
+        DATA_SETS.find(city.city).prepare(Path(raw), cube, progress=progress)
+    return cube
+
+
+FORECAST_KIND = ForecastKind()

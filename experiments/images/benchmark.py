@@ -1,0 +1,123 @@
+"""Benchmarks of images: methods × data × scenarios × seeds from one TOML file.
+
+task = "images"                        # tells it from a benchmark of forecasts
+title = "PFPL, Table 1: Digits"
+seeds = [1, 2, 3]
+data = ["mnist+usps+syn-generated"]
+methods = ["solo", "fedavg", { method = "pfpl", label = "α = 0.3", alpha = 0.3 }]
+figures = ["partition", { plot = "rounds", methods = ["fedavg", "α = 0.3"] }]
+
+[settings]                             # of every method
+rounds = 100
+clients = 20
+
+[scenarios]                            # ways to divide the images: settings, data too
+"n = 3" = { ways = 3 }
+"n = 4" = { ways = 4 }
+
+[presets.small]                        # `--preset small` puts these in place of the above
+seeds = [1]
+settings = { rounds = 10, model = "convnet" }
+
+[published]                            # by scenario and label, to stand beside ours
+source = "PFPL, Table 1"
+accuracy."n = 3" = { solo = 91.15 }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import InputError
+from experiments.config_file import IMAGES
+from experiments.images.report import results_table
+from stforecast.bench.grid import Grid
+from stforecast.bench.grid_file import COMMON_KEYS, Entry
+from stforecast.bench.jobs import Job
+from stforecast.bench.kind import AfterRound, Kind, Scenario
+from stforecast.bench.names import slug
+from vision.config import resolve
+from vision.evaluation import TRAINED
+from vision.learner import load_images
+from vision.methods import METHODS
+from vision.plots import PLOTS
+from vision.results import ImageRun, resume, run
+
+
+class ImageKind(Kind[ImageRun]):
+    """Image sets; scenarios are ways to divide them, and may name data of their own."""
+
+    run_type = ImageRun
+    keys = COMMON_KEYS | {
+        "task": (str, f'"{IMAGES}"'),
+        "data": (list[str], "a list of names of image sets"),
+        "scenarios": (dict[str, dict[str, Any]], "tables of settings, by name"),
+        "presets": (dict[str, dict[str, Any]], "tables of the keys above, by name"),
+    }
+    needed = frozenset({"task", "methods"})
+    plots = PLOTS
+    resolve = staticmethod(resolve)
+    results_table = staticmethod(results_table)
+
+    def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
+        """Ways to divide the images; one without a name if none is given."""
+        scenarios = found.get("scenarios", {"": {}})
+        if len({slug(name) for name in scenarios}) < len(scenarios):
+            raise InputError("two scenarios have names that differ in signs only; rename one")
+        for name, own in scenarios.items():
+            if "data" not in found and "data" not in own:
+                words = self.keys["data"][1]
+                raise InputError(f"no data, and scenario {name!r} names none; it is {words}")
+        return tuple(Scenario(name, own) for name, own in scenarios.items())
+
+    def row_labels(self, entries: Sequence[Entry]) -> list[str]:
+        """Labels, and those of methods' further models."""
+        of_models = [
+            f"{entry.label} ({view})"
+            for entry in entries
+            for view in (*METHODS.find(entry.method).views, TRAINED)
+        ]
+        return [entry.label for entry in entries] + of_models
+
+    def places(
+        self, grid: Grid[ImageRun], out: Path, progress: bool
+    ) -> Iterator[tuple[str, Scenario]]:
+        """Each scenario and image set."""
+        for scenario in grid.scenarios:
+            own = scenario.settings
+            for data in [own["data"]] if "data" in own else grid.data:
+                yield data, scenario
+
+    def data_name(self, data: str) -> str:
+        """The name itself."""
+        return data
+
+    def job_settings(
+        self, grid: Grid[ImageRun], entry: Entry, scenario: Scenario, data: str
+    ) -> dict[str, Any]:
+        """Shared settings, those of the scenario, those of the method, and the images."""
+        return {**grid.settings, **scenario.settings, **entry.settings, "data": data}
+
+    def check_data(self, job: Job[ImageRun]) -> None:
+        """Refuse images that are not there."""
+        load_images(resolve(job.entry.method, **job.settings))
+
+    def begin(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
+        """Fit, judge and save a learner."""
+        return run(
+            job.entry.method,
+            job.folder,
+            job.settings,
+            label=job.entry.label,
+            facts={"scenario": job.scenario},
+            after_round=after_round,
+        )
+
+    def go_on(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
+        """Go on with a learner."""
+        return resume(job.folder, after_round=after_round)
+
+
+IMAGE_KIND = ImageKind()

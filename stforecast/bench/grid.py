@@ -1,0 +1,158 @@
+"""Benchmarks: methods × data × scenarios × seeds from one TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from data_prep.errors import InputError, choose
+from stforecast.bench.figures import FigureSpec, parse_figures
+from stforecast.bench.grid_file import (
+    Entry,
+    check_keys,
+    command_words,
+    parse_entries,
+    read_toml,
+)
+from stforecast.bench.kind import Kind, Scenario
+from stforecast.bench.names import shown
+from stforecast.bench.published import Published, parse_published
+from stforecast.bench.run_groups import R
+
+
+@dataclass(frozen=True)
+class Grid(Generic[R]):
+    """A benchmark.
+
+    Attributes:
+        kind: what is benchmarked.
+        title: heading of the table.
+        data: data sets, as the file names them; for scenarios that name none.
+        scenarios: what is run on each.
+        seeds: seeds.
+        entries: methods and variants.
+        settings: flat settings shared by all.
+        figures: what to draw for each data set and scenario.
+        published: what a paper prints of these methods, by scenario.
+        command: words that begin the command, as a reader would repeat it.
+    """
+
+    kind: Kind[R]
+    title: str
+    data: tuple[Any, ...]
+    scenarios: tuple[Scenario, ...]
+    seeds: tuple[int, ...]
+    entries: tuple[Entry, ...]
+    settings: dict[str, Any]
+    figures: tuple[FigureSpec, ...] = ()
+    published: Published | None = None
+    command: tuple[str, ...] = ("stforecast", "bench")
+
+    def replace(
+        self,
+        data: Sequence[str | Path] = (),
+        scenarios: Sequence[Scenario] = (),
+        seeds: Sequence[int] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> Grid[R]:
+        """The grid with other data, services, seeds or shared settings, where any are given.
+
+        Raises:
+            InputError: if a seed or a setting is unknown or out of range.
+        """
+        shared = {**self.settings, **(settings or {})}
+        for scenario in scenarios or self.scenarios:
+            for entry in self.entries:
+                for seed in seeds or self.seeds:
+                    own = {**shared, **scenario.settings, **entry.settings, "seed": seed}
+                    self.kind.check(entry.method, **own)
+        flags: dict[str, Sequence[Any]] = {
+            "--data": [shown(item) if isinstance(item, Path) else item for item in data],
+            "--service": [scenario.name for scenario in scenarios],
+            "--seed": seeds,
+        }
+        return dataclasses.replace(
+            self,
+            data=tuple(map(str, data)) or self.data,
+            scenarios=tuple(scenarios) or self.scenarios,
+            seeds=tuple(seeds) or self.seeds,
+            settings=shared,
+            command=(*self.command, *command_words(flags, settings or {})),
+        )
+
+    def repeat(self, out: Path) -> str:
+        """The command that does this benchmark again."""
+        return shlex.join([*self.command, "--out", shown(out)])
+
+
+def load_grid(path: Path, kind: Kind[R], preset: str | None = None) -> Grid[R]:
+    """Read a benchmark's TOML file.
+
+    Args:
+        path: of the file.
+        kind: what is benchmarked.
+        preset: name of one of the file's presets.
+
+    Raises:
+        InputError: naming the file and what is wrong in it.
+    """
+    table = {"title": path.stem, **read_toml(path)}
+    try:
+        grid = _grid(kind, _with_preset(kind, table, preset))
+    except InputError as e:
+        raise InputError(f"{path}: {e}") from e
+    chosen = ("--preset", preset) if preset else ()
+    return dataclasses.replace(grid, command=(*grid.command, shown(path), *chosen))
+
+
+def _with_preset(kind: Kind[Any], table: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """The table with one of its presets in place; `settings` are merged, other keys replaced."""
+    presets = check_keys(table, kind.keys, kind.needed).get("presets", {})
+    rest = {key: value for key, value in table.items() if key != "presets"}
+    if name is None:
+        return rest
+    if name not in presets:
+        raise choose("preset", name, presets)
+    preset = presets[name]
+    settings = {**rest.get("settings", {}), **preset.get("settings", {})}
+    found = {**rest, **preset, "settings": settings}
+    if "published" in rest and "scenarios" in preset:
+        found["published"] = _published_of(rest["published"], preset["scenarios"])
+    return found
+
+
+def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> dict[str, Any]:
+    """What is printed of some scenarios."""
+    return {
+        key: {s: numbers for s, numbers in part.items() if s in scenarios}
+        if isinstance(part, dict)
+        else part
+        for key, part in published.items()
+    }
+
+
+def _grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
+    found = check_keys(table, kind.keys, kind.needed)
+    settings, scenarios = found.get("settings", {}), kind.scenarios(found)
+    for scenario in scenarios:
+        shared = {**settings, **scenario.settings}
+        entries = parse_entries(found["methods"], shared, kind.check)
+    published = found.get("published")
+    return Grid(
+        kind=kind,
+        title=found["title"],
+        data=tuple(found.get("data", ())),
+        scenarios=scenarios,
+        seeds=tuple(found.get("seeds", [1])),
+        entries=entries,
+        settings=settings,
+        figures=parse_figures(
+            found.get("figures", []), [entry.label for entry in entries], kind.plots
+        ),
+        published=published
+        and parse_published(published, kind.row_labels(entries), [s.name for s in scenarios]),
+    )

@@ -1,0 +1,142 @@
+"""What all benchmark files share: TOML, keys and their types, rows of a table, seeds."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import StrictInt, TypeAdapter, ValidationError
+
+from data_prep.errors import InputError, choose
+from data_prep.limits import read_bounded
+from stforecast.bench.names import shown, slug
+
+MAX_SEED = 2**32
+"""What scikit-learn's generators take."""
+
+Keys = Mapping[str, tuple[Any, str]]
+"""Keys of a file, their types and what to tell people about them."""
+
+COMMON_KEYS: dict[str, tuple[Any, str]] = {
+    "title": (str, "text"),
+    "seeds": (list[StrictInt], "a list of whole numbers"),
+    "methods": (list[str | dict[str, Any]], "a list of names, or { method, label, settings… }"),
+    "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
+    "settings": (dict[str, Any], "a table"),
+    "published": (dict[str, Any], "a table"),
+}
+"""Keys that the files of all kinds have."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the table.
+
+    Attributes:
+        method: name of the method.
+        label: what to call it.
+        settings: flat settings of its own, on top of the grid's.
+    """
+
+    method: str
+    label: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+MAX_BYTES = 2**16
+"""Bytes of a benchmark's file, which a person writes; the parser is slow."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The contents of a TOML file.
+
+    Raises:
+        InputError: naming the file and what is wrong with it.
+    """
+    try:
+        text = read_bounded(path, MAX_BYTES)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    try:
+        return tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"{path}: is not TOML ({e})") from e
+
+
+def check_keys(table: Mapping[str, Any], keys: Keys, needed: Set[str]) -> dict[str, Any]:
+    """The values of a file's keys, converted to their types.
+
+    Raises:
+        InputError: for a key that is unknown, missing, empty or of another type.
+    """
+    if unknown := table.keys() - keys.keys():
+        raise choose("key", min(unknown), keys)
+    if missing := needed - table.keys():
+        raise InputError(f"no key {min(missing)!r}; it is {keys[min(missing)][1]}")
+    found = {key: _check(key, value, *keys[key]) for key, value in table.items()}
+    if odd := [seed for seed in found.get("seeds", []) if not 0 <= seed < MAX_SEED]:
+        raise InputError(f"seeds has {odd[0]}; give whole numbers from 0 to {MAX_SEED - 1}")
+    return found
+
+
+def _check(key: str, value: Any, kind: Any, words: str) -> Any:
+    try:
+        found = TypeAdapter(kind).validate_python(value)
+    except ValidationError as e:
+        raise InputError(f"{key} is {value!r}; it must be {words}") from e
+    if found == []:
+        raise InputError(f"{key} is empty; give at least one entry")
+    return found
+
+
+def parse_entries(
+    entries: Sequence[str | dict[str, Any]],
+    shared: Mapping[str, Any],
+    check: Callable[..., Any],
+) -> tuple[Entry, ...]:
+    """The key `methods`.
+
+    Args:
+        entries: names, or `{ method, label, settings… }`.
+        shared: settings of all methods.
+        check: called with the method and its settings, to find mistakes before the first run.
+
+    Raises:
+        InputError: for an entry without a method, a label given twice, or what `check` finds.
+    """
+    if "method" in shared:
+        raise InputError("settings has a method; name it in methods, where each has a row")
+    made = []
+    for entry in entries:
+        own = {"method": entry} if isinstance(entry, str) else dict(entry)
+        if "method" not in own:
+            raise InputError(f"an entry of methods names no method: {entry}")
+        method = str(own.pop("method"))
+        made.append(Entry(method, str(own.pop("label", method)), own))
+        check(method, **{**shared, **own})
+    folders = [slug(entry.label) for entry in made]
+    if twice := next((e.label for e in made if folders.count(slug(e.label)) > 1), None):
+        raise InputError(f"several methods are called {twice!r}; give each a label of its own")
+    return tuple(made)
+
+
+def command_words(
+    flags: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Words of a command line: each flag before each of its values, then the settings.
+
+    Files have names that say something elsewhere, too.
+
+    >>> command_words({"--seed": [1, 2]}, {"rounds": 5, "lr": 0.1, "weights": "/far/away/vit.bin"})
+    ('--seed', '1', '--seed', '2', '--rounds', '5', '--set', 'lr=0.1', '--set', 'weights=vit.bin')
+    """
+    words = [(flag, str(value)) for flag, values in flags.items() for value in values]
+    for name, value in settings.items():
+        path = Path(str(value))
+        text = shown(path) if path.is_absolute() or name == "images" else value
+        own = name in ("images", "rounds")
+        words.append((f"--{name}", str(text)) if own else ("--set", f"{name}={text}"))
+    return tuple(word for pair in words for word in pair)

@@ -1,0 +1,186 @@
+"""Runs of a benchmark one after another: what is finished is kept, what fails is noted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from tqdm import tqdm
+
+from data_prep.errors import InputError
+from stforecast.bench.grid import Grid
+from stforecast.bench.grid_file import Entry
+from stforecast.bench.kind import Kind
+from stforecast.bench.names import slug
+from stforecast.bench.progress import rounds_bar
+from stforecast.bench.ray_engine import LOCAL, RAY, do_runs
+from stforecast.bench.run_groups import R
+from stforecast.federated.runs.run_folder import is_begun, is_finished, read_begun
+from stforecast.federated.runs.signals import Stopped
+
+log = logging.getLogger(__name__)
+
+FAILED = "failed.txt"
+"""File in a run's folder that holds the traceback of its failure."""
+
+
+@dataclass(frozen=True)
+class Job(Generic[R]):
+    """One run of a benchmark.
+
+    Attributes:
+        kind: what is run.
+        folder: the run's folder.
+        entry: its method, as the file has it.
+        settings: all of its settings, the seed among them.
+        data: its data.
+        scenario: name of the scenario, if it has one.
+    """
+
+    kind: Kind[R]
+    folder: Path
+    entry: Entry
+    settings: dict[str, Any]
+    data: Any
+    scenario: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Label and seed, for the progress bar."""
+        return f"{self.entry.label}, seed {self.settings['seed']}"
+
+    def run(self, progress: bool) -> R:
+        """Do the run, or what is left of it."""
+        rounds = self.kind.rounds(self.kind.resolve(self.entry.method, **self.settings))
+        with rounds_bar(rounds, progress=progress and rounds > 0, keep=False) as after_round:
+            if is_begun(self.folder):
+                return self.kind.go_on(self, after_round)
+            return self.kind.begin(self, after_round)
+
+    def finished(self) -> R | None:
+        """The run, if its folder holds it already.
+
+        Raises:
+            InputError: if the folder holds another run, finished or not.
+        """
+        if is_begun(self.folder):
+            self._refuse_other(read_begun(self.folder, self.kind.run_type.command))
+        if not is_finished(self.folder):
+            return None
+        found = self.kind.run_type.open(self.folder)
+        self._refuse_other(found.about)
+        return found
+
+    def _refuse_other(self, found: Mapping[str, Any]) -> None:
+        settings = {"method": self.entry.method, **self.settings}
+        wanted = self._identity({"settings": settings, "data": self.data})
+        made = self._identity(found)
+        changed = sorted(k for k in wanted.keys() | made.keys() if wanted.get(k) != made.get(k))
+        if changed:
+            raise InputError(
+                f"{self.folder} was run with other settings ({', '.join(changed)}); delete it or "
+                "choose another --out"
+            )
+
+    def _identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What tells runs apart, as `run.json` has it.
+
+        A setting that an older version did not know has its default.
+        """
+        read = self.kind.read_by(about["settings"]["method"], about["settings"])
+        flat: dict[str, Any] = json.loads(json.dumps(self.kind.resolve(**read).flat()))
+        ignored = self.kind.run_type.no_difference - {"seed"}
+        return {n: v for n, v in flat.items() if n not in ignored} | self.kind.identity(about)
+
+
+def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
+    """Every run of a grid; data are made here if they must be.
+
+    Args:
+        grid: the benchmark.
+        out: its folder.
+        progress: whether to show progress bars.
+    """
+    jobs = []
+    for data, scenario in grid.kind.places(grid, out, progress):
+        for entry in grid.entries:
+            settings = grid.kind.job_settings(grid, entry, scenario, data)
+            names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
+            folder = out.joinpath("runs", *map(slug, names))
+            jobs += [
+                Job(
+                    grid.kind,
+                    folder / f"seed-{seed}",
+                    entry,
+                    {**settings, "seed": seed},
+                    data,
+                    scenario.name,
+                )
+                for seed in grid.seeds
+            ]
+    return jobs
+
+
+def do_jobs(
+    jobs: Sequence[Job[R]], title: str, folder: Path, progress: bool, engine: str = LOCAL
+) -> tuple[list[R], dict[str, str]]:
+    """Do every job that is not done yet.
+
+    A run that fails is noted in its folder and does not stop the others; it is tried again the next
+    time.
+
+    Args:
+        jobs: in order.
+        title: of the benchmark, for the progress bar.
+        folder: above all jobs' folders, for the names of failures.
+        progress: whether to show progress bars.
+        engine: `local`, or `ray` for many at a time (`stforecast.bench.ray_engine`).
+
+    Returns:
+        Finished runs, and the folder of each failed one to its error's one line.
+
+    Raises:
+        InputError: if two jobs share a folder, a folder holds another run, or data of a run that is
+            not finished are not there.
+    """
+    _refuse_twins(jobs)
+    for job in jobs:
+        if not is_finished(job.folder):
+            job.kind.check_data(job)
+    if engine == RAY:
+        do_runs(jobs, title, progress=progress)
+    found = {job.folder: job.finished() for job in jobs}
+    runs, failures = [], {}
+    with tqdm(jobs, desc=title, unit="run", disable=not progress) as bar:
+        for job in bar:
+            bar.set_postfix_str(job.name)
+            try:
+                runs.append(found[job.folder] or job.run(progress))
+                (job.folder / FAILED).unlink(missing_ok=True)
+            except Stopped as stop:
+                raise Stopped(
+                    stop.signal, f"{stop.place} of {job.name}", "begin the same again to go on"
+                ) from stop
+            except Exception as e:
+                name = str(job.folder.relative_to(folder))
+                failures[name] = str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"
+                log.warning("%s: %s", name, failures[name])
+                job.folder.mkdir(parents=True, exist_ok=True)
+                (job.folder / FAILED).write_text(traceback.format_exc())
+    return runs, failures
+
+
+def _refuse_twins(jobs: Iterable[Job[Any]]) -> None:
+    seen: set[Path] = set()
+    for job in jobs:
+        if job.folder in seen:
+            raise InputError(
+                f"two runs would share the folder {job.folder}; give data names of their own, and "
+                "each seed, service and scenario once"
+            )
+        seen.add(job.folder)

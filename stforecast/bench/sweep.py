@@ -1,0 +1,204 @@
+"""Results against one setting: a line for each method."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeGuard
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from data_prep.errors import InputError, choose
+from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.drawing import add_legend, panels
+from stforecast.bench.numbers import mean_and_spread
+from stforecast.bench.plain_figure import PlainFigure
+from stforecast.bench.run_groups import R
+
+DECADES = 2
+"""Values that span more than this are drawn on a logarithmic axis."""
+
+MOST_TICKS = 8
+"""Up to which every value of a logarithmic axis is named."""
+
+
+def draw_sweep(
+    runs: Sequence[R],
+    setting: str | None,
+    score: Callable[[Sequence[R]], np.ndarray],
+    default: Callable[[R, str], object],
+    y_name: Callable[[bool], str],
+    width: float,
+) -> PlainFigure:
+    """Scores against one setting, such as tau: one line for each method.
+
+    Each point is the mean of the runs that differ in the seed alone, in a band of one standard
+    deviation (with n - 1). Lines are told apart by method and other settings, not by label. A
+    method without the setting is a level line.
+
+    Args:
+        runs: finished runs.
+        setting: number on the x axis, logarithmic if its values span more than two decades; may be
+            left out if the runs differ in one number alone.
+        score: of runs, `(runs,)`.
+        default: what a setting of a run is if nobody sets it.
+        y_name: label of the y axis, given whether a point has several seeds.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: listing the settings if there is no such one, or if no two runs differ in the
+            setting alone.
+    """
+    as_curves(runs)
+    setting = setting or _swept(runs)
+    values = _values(runs, setting)
+    curves = as_curves([_without(run, setting) for run in runs])
+    lines = [_line(curve, values, score) for curve in curves]
+    if not any(len(line.points) > 1 for line in lines):
+        raise InputError(
+            f"no two of these runs differ in {setting} alone; give runs of a method with several "
+            "values of it, all else equal"
+        )
+    fig, (ax,) = panels(width, 2.3)
+    for line in lines:
+        _draw(ax, line, setting)
+    swept = sorted({value for line in lines for value in line.points})
+    _scale(ax, swept)
+    defaults = [default(line.curve.runs[0], setting) for line in lines if line.points]
+    note = _mark_defaults(ax, [d for d in defaults if _is_number(d)], swept)
+    ax.set_xlabel(setting)
+    several = any(len(scores) > 1 for line in lines for scores in line.all_scores)
+    ax.set_ylabel(y_name(several))
+    add_legend(fig, note)
+    return fig
+
+
+@dataclass(frozen=True, eq=False)
+class Line(Generic[R]):
+    """Scores of one method.
+
+    Attributes:
+        curve: how it is drawn.
+        points: scores `(runs,)` by value of the setting, in order.
+        level: scores `(runs,)` of a method without the setting, else None.
+    """
+
+    curve: Curve[R]
+    points: Mapping[float, np.ndarray]
+    level: np.ndarray | None = None
+
+    @property
+    def all_scores(self) -> list[np.ndarray]:
+        """Scores at each point, or those of the level."""
+        return [*self.points.values()] if self.level is None else [self.level]
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _numbers(runs: Sequence[R]) -> dict[str, set[float]]:
+    """The values of every setting that is a number."""
+    found: dict[str, set[float]] = {}
+    for run in runs:
+        for name, value in run.settings.items():
+            if name not in run.no_difference and _is_number(value):
+                found.setdefault(name, set()).add(value)
+    return found
+
+
+def _swept(runs: Sequence[R]) -> str:
+    """The only number in which the runs differ."""
+    differing = [name for name, values in _numbers(runs).items() if len(values) > 1]
+    if len(differing) == 1:
+        return differing[0]
+    found = f"differ in {', '.join(differing)}" if differing else "have no number that differs"
+    raise InputError(f"these runs {found}; choose one with --setting, and runs that differ in it")
+
+
+def _values(runs: Sequence[R], setting: str) -> dict[Path, float | None]:
+    """The setting of each run by its folder."""
+    numbers = _numbers(runs)
+    settings = {run.folder: run.settings.get(setting) for run in runs}
+    for run in runs:
+        value = settings[run.folder]
+        if setting in run.no_difference or not (value is None or _is_number(value)):
+            raise InputError(
+                f"{run.folder}: {setting} is {value!r}; a sweep needs a number that makes a "
+                "difference"
+            )
+    if setting not in numbers:
+        raise choose("setting", setting, numbers)
+    return settings
+
+
+def _without(run: R, setting: str) -> R:
+    """The run as if it had neither the setting nor a label, which is likely to say it."""
+    settings = {k: v for k, v in run.settings.items() if k != setting}
+    about = {k: v for k, v in run.about.items() if k != "label"}
+    return dataclasses.replace(run, about={**about, "settings": settings})
+
+
+def _line(
+    curve: Curve[R],
+    values: Mapping[Path, float | None],
+    score: Callable[[Sequence[R]], np.ndarray],
+) -> Line[R]:
+    groups: dict[float, list[R]] = {}
+    without: list[R] = []
+    for run in curve.runs:
+        value = values[run.folder]
+        (without if value is None else groups.setdefault(value, [])).append(run)
+    if not groups:
+        return Line(curve, {}, score(without))
+    if without:
+        raise InputError(
+            f"{without[0].folder}: lacks the setting that other runs of {curve.name} have; run it "
+            "again, or leave it out"
+        )
+    return Line(curve, {v: score(groups[v]) for v in sorted(groups)})
+
+
+def _draw(ax: Axes, line: Line[R], setting: str) -> None:
+    mean, spread = np.array([mean_and_spread(scores) for scores in line.all_scores]).T
+    low, high, style, band = mean - spread, mean + spread, line.curve.line, line.curve.band
+    name = line.curve.name
+    label = name if np.isfinite(mean).all() else f"{name}, not finite everywhere"
+    if line.level is not None:
+        ax.axhline(mean[0], label=f"{label}, has no {setting}", **style)
+        ax.axhspan(low[0], high[0], **band)
+        return
+    x = np.array(list(line.points))
+    ax.plot(x, mean, label=label, marker=line.curve.marker, markersize=3.5, **style)
+    ax.fill_between(x, low, high, **band)
+
+
+def _scale(ax: Axes, values: Sequence[float]) -> None:
+    """Make the x axis logarithmic if need be; linear around 0 if the values hold it."""
+    sizes = [abs(value) for value in values if value]
+    if not sizes or max(sizes) <= 10**DECADES * min(sizes):
+        return
+    if values[0] > 0:
+        ax.set_xscale("log")
+    else:
+        ax.set_xscale("symlog", linthresh=min(sizes))
+    if len(values) <= MOST_TICKS:
+        ax.xaxis.set_major_locator(FixedLocator(values))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _mark_defaults(ax: Axes, defaults: Sequence[float], values: Sequence[float]) -> str:
+    """A vertical line at each default, and what to say of those that lie outside the values."""
+    outside = []
+    for default in dict.fromkeys(defaults):
+        if values[0] <= default <= values[-1]:
+            dots = (0, (1, 1.5))
+            ax.axvline(default, color="0.5", linestyle=dots, label=f"default: {default:g}")
+        else:
+            outside.append(f"{default:g}")
+    return f"Default, not in this range: {', '.join(outside)}" if outside else ""

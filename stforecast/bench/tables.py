@@ -1,0 +1,102 @@
+"""Tables for people: Markdown of results, and the page of a benchmark."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from tabulate import tabulate
+
+from data_prep.cube import atomic_path
+from stforecast.bench.figures import Gallery
+from stforecast.bench.run_groups import R
+from stforecast.bench.traffic import floats
+from stforecast.federated.runs.run import Run
+
+
+def sections(
+    runs: Sequence[R],
+    failures: Mapping[str, str],
+    key: Callable[[R], tuple[str, ...]],
+    section: Callable[[Sequence[R]], str],
+) -> str:
+    """Markdown: a section for the runs of each key, then the failures.
+
+    Args:
+        runs: finished runs.
+        failures: name of each failed run to its error.
+        key: what runs of one section share.
+        section: makes one.
+    """
+    members: dict[tuple[str, ...], list[R]] = {}
+    for run in runs:
+        members.setdefault(key(run), []).append(run)
+    parts = [section(some) for some in members.values()]
+    if failures:
+        parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
+    return "\n\n".join(parts)
+
+
+def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """A Markdown table; what a row lacks is a dash."""
+    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
+
+
+def plain(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table for a terminal."""
+    return tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
+
+
+def floats_up_and_down(run: Run) -> str:
+    """What a client sends and receives in a round."""
+    return " / ".join(f"{floats(run.rounds(), way):,.0f}" for way in ("up", "down"))
+
+
+def traffic_sentence(run: Run) -> str:
+    """What a client sends and receives in a round, as a sentence."""
+    sent, received = (floats(run.rounds(), way) for way in ("up", "down"))
+    return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
+
+
+def mean_seconds(runs: Sequence[Run], decimals: int) -> str:
+    """How long a run took."""
+    return f"{np.mean([run.about['seconds'] for run in runs]):.{decimals}f}"
+
+
+def facts(runs: Sequence[Run]) -> str:
+    """Markdown: what a reader needs to repeat the runs, and when and where this was written."""
+    abouts = [run.about for run in runs]
+    rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
+    versions = {f"{p} {v}" for about in abouts for p, v in about.get("versions", {}).items()}
+    seconds = sum(about["seconds"] for about in abouts)
+    found = {
+        "written": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "rounds": ", ".join(map(str, sorted(rounds))),
+        "seeds": ", ".join(map(str, sorted({a["settings"]["seed"] for a in abouts}))),
+        "versions": ", ".join(sorted(versions)),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        "runs": f"{len(runs)}, {seconds / 60:.1f} minutes together",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
+
+
+def write_page(
+    out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
+) -> None:
+    """Write `table.md`: what was run and how, the table, the figures.
+
+    Args:
+        out: the benchmark's folder.
+        title: its heading.
+        command: that repeats it.
+        runs: finished runs.
+        table: of their results, as Markdown.
+        gallery: its figures.
+    """
+    parts = [f"# {title}", f"    {command}", facts(runs), table, gallery.markdown(out)]
+    with atomic_path(out / "table.md") as part:
+        part.write_text("\n\n".join(filter(None, parts)) + "\n")

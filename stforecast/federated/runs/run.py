@@ -1,0 +1,90 @@
+"""A finished run of any kind: what stands in its folder."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import pandas as pd
+
+from stforecast.federated.runs.run_folder import find_folders, read_about
+
+
+@dataclass(frozen=True)
+class Run(ABC):
+    """A finished run; one subclass for each kind.
+
+    Attributes:
+        folder: where it lies.
+        about: contents of `run.json`.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    command: ClassVar[str]
+    """What writes such folders, for messages."""
+
+    entries: ClassVar[Mapping[str, type]] = MappingProxyType({})
+    """Entries of `run.json` that are read besides the settings, and their types."""
+
+    no_difference: ClassVar[frozenset[str]] = frozenset(
+        {"seed", "device", "cohort", "workers", "checkpoint_every"}
+    )
+    """Settings in which runs that are averaged may differ: they do not change what is computed."""
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Self:
+        """The finished run of a folder.
+
+        Raises:
+            InputError: if the folder is none.
+        """
+        return cls(Path(folder), read_about(Path(folder), cls.command, cls.entries))
+
+    @classmethod
+    def find(cls, folders: Iterable[str | os.PathLike[str]]) -> list[Self]:
+        """Every finished run in the given folders and below them, in order of name.
+
+        Raises:
+            InputError: naming a folder that holds none.
+        """
+        return [cls.open(folder) for folder in find_folders(map(Path, folders), cls.command)]
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.about["settings"]["method"])
+
+    @property
+    def label(self) -> str:
+        """What to call the run in a legend."""
+        return str(self.about.get("label", self.method))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings by flat name."""
+        settings: dict[str, Any] = self.about["settings"]
+        return settings
+
+    @property
+    def seed(self) -> int:
+        """Seed."""
+        return int(self.settings["seed"])
+
+    @abstractmethod
+    def facts(self) -> dict[str, str]:
+        """What tells its data from those of other runs, by what it is, such as their name."""
+
+    @abstractmethod
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv`."""
+
+    @abstractmethod
+    def rounds(self) -> pd.DataFrame:
+        """`rounds.csv`."""
