@@ -16,7 +16,7 @@ import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from data_prep.errors import InputError
-from data_prep.registry import find
+from data_prep.registry import find, join
 from stforecast.baselines import BASELINES
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.options import CheckedOptions, Workers
@@ -193,7 +193,7 @@ def defaults(method: str) -> dict[str, Any]:
 
 
 def _find(method: str) -> Any:
-    return find("method", method, {**METHODS, **BASELINES})
+    return find("method", method, join(METHODS, BASELINES))
 
 
 def sections(method: str, model: str = "dual_gru") -> dict[str, type]:

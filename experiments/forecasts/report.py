@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from data_prep.registry import join
 from data_prep.text import counted
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, nominal_coverage, refit_notes
@@ -195,4 +196,4 @@ def _measured(group: RunGroup[ForecastRun], view: str) -> dict[str, str]:
 
 def _pooled(run: ForecastRun) -> bool:
     """Whether the run's method had the records of all cells in one place."""
-    return bool(getattr({**METHODS, **BASELINES}.get(run.method), "pooled", False))
+    return bool(getattr(join(METHODS, BASELINES).get(run.method), "pooled", False))
