@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tabulate import tabulate
-
 from experiments.options import title
 
 TEXT_WIDTH = 74
@@ -39,7 +37,7 @@ def methods_table() -> str:
         [*_cells(name, b), _yes_no(b.pooled), "reference forecaster"]
         for name, b in BASELINES.items()
     ]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
 def data_list() -> str:
@@ -79,7 +77,7 @@ def image_methods_table() -> str:
 
     rows = [[*_cells(name, m), m.paper] for name, m in METHODS.items()]
     headers = ["method", "what it does", "source"]
-    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
 def image_data_list() -> str:
@@ -145,4 +143,10 @@ def _yes_no(fact: bool) -> str:
 
 def _list(headers: list[str], rows: list[list[str]]) -> str:
     widths = [None, TEXT_WIDTH, None][: len(headers)]
-    return tabulate(rows, headers=headers, tablefmt="simple", maxcolwidths=widths)
+    return _tabulate(rows, headers, tablefmt="simple", maxcolwidths=widths)
+
+
+def _tabulate(rows: list[list[str]], headers: list[str], **style: Any) -> str:
+    from tabulate import tabulate  # takes as long to import as all that a short command needs
+
+    return tabulate(rows, headers=headers, **style)

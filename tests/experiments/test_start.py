@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-HEAVY = {"h5py", "matplotlib", "pandas", "polars", "scipy", "sklearn", "torch", "tqdm", "xarray"}
+HEAVY = {
+    "h5py",
+    "matplotlib",
+    "pandas",
+    "polars",
+    "scipy",
+    "sklearn",
+    "tabulate",
+    "torch",
+    "tqdm",
+    "xarray",
+}
 
 SCRIPT = """
 import sys
@@ -24,8 +35,8 @@ print(*{name.partition(".")[0] for name in sys.modules})
     ("command", "needed"),
     [
         ("--help", set()),
-        ("list metrics", {"pandas"}),
-        ("list methods", {"pandas", "torch", "tqdm"}),
+        ("list metrics", {"pandas", "tabulate"}),
+        ("list methods", {"pandas", "tabulate", "torch", "tqdm"}),
         ("plot --help", {"h5py", "matplotlib", "pandas", "xarray"}),
     ],
 )
