@@ -176,7 +176,8 @@ class FedDA(FedAvg):
         sent = {name: t[client, drawn] for name, t in means.items()}
         sent["profile"] = means["y"][..., 0]
         if "location" in tensors:
-            sent["location"] = tensors["location"][:, 0]
+            # A place is no reading: it is sent as a copy, not as a part of the samples.
+            sent["location"] = tensors["location"][:, 0].clone()
         return sent
 
     def aggregate(

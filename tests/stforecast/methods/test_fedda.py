@@ -65,7 +65,7 @@ def federation(data, *, method=FedDA, build=tanh_model, cohort=None, training=No
 def first_upload(run, ids):
     ids = torch.tensor(ids)
     data, training = run.train.take(ids), run.method.training
-    cohort = Cohort(run.state.clients, ids, data, training, run.seed, round=0)
+    cohort = Cohort(run.state.clients, ids, data, training, run.state.seed, round=0)
     payload = run.method.broadcast(run.state.server, Participants(ids, data.sizes, 0))
     return run.method.local_update(cohort, payload)
 

@@ -137,7 +137,9 @@ def test_the_losses_stay_finite_between_opposite_vectors():
 
 def cohort_of(run, ids, round=0):
     ids = torch.tensor(ids)
-    return Cohort(run.state.clients, ids, run.train.take(ids), run.method.training, run.seed, round)
+    return Cohort(
+        run.state.clients, ids, run.train.take(ids), run.method.training, run.state.seed, round
+    )
 
 
 def plain_shift(series, client, k, a):
