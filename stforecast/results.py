@@ -10,17 +10,17 @@ A run folder holds
   in the data's units;
 - `model/`: what `Forecaster.load` reads.
 
-Until it is finished it holds `settings.json` and `checkpoints/`, which `resume` goes on from.
+Until it is finished it holds `settings.json` and `checkpoints/`, which `stforecast.runs.resume`
+goes on from. Figures and tables read finished runs without torch, which takes seconds to import.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import xarray as xr
@@ -31,9 +31,6 @@ from data_prep.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.runs.run import Run
 from stforecast.federated.runs.run_folder import AGAIN, read_csv
-
-if TYPE_CHECKING:  # Figures of finished runs need no torch, which takes seconds to import.
-    from stforecast.federated.runs.unfinished_run import AfterRound
 
 METRIC_COLUMNS = (
     "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
@@ -98,45 +95,6 @@ class ForecastRun(Run):
         return float(row["value"].iloc[0]) if len(row) else float("nan")
 
 
-def run(
-    method: str,
-    data: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    settings: dict[str, Any],
-    *,
-    label: str | None = None,
-    after_round: AfterRound | None = None,
-) -> ForecastRun:
-    """Fit a forecaster, judge it and write the run folder.
-
-    Args:
-        method: name of a method.
-        data: path of a cube.
-        out: run folder; made if it is not there.
-        settings: flat settings, see `stforecast.config`.
-        label: what to call the run in tables and legends; by default the method.
-        after_round: called with each round's report.
-
-    Raises:
-        InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
-    """
-    from stforecast.federated.runs.unfinished_run import new_folder
-    from stforecast.forecaster import Forecaster
-    from stforecast.unfinished_run import UnfinishedForecastRun
-
-    out = Path(out)
-    with new_folder(out, ForecastRun.command):
-        forecaster = Forecaster(method, **settings)
-        places = _places(data)
-        begun = {"settings": forecaster.asked.flat(), **places, "label": label or method}
-        return UnfinishedForecastRun(out, begun, forecaster).complete(after_round)
-
-
-def _places(data: str | os.PathLike[str]) -> dict[str, str]:
-    """The cube's path as it was typed, and from the root."""
-    return {"data": str(data), "data_path": str(Path(data).absolute())}
-
-
 def data_of(about: Mapping[str, Any]) -> Path:
     """Where the cube of a run lies, whatever the working folder.
 
@@ -148,28 +106,3 @@ def data_of(about: Mapping[str, Any]) -> Path:
     full = Path(str(about.get("data_path", typed)))
     # In words that the user knows, where they still mean the same.
     return typed if typed.absolute() == full or not full.exists() else full
-
-
-def resume(
-    folder: str | os.PathLike[str],
-    data: str | os.PathLike[str] | None = None,
-    *,
-    after_round: AfterRound | None = None,
-) -> ForecastRun:
-    """Go on with a run that was stopped, from its newest sound checkpoint.
-
-    Numbers are those of a run that is never stopped, bit for bit, on the same machine.
-
-    Args:
-        folder: the run's; that of a finished run is opened.
-        data: path of the cube, if it has moved.
-        after_round: called with each round's report.
-
-    Raises:
-        InputError: if no run was begun there, or results cannot be written.
-        Stopped: on SIGINT or SIGTERM, after the round.
-    """
-    from stforecast.unfinished_run import UnfinishedForecastRun
-
-    changes = {} if data is None else _places(data)
-    return UnfinishedForecastRun.resume(Path(folder), after_round, changes)

@@ -181,6 +181,7 @@ def test_the_metric_is_that_of_the_forecasts(place):
     best = errors.set_index("selection")["value"]["best"]
     assert best == pytest.approx(expected, rel=1e-4)
     assert "bias" in set(pd.read_csv(place / "bench" / "metrics.csv")["metric"])
+    assert re.search(r"^\| method .*\| bias +\|", (place / "bench" / "table.md").read_text(), re.M)
 
 
 def test_figures_are_drawn(place):

@@ -1,6 +1,7 @@
 """Imports go one way, experiments → vision → stforecast → data_prep, and nothing is unpickled."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,23 @@ def violations(source, module, package):
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (reason := forbidden_call(node)):
             yield f"{module}:{node.lineno} {ast.unparse(node)}: {reason}"
+
+
+def imports_of(path, modules):
+    """Modules of ours that a module imports anywhere, but for type checkers."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    names = imported(tree, module_name(path))
+    return {name if name in modules else name.rpartition(".")[0] for name in names} & modules
+
+
+def test_no_import_leads_back():
+    modules = {module_name(path) for path in FILES}
+    graph = {module_name(path): imports_of(path, modules) for path in FILES}
+    graph = {module: names - {module} for module, names in graph.items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(modules)
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)

@@ -45,7 +45,8 @@ from stforecast.config import Config, read_by, resolve
 from stforecast.data.series import as_cube, choose_service
 from stforecast.data.splits import parse_split
 from stforecast.plots import PLOTS
-from stforecast.results import ForecastRun, data_of, resume, run
+from stforecast.results import ForecastRun, data_of
+from stforecast.runs import resume, run
 
 
 @dataclass(frozen=True)

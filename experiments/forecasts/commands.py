@@ -52,22 +52,21 @@ def run_command(
     """
     from experiments.forecasts.report import summary
     from experiments.resuming import check_resumed
-    from stforecast import results
+    from stforecast import runs
     from stforecast.bench.progress import rounds_bar
     from stforecast.config import resolve
     from stforecast.federated.runs.run_folder import read_config
+    from stforecast.results import ForecastRun
 
     check_resumed(ctx, allowed=["data"], needed=["data", "out"])
-    command = results.ForecastRun.command
+    command = ForecastRun.command
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     progress = ctx.obj["progress"] and config.federated
     with rounds_bar(config.training.rounds, progress=progress) as after_round:
         if resume:
-            finished = results.resume(resume, data, after_round=after_round)
+            finished = runs.resume(resume, data, after_round=after_round)
         else:
-            finished = results.run(
-                method, data, out, settings, label=label, after_round=after_round
-            )
+            finished = runs.run(method, data, out, settings, label=label, after_round=after_round)
     click.echo(summary(finished))
 
 

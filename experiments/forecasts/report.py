@@ -28,10 +28,11 @@ from stforecast.bench.tables import (
 )
 from stforecast.bench.traffic import left_out
 from stforecast.methods import METHODS
+from stforecast.metrics import METRICS
 from stforecast.results import ForecastRun
 
 SHOWN = {"mse": "MSE", "mae": "MAE", "raw_mae": "MAE, data units"}
-"""Errors in a summary, and their headings."""
+"""Errors in every summary, and their headings."""
 
 SAME_TEST = ("split", "horizon", "scale")
 """Settings that errors must share, with data and service, to stand in one table."""
@@ -47,8 +48,9 @@ def summary(run: ForecastRun) -> str:
         numbers = {"best": _best_round(rounds), "last": len(rounds)}
         selections = sorted(run.metrics()["selection"].unique())
         models = {s: _model_name(s, numbers) for s in selections}
+    shown = {**SHOWN, **_further_columns([run])}
     rows = [
-        {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in SHOWN.items()}}
+        {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in shown.items()}}
         for s, name in models.items()
     ]
     lines = [plain(rows)]
@@ -131,19 +133,19 @@ def _section(runs: Sequence[ForecastRun], published: Published | None) -> str:
     ranking = rank_groups(rows)
     labels = ["" if view else row.base for row, view in rows]
     printed = published.columns(about["service"], labels) if published else {}
+    further = _further_columns(runs)
     table = [
         {
             **_name(row, view),
             **({"rank": f"{ranking.ranks[i]:.2f}"} if ranking else {}),
-            **_measured(row, view),
+            **_measured(row, view, further),
             **{heading: numbers[i] for heading, numbers in printed.items()},
         }
         for i, (row, view) in enumerate(rows)
     ]
     lines.append(markdown(table))
     names = [line["method"] for line in table]
-    further = horizon_table(rows, names, published), interval_table(rows, names)
-    lines += filter(None, further)
+    lines += filter(None, [horizon_table(rows, names, published), interval_table(rows, names)])
     notes = [str(ranking)] if ranking else []
     if published and (printed or about["service"] in published.horizons):
         notes.append(published.footnote)
@@ -180,7 +182,16 @@ def _name(group: RunGroup[ForecastRun], view: str) -> dict[str, str]:
     return {"method": marked, "runs": str(len(group.runs))}
 
 
-def _measured(group: RunGroup[ForecastRun], view: str) -> dict[str, str]:
+def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
+    """Errors that are not in every table and have a heading, if a run has them."""
+    names = {f"raw_{m.name}" if m.relative else m.name: m.heading for m in METRICS.values()}
+    known = set().union(*(run.metrics()["metric"] for run in runs))
+    return {name: heading for name, heading in names.items() if heading and name in known}
+
+
+def _measured(
+    group: RunGroup[ForecastRun], view: str, further: Mapping[str, str]
+) -> dict[str, str]:
     runs = group.runs
     best, last = f"best {view}".strip(), f"last {view}".strip()
     sends = len(runs[0].rounds()) and not _pooled(runs[0])
@@ -189,6 +200,7 @@ def _measured(group: RunGroup[ForecastRun], view: str) -> dict[str, str]:
         "MSE, last round": spread([r.score("mse", last) for r in runs]),
         "MAE": spread([r.score("mae", best) for r in runs]),
         "MAE, data units": spread([r.score("raw_mae", best) for r in runs]),
+        **{heading: spread([r.score(m, best) for r in runs]) for m, heading in further.items()},
         "floats up / down": floats_up_and_down(runs[0]) if sends else "-",
         "seconds": mean_seconds(runs, 1),
     }

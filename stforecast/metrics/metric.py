@@ -46,6 +46,7 @@ class Metric:
         lower_is_better: which of two values wins.
         relative: whether it has no unit and needs a true zero, as z-scores have none.
         squared: whether its unit is the square of the data's.
+        heading: name of its column in tables of results; it has none where this is empty.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Metric:
     lower_is_better: bool = True
     relative: bool = False
     squared: bool = False
+    heading: str = ""
 
     def __call__(self, y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray) -> float:
         """Value over all observed targets; arguments as in `squared_errors`."""

@@ -235,7 +235,7 @@ def test_settings_that_do_not_fit_in_memory_are_refused(open_door, refused, monk
     def fail(*args, **options):
         raise error
 
-    monkeypatch.setattr("stforecast.results.run", fail)
+    monkeypatch.setattr("stforecast.runs.run", fail)
     assert refused(*open_door("cube to train on").words).startswith("not enough memory for these")
 
 

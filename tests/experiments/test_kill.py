@@ -17,7 +17,7 @@ from experiments.cli import main
 from experiments.forecasts import benchmark
 from stforecast.bench.benchmark import run_grid
 from stforecast.results import ForecastRun
-from stforecast.results import run as run_forecast
+from stforecast.runs import run as run_forecast
 from vision.results import ImageRun
 from vision.results import run as run_images
 

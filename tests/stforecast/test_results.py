@@ -7,7 +7,8 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from stforecast.forecaster import Forecaster
-from stforecast.results import METRIC_COLUMNS, ForecastRun, resume, run
+from stforecast.results import METRIC_COLUMNS, ForecastRun
+from stforecast.runs import resume, run
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from data_prep.checksum import checksum
 from data_prep.cube import open_cube, write_cube
 from data_prep.errors import InputError
 from stforecast import rolling
-from stforecast.results import ForecastRun, resume, run
+from stforecast.results import ForecastRun
+from stforecast.runs import resume, run
 
 
 class Killed(BaseException):

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.results import ForecastRun, resume, run
+from stforecast.results import ForecastRun
 from stforecast.rolling import Rolling
+from stforecast.runs import resume, run
 
 RIDGE = {"service": "internet", "split": "days:6,1,3", "periods": 0}
 

@@ -11,7 +11,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import softmax
 from scipy.stats import spearmanr
 
-import stforecast.results
+import stforecast.runs
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.bench.drawing import panels
@@ -27,7 +27,7 @@ def trained(cube, tiny, tmp_path_factory):
     """A folder with a cube and a run of FUELS on it."""
     folder = tmp_path_factory.mktemp("fuels")
     path = write_cube(cube, folder / "town.nc")
-    stforecast.results.run("fuels", path, folder / "run", {**tiny, "service": "internet"})
+    stforecast.runs.run("fuels", path, folder / "run", {**tiny, "service": "internet"})
     return folder
 
 

@@ -1,8 +1,9 @@
-"""A run of a forecaster while it is done: what it trains, writes and says of itself."""
+"""Runs of a forecaster: begin one, resume one, and what it trains and writes."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,69 @@ from data_prep.atomic import atomic_path
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun
+from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
 from stforecast.federated.server import RoundReport
 from stforecast.federated.uploads.privacy import epsilon
 from stforecast.forecaster import Forecaster
 from stforecast.results import METRIC_COLUMNS, ForecastRun, data_of
+
+
+def run(
+    method: str,
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    settings: dict[str, Any],
+    *,
+    label: str | None = None,
+    after_round: AfterRound | None = None,
+) -> ForecastRun:
+    """Fit a forecaster, judge it and write the run folder.
+
+    Args:
+        method: name of a method.
+        data: path of a cube.
+        out: run folder; made if it is not there.
+        settings: flat settings, see `stforecast.config`.
+        label: what to call the run in tables and legends; by default the method.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
+    """
+    out = Path(out)
+    with new_folder(out, ForecastRun.command):
+        forecaster = Forecaster(method, **settings)
+        places = _places(data)
+        begun = {"settings": forecaster.asked.flat(), **places, "label": label or method}
+        return UnfinishedForecastRun(out, begun, forecaster).complete(after_round)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    after_round: AfterRound | None = None,
+) -> ForecastRun:
+    """Go on with a run that was stopped, from its newest sound checkpoint.
+
+    Numbers are those of a run that is never stopped, bit for bit, on the same machine.
+
+    Args:
+        folder: the run's; that of a finished run is opened.
+        data: path of the cube, if it has moved.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if no run was begun there, or results cannot be written.
+        Stopped: on SIGINT or SIGTERM, after the round.
+    """
+    changes = {} if data is None else _places(data)
+    return UnfinishedForecastRun.resume(Path(folder), after_round, changes)
+
+
+def _places(data: str | os.PathLike[str]) -> dict[str, str]:
+    """The cube's path as it was typed, and from the root."""
+    return {"data": str(data), "data_path": str(Path(data).absolute())}
 
 
 class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
