@@ -18,6 +18,9 @@ from data_prep.fedda_h5 import write as write_fedda
 
 FULL = r"(No space left on device|File too large)"
 
+# Forked children write a file and end: they need no lock that a thread of pytest might hold.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 
 @pytest.fixture
 def cube():
