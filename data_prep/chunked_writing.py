@@ -1,4 +1,4 @@
-"""Write a cube that is larger than memory, one slab of time steps at a time.
+"""Write a cube that is larger than memory, one chunk of time steps at a time.
 
 The result equals that of `cube.write_cube`, but without compression: the last digits of summed
 activity are random, so deflate saves only a sixth and takes longer than reading a raw day.
@@ -21,22 +21,22 @@ from data_prep.netcdf import dump, netcdf_target
 CELLS_PER_CHUNK = 1024
 
 
-def write_slabs(
+def write_chunks(
     description: xr.Dataset,
-    slabs: Iterable[tuple[int, Mapping[str, np.ndarray]]],
+    chunks: Iterable[tuple[int, Mapping[str, np.ndarray]]],
     path: str | os.PathLike[str],
     *,
     steps_per_chunk: int,
 ) -> Path:
-    """Write a cube atomically from a description and slabs of values.
+    """Write a cube atomically from a description and chunks of values.
 
     Args:
         description: a cube with all its times, cells and attributes. Its values are ignored; use
             broadcast scalars, which take no memory.
-        slabs: pairs of the first time step and the values of each variable from there on,
-            `(step, cell)`; steps that no slab covers become NaN.
+        chunks: pairs of the first time step and the values of each variable from there on,
+            `(step, cell)`; steps that no chunk covers become NaN.
         path: file to write.
-        steps_per_chunk: time steps of a chunk in the file, ideally those of a slab.
+        steps_per_chunk: time steps of a chunk in the file, ideally those of a chunk of values.
 
     Returns:
         `path`.
@@ -49,7 +49,7 @@ def write_slabs(
         dump(description.drop_vars(names), f)
         f.attrs.pop("coordinates", None)  # xarray names them here when no variable can
         variables = {n: _create(f, n, description[n], steps_per_chunk) for n in names}
-        for first, values in slabs:
+        for first, values in chunks:
             for name, variable in variables.items():
                 check_finite(values[name], name, times[first:], cells, path)
                 variable[first : first + len(values[name])] = values[name]
@@ -60,8 +60,8 @@ def _create(f: h5netcdf.File, name: str, like: xr.DataArray, n_steps: int) -> h5
     """Create an empty variable with the attributes of `like`, as xarray writes it."""
     n_cells = like.sizes["cell"]
     n_chunks = -(-n_cells // CELLS_PER_CHUNK)
-    chunks = (min(n_steps, like.sizes["time"]), -(-n_cells // n_chunks))
-    variable = f.create_variable(name, like.dims, "f8", chunks=chunks, fillvalue=np.nan)
+    shape = (min(n_steps, like.sizes["time"]), -(-n_cells // n_chunks))
+    variable = f.create_variable(name, like.dims, "f8", chunks=shape, fillvalue=np.nan)
     variable.attrs.update(like.attrs)
     auxiliary = sorted(str(c) for c in like.coords if c not in like.dims)
     if auxiliary:

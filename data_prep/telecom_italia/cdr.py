@@ -181,7 +181,7 @@ class _Sums:
         for total, service in zip(self.totals, activity, strict=True):
             values = service.to_numpy()
             _require(values.min() >= 0 and values.max() < np.inf)
-            with np.errstate(over="ignore"):  # `write_slabs` checks for overflow
+            with np.errstate(over="ignore"):  # `write_chunks` checks for overflow
                 np.add.at(total, bins, values)
         self.occurs[cell] = True
         self.recorded[interval] = True

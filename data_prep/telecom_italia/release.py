@@ -20,7 +20,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from data_prep.atomic import check_target
-from data_prep.chunked_writing import write_slabs
+from data_prep.chunked_writing import write_chunks
 from data_prep.city.marker import read_marker
 from data_prep.cube import make_cube
 from data_prep.errors import InputError
@@ -125,7 +125,7 @@ class TelecomItalia:
             check_intervals(days[-1], self.name, allow_gaps)
         chosen = selection.choose(occurring_cells(days), known if grid else None)
         cube = self._describe(days, chosen, per_step, places, origin)
-        write_slabs(cube, _slabs(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
+        write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
         store.clear()
         return out
 
@@ -195,7 +195,7 @@ def intervals_per_step(step: str) -> int:
     return length // INTERVAL
 
 
-def _slabs(
+def _chunks(
     days: Sequence[StoredDay], cells: np.ndarray, per_step: int
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yield each day's first time step and its values of all variables, `(step, cell)`."""
@@ -219,6 +219,6 @@ def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np
     _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
     sums[:, :, to] = day.values()[:, :, of]
     services = dict(zip(SERVICES, sums, strict=True))
-    with np.errstate(over="ignore"):  # `write_slabs` checks for overflow
+    with np.errstate(over="ignore"):  # `write_chunks` checks for overflow
         sms, call = (services[f"{name}_in"] + services[f"{name}_out"] for name in ("sms", "call"))
     return services | {"sms": sms, "call": call, "net": services["internet"]}

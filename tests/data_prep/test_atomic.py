@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from data_prep.atomic import WriteError, atomic_path, check_target
-from data_prep.chunked_writing import write_slabs
+from data_prep.chunked_writing import write_chunks
 from data_prep.cube import make_cube, open_cube, write_cube
 from data_prep.errors import InputError
 from data_prep.fedda_h5 import write as write_fedda
@@ -40,7 +40,7 @@ def small_disk():
 
 
 def write_in_slabs(cube, path):
-    write_slabs(cube, [(0, {"net": cube["net"].to_numpy()})], path, steps_per_chunk=100)
+    write_chunks(cube, [(0, {"net": cube["net"].to_numpy()})], path, steps_per_chunk=100)
 
 
 def write_text(cube, path):

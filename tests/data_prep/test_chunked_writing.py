@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep.chunked_writing import write_slabs
+from data_prep.chunked_writing import write_chunks
 from data_prep.cube import make_cube, open_cube, write_cube
 
 N_STEPS, N_CELLS = 6, 5
@@ -34,7 +34,7 @@ def whole(request):
     return cube(values, **places)
 
 
-def slabs_of(ds, size):
+def chunks_of(ds, size):
     for i in range(0, N_STEPS, size):
         yield i, {str(name): v.values[i : i + size] for name, v in ds.data_vars.items()}
 
@@ -45,15 +45,17 @@ def empty_like(ds):
 
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
 def test_slabs_make_the_cube_that_is_written_at_once(whole, tmp_path, size):
-    path = write_slabs(
-        empty_like(whole), slabs_of(whole, size), tmp_path / "a.nc", steps_per_chunk=size
+    path = write_chunks(
+        empty_like(whole), chunks_of(whole, size), tmp_path / "a.nc", steps_per_chunk=size
     )
     with open_cube(path) as written:
         xr.testing.assert_identical(written.load(), whole)
 
 
 def test_the_file_has_the_attributes_that_xarray_writes(whole, tmp_path):
-    ours = write_slabs(empty_like(whole), slabs_of(whole, 2), tmp_path / "a.nc", steps_per_chunk=2)
+    ours = write_chunks(
+        empty_like(whole), chunks_of(whole, 2), tmp_path / "a.nc", steps_per_chunk=2
+    )
     theirs = write_cube(whole, tmp_path / "b.nc")
     with h5netcdf.File(ours) as a, h5netcdf.File(theirs) as b:
         assert dict(a.attrs) == dict(b.attrs)
@@ -63,8 +65,8 @@ def test_the_file_has_the_attributes_that_xarray_writes(whole, tmp_path):
 
 
 def test_what_no_slab_covers_is_nan(whole, tmp_path):
-    slabs = (slab for slab in slabs_of(whole, 2) if slab[0] != 2)
-    with open_cube(write_slabs(whole, slabs, tmp_path / "a.nc", steps_per_chunk=2)) as written:
+    chunks = (chunk for chunk in chunks_of(whole, 2) if chunk[0] != 2)
+    with open_cube(write_chunks(whole, chunks, tmp_path / "a.nc", steps_per_chunk=2)) as written:
         assert (
             np.isnan(written["sms"].values).all(axis=1).tolist()
             == [False] * 2 + [True] * 2 + [False] * 2
@@ -83,18 +85,18 @@ def test_values_of_the_description_are_not_looked_at(tmp_path):
         license="l",
         units="1",
     )
-    slabs = [(999_999, {"sms": np.ones((1, 10**5))})]
+    chunks = [(999_999, {"sms": np.ones((1, 10**5))})]
     with open_cube(
-        write_slabs(description, slabs, tmp_path / "a.nc", steps_per_chunk=1)
+        write_chunks(description, chunks, tmp_path / "a.nc", steps_per_chunk=1)
     ) as written:
         assert float(written["sms"][-1].sum()) == 1e5
 
 
 def test_a_failure_leaves_nothing(whole, tmp_path):
     def broken():
-        yield from list(slabs_of(whole, 2))[:2]
+        yield from list(chunks_of(whole, 2))[:2]
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        write_slabs(whole, broken(), tmp_path / "a.nc", steps_per_chunk=2)
+        write_chunks(whole, broken(), tmp_path / "a.nc", steps_per_chunk=2)
     assert list(tmp_path.iterdir()) == []
