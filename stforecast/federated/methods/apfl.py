@@ -10,14 +10,14 @@ stays. The share α is fixed, or learned from ∂f/∂α = ⟨v - w, ∇f(v̄)�
 Where paper and released code (FedTorch) differ, this is the paper:
 
 - Parameters are mixed; the code mixes the outputs of two models.
-- v's gradient is taken at the w of before its step; the code steps w first.
+- v's gradient is taken at w before its step; the code steps w first.
 - α's gradient is taken before both steps; the code takes it after them, as α ∇f(v) + (1-α) ∇f(w) in
   the direction v - w, and adds 0.02 α. The run's weight decay acts on α as on all parameters.
-- A client predicts with its v mixed with the server's latest w, with which a round of Algorithm 1
-  ends; the code evaluates with the client's own w just before it is averaged.
+- A client predicts with its v mixed with the server's latest w, as at the end of a round of
+  Algorithm 1; the code evaluates with the client's own w just before it is averaged.
 
 As in the code, a learned α steps once a round, on its first batch. The paper's SGD is the run's
-optimiser here, for w, v and α alike (Adam makes of α ∇f(v̄) about the same step for any α > 0). The
+optimiser here, for w, v and α alike (Adam's step for α ∇f(v̄) is about the same for any α > 0). The
 server counts clients equally, as in the paper.
 
 The mixture has running statistics of its own, those of its forward passes; they are not mixed, and
@@ -48,8 +48,9 @@ class ApflOptions(CheckedOptions):
 
     Attributes:
         alpha: share α of the local model in the mixture; 0 is FedAvg for clients of equal size, 1
-            is `solo` (0.75 where APFL is a baseline in FedRep's released code).
-        adaptive: whether each client learns its own α, from `alpha` on. Algorithm 1 has it fixed.
+            is `solo` (0.75 for the APFL baseline in FedRep's released code).
+        adaptive: whether each client learns its own α, starting at `alpha`. In Algorithm 1 α is
+            fixed.
     """
 
     alpha: Share = 0.75
@@ -66,7 +67,7 @@ class Apfl(TwoModels):
     options: ApflOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Every v starts from the common initial model; α is trained only where adaptive."""
+        """Start every v from the common initial model; train α only if it is adaptive."""
         server = super().init(clients, sizes, seed)
         device = next(iter(clients.params.values())).device
         clients.params |= personal_copies(clients.params)
@@ -76,7 +77,7 @@ class Apfl(TwoModels):
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Algorithm 1: steps of w from the received model and of v; α's on the first batch."""
+        """Run Algorithm 1: step w from the received model, and v; step α on the first batch."""
         self.receive(cohort, payload)
         for batch in cohort.batches():
             cohort.step(self.local_loss(cohort, batch, payload))
@@ -86,7 +87,7 @@ class Apfl(TwoModels):
         return self.upload(cohort)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """f(w) + f(v̄), where w counts as a constant in v̄."""
+        """Return f(w) + f(v̄), where w is a constant in v̄."""
         global_model = {name: p.detach() for name, p in cohort.params.items()}
         mixture = self.mixture({**cohort.memory, **cohort.params}, global_model)
         task_loss = self.loss_of(mixture, batch)
@@ -94,10 +95,11 @@ class Apfl(TwoModels):
         return self.loss_of(cohort.state, batch) + task_loss
 
     def mixture(self, state: Mapping[str, Tensor], global_model: Mapping[str, Tensor]) -> Params:
-        """v̄ = α v + (1-α) w, with its own buffers.
+        """Return v̄ = α v + (1-α) w, with its own buffers.
 
         Args:
-            state: with `alpha`, v's parameters and the mixture's buffers `personal.…`.
+            state: tensors that include `alpha`, v's parameters and the mixture's buffers
+                `personal.…`.
             global_model: w.
         """
         model = personal_model(state)
@@ -109,11 +111,11 @@ class Apfl(TwoModels):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Plain mean of the participants' w (Algorithm 1)."""
+        """Return the plain mean of the participants' w (Algorithm 1)."""
         return {name: plain_mean(t) for name, t in uploads.items()}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By v mixed with the server's latest w, or by that w."""
+        """Predict with v mixed with the server's latest w, or with that w."""
         if view == "global":
             return super().predict(state, payload, x, view)
         mixture = self.mixture(state, {**state, **payload})

@@ -1,20 +1,20 @@
-"""Ditto: FedAvg, and beside it a personal model on each client that is drawn to the global one.
+"""Ditto: FedAvg plus a personal model on each client that is regularised towards the global one.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML
 2021, arXiv 2012.04221, Algorithm 1.
 
 Client k minimises F_k(v) + λ/2 ‖v - wᵗ‖² over its personal model v, where wᵗ is the global model as
-received. v stays with the client from round to round and is never sent, so w is FedAvg's (exactly,
-but for the draws of dropout, which both models share); v is what `solo` would be for λ = 0.
+received. v stays on the client from round to round and is never sent, so w is FedAvg's (exactly,
+except for dropout masks, which both models draw from one generator); for λ = 0, v is `solo`'s.
 
 - Both models see the same batches and step together, as in the released code: v depends on wᵗ and
-  not on the client's own update of it, so their order is indifferent. The paper leaves w's solver
+  not on the client's own update of it, so their order does not matter. The paper leaves w's solver
   open.
 - The paper's steps are plain SGD with one learning rate; here both models are trained by the run's
   optimiser, each with moments of its own.
-- The server draws clients evenly and weighs them by their samples, as FedAvg does. The released
-  code draws them by their samples, without replacement, and weighs them equally: where all take
-  part, that is the plain mean.
+- The server draws clients uniformly and weights them by their samples, as FedAvg does. The
+  released code draws them by their samples, without replacement, and weights them equally; with
+  full participation that is the plain mean.
 - Running statistics are not part of ‖v - w‖²: v has its own, which only its own forward passes
   change, and w's are averaged by the server.
 
@@ -44,7 +44,7 @@ class DittoOptions(CheckedOptions):
     Attributes:
         lam: weight λ of the personal model's distance to the global one; 0 trains it alone (1 in
             the released scripts, whose dynamic choice is among 0.1, 1 and 2).
-        personal_epochs: epochs in which the personal model is trained a round; by default the
+        personal_epochs: epochs of training of the personal model in each round; by default the
             run's local epochs.
     """
 
@@ -62,7 +62,7 @@ class Ditto(TwoModels):
     options: DittoOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Every v starts from the common initial model."""
+        """Start every v from the common initial model."""
         server = super().init(clients, sizes, seed)
         clients.params |= personal_copies(clients.params)
         clients.memory |= personal_copies(clients.buffers)
@@ -70,18 +70,18 @@ class Ditto(TwoModels):
 
     @property
     def personal_epochs(self) -> int:
-        """Epochs a round in which v is trained."""
+        """Number of epochs per round in which v is trained."""
         return self.options.personal_epochs or self.training.epochs
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Algorithm 1, on a client: update w from wᵗ, and v towards wᵗ."""
+        """Run Algorithm 1 on a client: update w from wᵗ, and v towards wᵗ."""
         self.receive(cohort, payload)
         for batch in cohort.batches(max(self.training.epochs, self.personal_epochs)):
             cohort.step(self.local_loss(cohort, batch, payload))
         return self.upload(cohort)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """F(w) + F(v) + λ/2 ‖v - wᵗ‖², of which w and v have independent gradients."""
+        """Return F(w) + F(v) + λ/2 ‖v - wᵗ‖²; the gradients of w and v are independent."""
         losses = []
         if cohort.epoch < self.training.epochs:
             losses.append(self.loss_of(cohort.state, batch))

@@ -1,4 +1,4 @@
-"""FedAdam: FedAvg whose server takes Adam's steps.
+"""FedAdam: FedAvg with Adam on the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization,
 ICLR 2021, arXiv 2003.00295, Algorithm 2.
@@ -6,8 +6,8 @@ ICLR 2021, arXiv 2003.00295, Algorithm 2.
 The clients train as in FedAvg. With Δ the mean change of the model over the round, the server keeps
 m ← β₁ m + (1-β₁) Δ and v ← β₂ v + (1-β₂) Δ², and moves each parameter by η m / (√v + τ).
 
-- As in Algorithm 2 there is no correction of the moments' bias: m starts at 0, v at τ². The paper
-  asks for v ≥ τ² at the start and gives no value.
+- As in Algorithm 2, the moments have no bias correction: m starts at 0, v at τ². The paper requires
+  v ≥ τ² at the start and gives no value.
 - Algorithm 2 counts clients equally; Δ is weighted by samples here, as in FedAvg.
 - The paper's clients train by plain SGD; here they have the run's optimiser.
 - Buffers (running statistics) are averaged; no moments are kept for them.
@@ -31,9 +31,9 @@ class FedAdamOptions(CheckedOptions):
     """Settings of FedAdam and FedYogi.
 
     Attributes:
-        server_lr: learning rate η of the server: a parameter goes up to about twice as far in each
-            of the first tens of rounds, and about as far later. The paper tunes it for each task;
-            0.01 is what served Milan's hours best among 0.001 to 0.1, and takes some 100 rounds.
+        server_lr: learning rate η of the server: a parameter moves by up to about 2 η in each of
+            the first tens of rounds, and by about η later. The paper tunes it for each task; 0.01
+            was best among 0.001 to 0.1 on hourly Milan data, and takes some 100 rounds.
         beta1: share β₁ of the mean m that is kept from round to round (paper: 0.9).
         beta2: share β₂ of the squares' mean v that is kept (paper: 0.99).
         tau: τ, added to √v; the larger, the less adaptive (paper: 0.001).
@@ -55,21 +55,21 @@ class FedAdam(ServerOptimizer):
     options: FedAdamOptions
 
     def initial_moments(self) -> Mapping[str, float]:
-        """The means of changes, 0, and of their squares, τ²."""
+        """Return the initial mean of changes, 0, and of their squares, τ²."""
         return {"mean": 0.0, "square": self.options.tau**2}
 
     def server_step(self, delta: Tensor, moments: Params) -> tuple[Tensor, Params]:
-        """η m / (√v + τ)."""
+        """Return η m / (√v + τ) and the next moments."""
         mean = moments["mean"].lerp(delta, 1 - self.options.beta1)
         square = self.next_square(moments["square"], delta.square())
         step = self.options.server_lr * mean / (square.sqrt() + self.options.tau)
         return step, {"mean": mean, "square": square}
 
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
-        """β₂ v + (1-β₂) Δ².
+        """Return β₂ v + (1-β₂) Δ².
 
         Args:
-            v: of the last round.
+            v: v of the last round.
             square: Δ², of the same shape.
         """
         return v.lerp(square, 1 - self.options.beta2)

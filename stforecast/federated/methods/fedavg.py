@@ -20,7 +20,7 @@ from stforecast.federated.uploads.payload import Payload
 
 
 class FedAvg(Method):
-    """Averages what `shares` names; a subclass that shares less is a partly personal method."""
+    """FedAvg of the tensors that `shares` selects; a subclass that shares fewer personalises."""
 
     name = "fedavg"
     summary = "averages all parameters into one global model"
@@ -28,31 +28,31 @@ class FedAvg(Method):
     views: ClassVar[tuple[str, ...]] = ("global",)
 
     def shares(self, name: str) -> bool:
-        """Whether the parameter or buffer of this name is sent and averaged."""
+        """Return whether the parameter or buffer of this name is sent and averaged."""
         return True
 
     @property
     def shared(self) -> list[str]:
-        """Names of what is sent and averaged: never a parameter that is its client's own."""
+        """Names of the tensors that are sent and averaged, without those in the model's `own`."""
         own = self.population.model.own
         return [n for n in self.population.names if self.shares(n) and not n.startswith(own)]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """The server starts from the clients' common initial model, `(…)` without a client axis."""
+        """Return the clients' common initial model, `(…)` without a client axis."""
         initial = {**clients.params, **clients.buffers}
         return {name: initial[name][0].clone() for name in self.shared}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global model, to everyone the same (a view, not copies)."""
+        """Return the global model, the same for every client (a view, not copies)."""
         return {name: t.expand(len(to.ids), *t.shape) for name, t in server.items()}
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The trained model."""
+        """Return the trained model."""
         state = cohort.state
         return {name: state[name].detach() for name in self.shared}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Mean of the uploads, weighted by the clients' samples (Algorithm 1, last line)."""
+        """Return the mean of the uploads, weighted by samples (Algorithm 1, last line)."""
         return {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}

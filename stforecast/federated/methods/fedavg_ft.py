@@ -1,19 +1,19 @@
 """Fine-tuned FedAvg: each client fits the global model to its own data before it predicts.
 
-The rounds are FedAvg's (McMahan et al., AISTATS 2017, arXiv 1602.05629). What follows them is the
-plain personalisation that stronger methods have to beat: Wang, Mathews, Kiddon, Eichner, Beaufays,
-Ramage: Federated Evaluation of On-device Personalization, 2019, arXiv 1910.10252; FedAvg + FT in
-FedRep (Collins et al., ICML 2021, arXiv 2102.07078, section 6).
+The rounds are FedAvg's (McMahan et al., AISTATS 2017, arXiv 1602.05629). They are followed by plain
+personalisation, a baseline for stronger methods: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage:
+Federated Evaluation of On-device Personalization, 2019, arXiv 1910.10252; FedAvg + FT in FedRep
+(Collins et al., ICML 2021, arXiv 2102.07078, section 6).
 
-A client takes the global model as it is now, trains it on its own training samples for some epochs,
-and predicts with the result. Nothing of that is sent, and the next round starts from the global
-model. Each fine-tuning has the run's optimiser with moments of its own, and one learning rate,
-whatever the schedule of the rounds.
+A client takes the current global model, trains it on its own training samples for some epochs, and
+predicts with the result. The result is not sent, and the next round starts from the global model.
+Each fine-tuning uses the run's optimiser with fresh moments and a constant learning rate,
+independent of the schedule of the rounds.
 
 The validation loss of a round is that of the fine-tuned models, so the round that is kept is the
-best for what is reported. Every client is therefore fine-tuned after every round that has a
-validation part, once: with one epoch that is about as much work as the round itself. The models of
-the best round are kept and not trained again.
+best by the metric that is reported. Every client is therefore fine-tuned once after every round
+that is validated: with one epoch that is about as much work as the round itself. The models of the
+best round are kept and not trained again.
 
 Running statistics follow the fine-tuning, in a copy.
 """
@@ -40,8 +40,8 @@ class FedAvgFTOptions(CheckedOptions):
 
     Attributes:
         personal_epochs: epochs of fine-tuning; 1 is our choice.
-        personal_lr: its learning rate; by default lr.
-        personal_part: what is fine-tuned: the whole model (all), or its head alone (head).
+        personal_lr: learning rate of fine-tuning; by default lr.
+        personal_part: part to fine-tune: the whole model (all) or only its head (head).
     """
 
     personal_epochs: PositiveInt = 1
@@ -50,7 +50,7 @@ class FedAvgFTOptions(CheckedOptions):
 
 
 class FedAvgFT(Fitted):
-    """FedAvg. The personal model is the client's own after `personalise`."""
+    """FedAvg; `personalise` turns the global model into the client's personal one."""
 
     name = "fedavg_ft"
     summary = "FedAvg; each client fine-tunes the global model before it predicts"

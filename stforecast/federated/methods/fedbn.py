@@ -1,11 +1,11 @@
-"""FedBN: FedAvg in which every client keeps its own batch normalisation.
+"""FedBN: FedAvg in which each client keeps its own batch normalisation.
 
 Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization, ICLR 2021, arXiv 2102.07623, Algorithm 1.
 
-Scale, shift and running statistics of normalisation layers stay on the clients; all else is
-averaged. The paper averages evenly and truncates its clients to equal size; this weights by
-samples, as FedAvg does. Without normalisation layers it is FedAvg, and says so in the log.
+Scale, shift and running statistics of normalisation layers stay on the clients; everything else is
+averaged. The paper counts clients equally and truncates them to equal size; this weights by
+samples, as FedAvg does. Without normalisation layers it is FedAvg, and the log says so.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class FedBNOptions(CheckedOptions):
     """Settings of FedBN.
 
     Attributes:
-        norms: which layers stay on the clients: `batch` normalisation (the paper), or `all`: layer,
-            group and instance normalisation too, for networks without batches' statistics.
+        norms: layers that stay on the clients: `batch` normalisation (paper), or `all`: layer,
+            group and instance normalisation too, for networks without batch normalisation.
     """
 
     norms: Literal["batch", "all"] = "batch"
@@ -65,11 +65,11 @@ class FedBN(FedAvg):
         self._kept = tuple(f"{name}." for name, module in modules if isinstance(module, kept))
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg; tells if there is nothing to keep."""
+        """Initialise as FedAvg; warn if the model has no normalisation layers."""
         if not self._kept:
             log.warning("fedbn: the model has no normalisation layers to keep, so this is FedAvg")
         return super().init(clients, sizes, seed)
 
     def shares(self, name: str) -> bool:
-        """All is shared but what belongs to a normalisation layer."""
+        """Return whether the name is outside the normalisation layers."""
         return not name.startswith(self._kept)

@@ -1,32 +1,32 @@
-"""FedDyn: a regulariser that each client renews, so that all clients' optima come to agree.
+"""FedDyn: a regulariser that each client updates so that the clients' optima converge.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic
 Regularization, ICLR 2021, arXiv 2111.04263, Algorithm 1.
 
-A client that takes part minimises its own loss with a linear and a proximal term,
+A participating client minimises its own loss with a linear and a proximal term,
 
     θ_k = argmin L_k(θ) - ⟨g_k, θ⟩ + α/2 ‖θ - θᵗ⁻¹‖²,
 
-where g_k estimates ∇L_k at its last optimum, and is renewed to g_k - α (θ_k - θᵗ⁻¹). The server
+where g_k estimates ∇L_k at its last optimum, and is updated to g_k - α (θ_k - θᵗ⁻¹). The server
 sends θᵗ = mean of the participants' θ_k - h/α, with h ← h - α/m Σ (θ_k - θᵗ⁻¹) over the
-participants, m being the number of all clients. So h is the mean of all g_k, and where the clients
-agree on θ the mean gradient is 0. As much travels as in FedAvg.
+participants, where m is the number of all clients. So h is the mean of all g_k, and if the clients
+agree on θ the mean gradient is 0. Communication costs as much as in FedAvg.
 
 - The paper solves each local problem exactly; here, as in the released code, a client trains for
-  the run's local epochs. Away from the local optimum g_k is not the gradient, and no rate of the
-  paper holds, whatever the optimiser. A model at which all clients remain at rest still has a mean
-  gradient of 0.
-- The paper, and we, count clients equally. The released code divides α by a client's share of the
-  samples, which weighs the losses by samples.
-- The released code reports the mean of all clients' models. Here the server's θᵗ predicts, which is
-  what clients receive. It goes on in the direction of former rounds like a velocity.
+  the run's local epochs. Away from the local optimum g_k is not the gradient, and the paper's
+  convergence rates do not hold, whatever the optimiser. A fixed point of all clients still has a
+  mean gradient of 0.
+- The paper, and this, count clients equally. The released code divides α by a client's share of the
+  samples, which weights the losses by samples.
+- The released code reports the mean of all clients' models. Here the server's θᵗ predicts, which
+  the clients receive. It moves on in the direction of earlier rounds like a velocity.
 - The released code clips gradients at 10; we do not.
-- Running statistics are averaged by themselves; they have neither term. Neither has what a client
-  never sends.
-- h is the mean of the g_k only where the server reads what the clients sent. An upload that is
-  lost, clipped, noised or quantised, or replaced by a robust centre, leaves h behind by that
-  change, and noise adds up from round to round.
-- The number of clients counts those without samples in a stage, whose g_k of an earlier one stay.
+- Running statistics are averaged and have neither term. Neither do parameters that a client never
+  sends.
+- h is the mean of the g_k only if the server receives the uploads unchanged. An upload that is
+  lost, clipped, noised, quantised or replaced by a robust aggregate makes h differ from that mean
+  by the change, and noise accumulates over the rounds.
+- m includes clients without samples in a stage; they keep their g_k of an earlier stage.
 
 The reported loss is L_k(θ) - ⟨g_k, θ - θᵗ⁻¹⟩ + α/2 ‖θ - θᵗ⁻¹‖², the local objective.
 """
@@ -61,15 +61,15 @@ class FedDynOptions(CheckedOptions):
 
     Attributes:
         alpha: weight α of the proximal term. The smaller it is, the longer the server overshoots
-            before it comes to rest. The paper chooses among 0.1, 0.01 and 0.001 for hundreds of
-            rounds; on Milan's hours 0.3 did not overshoot in tens of them.
+            before it converges. The paper chooses among 0.1, 0.01 and 0.001 for hundreds of rounds;
+            on hourly Milan data 0.3 did not overshoot in tens of rounds.
     """
 
     alpha: PositiveFloat = 0.3
 
 
 class FedDyn(FedAvg):
-    """FedDyn. The functions stand in the order of Algorithm 1."""
+    """FedDyn. The methods follow the order of Algorithm 1."""
 
     name = "feddyn"
     summary = "FedAvg whose clients' losses are tilted until their optima agree"
@@ -78,7 +78,7 @@ class FedDyn(FedAvg):
     options: FedDynOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg; every g_k and h are 0."""
+        """Initialise as FedAvg, with all g_k and h at 0."""
         server = super().init(clients, sizes, seed)
         tilted = [name for name in self.shared if name in clients.params]
         for name in tilted:
@@ -87,18 +87,18 @@ class FedDyn(FedAvg):
         return {**server, **zeros, N_CLIENTS: torch.tensor(len(sizes))}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """θ alone."""
+        """Return θ, without h."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Approach the local optimum, then renew g_k."""
+        """Train towards the local optimum, then update g_k."""
         upload = super().local_update(cohort, payload)
         for name, g in gradients(cohort.memory).items():
             g -= self.options.alpha * (upload[name] - payload[name])
         return upload
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """L_k(θ) - ⟨g_k, θ - θᵗ⁻¹⟩ + α/2 ‖θ - θᵗ⁻¹‖² of each client, `(clients,)`."""
+        """Return L_k(θ) - ⟨g_k, θ - θᵗ⁻¹⟩ + α/2 ‖θ - θᵗ⁻¹‖², `(clients,)`."""
         loss, g = super().local_loss(cohort, batch, payload), gradients(cohort.memory)
         tilted = {name: cohort.params[name] for name in g}
         distance = squared_distance(tilted, payload)
@@ -107,7 +107,7 @@ class FedDyn(FedAvg):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """h, then θ = mean of θ_k - h/α; means of the buffers."""
+        """Update h, then θ = mean of θ_k - h/α; average the buffers."""
         mean = {name: plain_mean(t) for name, t in uploads.items()}
         alpha, share = self.options.alpha, len(of.ids) / server[N_CLIENTS].item()
         for name, h in gradients(server).items():
@@ -117,5 +117,5 @@ class FedDyn(FedAvg):
 
 
 def gradients(tensors: Mapping[str, Tensor]) -> Params:
-    """The gradients among `tensors`, under the names of their parameters."""
+    """Return the gradients among `tensors`, under the names of their parameters."""
     return without_prefix(tensors, GRADIENT)

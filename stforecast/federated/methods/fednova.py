@@ -1,12 +1,12 @@
-"""FedNova: normalised averaging, so that clients with more local steps do not weigh more.
+"""FedNova: normalised averaging, so that more local steps do not give a client more weight.
 
 Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization, NeurIPS 2020, arXiv 2007.07481, sections 4 and 5.
 
-A local optimiser that is linear in the gradients moves client i by `-η Σ_k a_ik g_ik`. In what
-FedAvg minimises, client i therefore weighs p_i ‖a_i‖₁ instead of p_i. Here a client sends the
-direction `η d_i = η Σ_k a_ik g_ik / ‖a_i‖₁` and the norm ‖a_i‖₁ by themselves, and the server goes
-`τ_eff = Σ_i p_i ‖a_i‖₁` steps along the mean of the directions, `Σ_i p_i η d_i`.
+A local optimiser that is linear in the gradients moves client i by `-η Σ_k a_ik g_ik`. In the
+objective that FedAvg minimises, client i therefore has weight p_i ‖a_i‖₁ instead of p_i. Here a
+client sends the direction `η d_i = η Σ_k a_ik g_ik / ‖a_i‖₁` and the norm ‖a_i‖₁ separately, and
+the server takes `τ_eff = Σ_i p_i ‖a_i‖₁` steps along the mean of the directions, `Σ_i p_i η d_i`.
 
 - SGD: a_i = (1, …, 1), so ‖a_i‖₁ is the number τ of local steps.
 - SGD with momentum ρ: a_ik = (1 - ρ^(τ-k)) / (1 - ρ), k = 0 … τ-1.
@@ -14,10 +14,10 @@ direction `η d_i = η Σ_k a_ik g_ik / ‖a_i‖₁` and the norm ‖a_i‖₁ 
 - Adam is not linear in the gradients; ‖a_i‖₁ is taken as the number of local steps.
 
 The released code empties the momentum buffer after every round, and the formula above assumes that:
-`--optimizer-state round`. By default a client's buffer outlives the round, as with every method, so
-the weights of the gradients that it still holds count as well. The paper leaves τ_eff free; this
-choice makes clients that do equal work give FedAvg (the code takes the mean number of steps where
-there is a proximal term). Weights p_i are shares of the samples of those who took part. Buffers are
+`--optimizer-state round`. By default a client keeps its momentum buffer across rounds, as with
+every method, so ‖a_i‖₁ includes the weights of the gradients in it. The paper leaves τ_eff free;
+with this choice, clients that do equal work give FedAvg (the code takes the mean number of steps if
+there is a proximal term). The weights p_i are shares of the participants' samples. Buffers are
 averaged as in FedAvg.
 """
 
@@ -51,7 +51,7 @@ class FedNovaOptions(FedProxOptions):
 
 
 class FedNova(FedProx):
-    """FedProx, or FedAvg where μ = 0, with normalised averaging."""
+    """FedProx, or FedAvg if μ = 0, with normalised averaging."""
 
     name = "fednova"
     summary = "FedAvg that normalises updates by the clients' local steps"
@@ -60,13 +60,13 @@ class FedNova(FedProx):
     options: FedNovaOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg; each client remembers the weight of the gradients in its momentum buffer."""
+        """Initialise as FedAvg; clients keep the weight of gradients in their momentum buffer."""
         device = next(iter(clients.params.values())).device
         clients.memory["momentum"] = torch.zeros(len(clients), device=device)
         return super().init(clients, sizes, seed)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Local training; returns `η d_i`, `‖a_i‖₁` `(clients, 1)` and the buffers."""
+        """Train locally; return `η d_i`, `‖a_i‖₁` `(clients, 1)` and the buffers."""
         model = super().local_update(cohort, payload)
         norm = self.norm(cohort)
         upload = {"norm": norm[:, None]}
@@ -79,9 +79,9 @@ class FedNova(FedProx):
         return upload
 
     def norm(self, cohort: Cohort) -> Tensor:
-        """‖a_i‖₁ of the round, `(clients,)`.
+        """Return ‖a_i‖₁ of the round, `(clients,)`.
 
-        It is how far, in units of η, the client's optimiser moves under gradients of one.
+        This is the distance, in units of η, that the optimiser moves if all gradients are 1.
         """
         training = self.training
         linear = training.optimizer == "sgd"
@@ -99,7 +99,7 @@ class FedNova(FedProx):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """`w - τ_eff Σ_i p_i η d_i` for parameters; means of the buffers."""
+        """Return `w - τ_eff Σ_i p_i η d_i` for parameters, and the means of the buffers."""
         mean = super().aggregate(server, of, uploads)
         tau_eff = mean["norm"]
         return {

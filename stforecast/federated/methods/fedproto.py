@@ -1,23 +1,23 @@
-"""FedProto: clients keep their models and meet in prototypes, the mean features of each key.
+"""FedProto: clients keep their models and exchange prototypes, the mean features of each key.
 
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous
 Clients, AAAI 2022, arXiv 2105.00243, Eq. 3, 6 to 8 and Algorithm 1.
 
-A client sends the mean feature of each key (Eq. 3) with the number of samples behind it; the server
-returns the mean of these over the clients (Eq. 6), to which the client's features are drawn.
-Nothing else is sent: parameters and buffers (running statistics) are the client's own.
+A client sends the mean feature of each key (Eq. 3) with its number of samples; the server returns
+the mean of these over the clients (Eq. 6), and the client's loss pulls its features towards it.
+Nothing else is sent: parameters and buffers (running statistics) stay on the client.
 
-Where the paper is silent, or the released code differs:
+Choices where the paper leaves something open, or the released code differs:
 
 - Eq. 6 as printed also divides by the number of clients that hold the key, which shrinks a
-  prototype by that factor; it is read as the mean weighted by samples. The code does not weight.
+  prototype by that factor; we read it as the mean weighted by samples. The code does not weight.
 - Eq. 8 sums the distances of the local prototypes; the code takes the squared error of every sample
-  to the prototype of its key, averaged over the batch and the features. So does this.
+  to the prototype of its key, averaged over the batch and the features. This does as the code.
 - Prototypes are means over the last local epoch's batches, as in the code, without another pass.
-- In the paper all clients take part. Where only some do, their prototypes are averaged; a key that
-  none of them holds keeps its last global prototype.
-- The paper predicts the class of the nearest prototype, the code reports the head as well; this
-  predicts by the head. `predict` is given the prototypes, so a subclass may use them.
+- In the paper all clients take part. With partial participation, the participants' prototypes are
+  averaged; a key that no participant holds keeps its last global prototype.
+- The paper predicts the class of the nearest prototype, the code reports the head's prediction too;
+  this predicts with the head. `predict` receives the prototypes, so a subclass may use them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class FedProtoOptions(CheckedOptions):
 
     Attributes:
         lam: weight λ of the distance to the global prototypes; 0 trains alone (released code: 1).
-        average: clients' prototypes of a key are averaged by `samples` (Eq. 6) or, with `clients`,
-            evenly over the clients that hold it (released code).
+        average: weights of the mean over the clients that hold a key: by `samples` (Eq. 6), or
+            equal for all `clients` (released code).
     """
 
     lam: NonNegativeFloat = 1.0
@@ -52,7 +52,7 @@ class FedProtoOptions(CheckedOptions):
 
 
 class FedProto(Method):
-    """FedProto. The functions stand in the order of the paper's Algorithm 1."""
+    """FedProto. The methods follow the order of the paper's Algorithm 1."""
 
     name = "fedproto"
     summary = "exchanges mean features of each key; each client keeps its model"
@@ -61,20 +61,20 @@ class FedProto(Method):
     options: FedProtoOptions
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Global prototypes, and of which keys there are any: to everyone the same; none at first.
+        """Return the global prototypes, the same for every client; empty before the first round.
 
         Returns:
-            `prototypes` `(clients, keys, d)` and `known` `(clients, keys)` of truth values.
+            `prototypes` `(clients, keys, d)`; `known` `(clients, keys)`: whether the key has one.
         """
         return {name: t.expand(len(to.ids), *t.shape) for name, t in server.items()}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train, averaging the features of the last epoch on the way."""
+        """Train, and average the features of the last epoch."""
         cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """`L_S + λ L_R` (Eq. 7)."""
+        """Return `L_S + λ L_R` (Eq. 7)."""
         features = self.population.encode(cohort.state, batch["x"])
         keys = self.task.keys(batch)
         if cohort.last_epoch:
@@ -86,14 +86,14 @@ class FedProto(Method):
         return loss + self.options.lam * pulled
 
     def upload(self, cohort: Cohort) -> Payload:
-        """Local prototypes `(clients, keys, d)` (Eq. 3), zeros without samples, and the counts."""
+        """Return local prototypes `(clients, keys, d)` (Eq. 3; 0 without samples) and counts."""
         means: PrototypeMeans = cohort.scratch["means"]
         return {"prototypes": means.means(), "counts": means.counts}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Mean of the local prototypes of each key over the clients that hold it (Eq. 6)."""
+        """Return the mean of the local prototypes of each key over its clients (Eq. 6)."""
         prototypes, counts = uploads["prototypes"], uploads["counts"]
         held = counts > 0
         weights = (counts if self.options.average == "samples" else held).to(prototypes.dtype)

@@ -1,14 +1,14 @@
-"""FedProx: FedAvg whose clients are held near the global model by a proximal term.
+"""FedProx: FedAvg with a proximal term that keeps clients near the global model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks,
 MLSys 2020, arXiv 1812.06127, Eq. 2 and Algorithm 2.
 
-A client minimises `h_k(w; w^t) = F_k(w) + μ/2 ‖w - w^t‖²` until it is γ-inexact (Definition 2),
-which here is the run's local epochs. Buffers (running statistics) have no proximal term and are
-averaged as in FedAvg. With Adam the term is part of the gradient, as everything in the loss.
+A client minimises `h_k(w; w^t) = F_k(w) + μ/2 ‖w - w^t‖²` to a γ-inexact solution (Definition 2);
+here it trains for the run's local epochs. Buffers (running statistics) have no proximal term and
+are averaged as in FedAvg. With Adam the term is part of the gradient.
 
-Algorithm 2 draws clients by their share of the samples and averages evenly; the paper's experiments
-(section 5.1) and the released code draw evenly and weight by samples, and so does this.
+Algorithm 2 draws clients by their share of the samples and counts them equally; the paper's
+experiments (section 5.1) and the released code draw uniformly and weight by samples, as this does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FedProx(FedAvg):
     options: FedProxOptions
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """`h_k` of each client, `(clients,)` (Eq. 2)."""
+        """Return `h_k` of each client, `(clients,)` (Eq. 2)."""
         loss = super().local_loss(cohort, batch, payload)
         if self.options.mu == 0:
             return loss

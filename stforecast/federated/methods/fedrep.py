@@ -1,19 +1,19 @@
-"""FedRep: one shared representation, a head of its own for every client.
+"""FedRep: one shared representation, and a head for each client.
 
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated
 Learning, ICML 2021, arXiv 2102.07078, Algorithm 1.
 
-A client that takes part trains its head on the representation it received, then the representation
-under that head, and sends back the representation alone. Here that is the encoder with its running
-statistics, which move in both phases since the model trains in both. The optimiser's state belongs
-to each parameter and outlives the round.
+A participating client trains its head on the received representation, then the representation
+under that head, and sends back only the representation. Here that is the encoder with its running
+statistics, which change in both phases because the model is in training mode in both. The
+optimiser's state belongs to each parameter and is kept across rounds.
 
 The paper and the released code differ in three places:
 
-- The paper averages evenly, for clients of equal size; the code weights by samples. So does this.
+- The paper counts clients of equal size equally; the code, and this, weight by samples.
 - The code fits all heads for at least ten more epochs after the last round; the algorithm does not.
-  `personal_epochs` does, before every evaluation; by default it is 0.
-- The code starts the optimiser anew in every round and keeps weight decay from biases.
+  Here `personal_epochs` does so before every evaluation; by default it is 0.
+- The code resets the optimiser in every round and applies no weight decay to biases.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class FedRepOptions(CheckedOptions):
 
     Attributes:
         head_epochs: epochs for the head in each round, before the run's local epochs for the
-            representation; by default as many as those. The paper uses 10, before 1 or 5.
-        personal_epochs: further epochs for the head before a client predicts, which leave the
-            federation as it is (released code: 10 after the last round).
+            representation; by default the same number. The paper uses 10, before 1 or 5.
+        personal_epochs: further epochs for the head before a client predicts; they do not change
+            the federation (released code: 10 after the last round).
     """
 
     head_epochs: PositiveInt | None = None
@@ -48,7 +48,7 @@ class FedRepOptions(CheckedOptions):
 
 
 class FedRep(FedPer):
-    """FedPer that trains head and encoder in turns."""
+    """FedPer that trains first the head, then the encoder."""
 
     name = "fedrep"
     summary = "averages the encoder; each client has its own head, trained first"
@@ -64,19 +64,19 @@ class FedRep(FedPer):
         self.personalises = self.options.personal_epochs > 0
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Algorithm 1, client update: the head, then the representation."""
+        """Run the client update of Algorithm 1: the head, then the representation."""
         self.receive(cohort, payload)
         self.train(cohort, payload, HEAD, self.options.head_epochs)
         self.train(cohort, payload, REPRESENTATION, None)
         return self.upload(cohort)
 
     def train(self, cohort: Cohort, payload: Payload, part: str, epochs: int | None) -> None:
-        """Some epochs, by default the run's, in which only one part of the model is trained."""
+        """Train only one part of the model for some epochs, by default the run's."""
         with cohort.training_only(part):
             for batch in cohort.batches(epochs):
                 cohort.step(self.local_loss(cohort, batch, payload))
 
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
-        """Fit the heads to the representation as it is now."""
+        """Fit the heads to the current representation."""
         self.receive(cohort, payload)
         self.train(cohort, payload, HEAD, self.options.personal_epochs)

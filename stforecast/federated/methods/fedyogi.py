@@ -1,11 +1,11 @@
-"""FedYogi: FedAvg whose server takes Yogi's steps.
+"""FedYogi: FedAvg with Yogi on the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization,
 ICLR 2021, arXiv 2003.00295, Algorithm 2.
 
-FedAdam, but v ← v - (1-β₂) Δ² sign(v - Δ²): v changes by (1-β₂) Δ² in a round, never more. So after
-large changes it comes down slowly where the changes are small, and steps do not grow all at once.
-All that FedAdam's file says of departures from the paper holds here.
+FedAdam, but v ← v - (1-β₂) Δ² sign(v - Δ²): v changes by (1-β₂) Δ² in a round, never more. So if
+small changes follow large ones, v decreases slowly, and the steps grow slowly. The differences from
+the paper are those of FedAdam, see there.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ class FedYogi(FedAdam):
     paper = "Reddi et al., ICLR 2021"
 
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
-        """Yogi's: v - (1-β₂) Δ² sign(v - Δ²)."""
+        """Return Yogi's v - (1-β₂) Δ² sign(v - Δ²)."""
         return v - (1 - self.options.beta2) * square * (v - square).sign()

@@ -3,16 +3,16 @@
 Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency: Think Locally, Act Globally:
 Federated Learning with Local and Global Representations, 2020, arXiv 2001.01523, Algorithm 1.
 
-A client trains its encoder together with the head that it received, and sends the head alone, which
-the server averages by the clients' numbers of samples. This is FedPer with the parts exchanged, and
-far cheaper to send.
+A client trains its encoder together with the received head, and sends only the head, which the
+server averages, weighted by the clients' numbers of samples. This is FedPer with the parts
+exchanged, and has far smaller messages.
 
 - The paper may add losses of the representation alone (self-supervised, adversarial). They are left
   out: the task's loss trains both parts.
-- The released code first trains all parameters by FedAvg and then goes on as above. Here, as in
-  Algorithm 1, the head alone is averaged from the first round on. All encoders start equal.
-- The paper forecasts for new clients by an ensemble of all encoders. New clients are not covered.
-- Running statistics of the encoder stay with the client.
+- The released code first trains all parameters by FedAvg and then continues as above. Here, as in
+  Algorithm 1, only the head is averaged, from the first round on. All encoders start equal.
+- The paper predicts for new clients with an ensemble of all encoders; this supports no new clients.
+- Running statistics of the encoder stay on the client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stforecast.federated.methods.fedper import HEAD
 
 
 class LGFedAvg(FedAvg):
-    """FedAvg of the head; encoders never leave their clients."""
+    """FedAvg of the head; encoders stay on their clients."""
 
     name = "lg_fedavg"
     summary = "averages the head; each client has its own encoder"
@@ -30,5 +30,5 @@ class LGFedAvg(FedAvg):
     views = ("personal",)
 
     def shares(self, name: str) -> bool:
-        """The head is shared."""
+        """Return whether the name is the head's."""
         return name.startswith(HEAD)

@@ -1,23 +1,23 @@
-"""Per-FedAvg: a global model from which one gradient step on a client's data makes a personal one.
+"""Per-FedAvg: a global model that a client personalises by one gradient step on its own data.
 
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach, NeurIPS 2020, arXiv 2002.07948, Algorithm 1.
 
 The clients minimise the mean of f_i(w - α ∇f_i(w)). A local step takes batches D, D' and D'':
-w̃ = w - α ∇f(w; D), then w ← w - β (I - α ∇²f(w; D'')) ∇f(w̃; D'). Of the two approximations of the
-Hessian's product in the paper, FO leaves it out and needs no D''; HF takes the finite difference
+w̃ = w - α ∇f(w; D), then w ← w - β (I - α ∇²f(w; D'')) ∇f(w̃; D'). The paper approximates the
+product with the Hessian in two ways: FO drops it and needs no D''; HF takes the finite difference
 [∇f(w + δ g; D'') - ∇f(w - δ g; D'')] / 2δ, where g = ∇f(w̃; D').
 
-- Batches: the local epochs are one stream, of which consecutive batches, in order of time unless
-  the run shuffles, are D, D' (and D''); the next step takes the next ones, so an epoch of FO has
-  half the optimiser steps of FedAvg's. Where the stream ends within a step, that step is filled up
-  from the stream's beginning (a client with a single batch uses it for all).
-- Outer step: by the run's optimiser, β is its learning rate. The paper's is plain SGD, which is
-  `--optimizer sgd`.
+- Batches: the local epochs are one stream of batches, in order of time unless the run shuffles.
+  Each step takes the next ones as D, D' (and D''), so an epoch of FO has half the optimiser steps
+  of FedAvg's. If the stream ends within a step, that step is filled up with the first batches of
+  the stream (a client with a single batch uses it for all).
+- Outer step: the run's optimiser takes it, and β is its learning rate. The paper's is plain SGD
+  (`--optimizer sgd`).
 - Personalisation: before predicting, a client takes `steps` plain gradient steps of length α from
   the received global model, each on one batch of its own data. The baseline in pFedMe's released
   code takes a second step, of length β.
-- The server counts clients equally, as in the paper; that baseline weighs them by their samples.
+- The server counts clients equally, as in the paper; that baseline weights them by their samples.
 - Running statistics are those of all forward passes of a step, at w, w̃ and w ± δ g. The server
   averages them; personalising changes a copy.
 
@@ -53,9 +53,9 @@ class PerFedAvgOptions(CheckedOptions):
         order: `fo`: first order, without the Hessian; `hf`: Hessian-free, its product with the
             gradient as a finite difference. The paper has both; the baseline in pFedMe's released
             code is `fo`.
-        alpha: length α of the inner step and of the personalising ones (0.005 in that baseline).
-        delta: δ of the finite difference; the paper leaves it open.
-        steps: gradient steps that personalise the model before it predicts; the paper takes one.
+        alpha: length α of the inner and the personalising steps (0.005 in that baseline).
+        delta: δ of the finite difference; the paper gives no value.
+        steps: gradient steps that personalise the model before it predicts (paper: 1).
     """
 
     order: Literal["fo", "hf"] = "fo"
@@ -65,7 +65,7 @@ class PerFedAvgOptions(CheckedOptions):
 
 
 class PerFedAvg(Fitted):
-    """Per-FedAvg. The personal model is the client's own after `personalise`."""
+    """Per-FedAvg; `personalise` turns the global model into the client's personal one."""
 
     name = "perfedavg"
     summary = "learns a global model to personalise by a gradient step"
@@ -74,7 +74,7 @@ class PerFedAvg(Fitted):
     options: PerFedAvgOptions
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Algorithm 1: local meta steps from the received model."""
+        """Run Algorithm 1: local meta steps from the received model."""
         self.receive(cohort, payload)
         for batches in groups(cohort.batches(), 2 if self.options.order == "fo" else 3):
             cohort.step(self.meta_loss(cohort, *batches))
@@ -83,7 +83,7 @@ class PerFedAvg(Fitted):
     def meta_loss(
         self, cohort: Cohort, inner: Batch, outer: Batch, third: Batch | None = None
     ) -> Tensor:
-        """f(w̃; D'), with the gradient for w of the paper's local step.
+        """Return f(w̃; D'), whose gradient for w is that of the paper's local step.
 
         Args:
             cohort: the clients at w.
@@ -92,7 +92,7 @@ class PerFedAvg(Fitted):
             third: D'', or None for FO.
 
         Returns:
-            `(clients,)`.
+            Losses `(clients,)`.
         """
         w, alpha = cohort.params, self.options.alpha
         first = self.gradient(cohort, w, inner)
@@ -107,7 +107,7 @@ class PerFedAvg(Fitted):
         return loss - alpha * torch.cat(terms, dim=1).sum(1)
 
     def hessian_product(self, cohort: Cohort, g: Params, batch: Batch) -> Params:
-        """∇²f(w) g as a central difference of gradients, with the same dropout in both."""
+        """Return ∇²f(w) g as a central difference of gradients, with the same dropout in both."""
         w, delta = cohort.params, self.options.delta
         device = next(iter(w.values())).device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -116,18 +116,18 @@ class PerFedAvg(Fitted):
         return {name: (ahead[name] - behind[name]) / (2 * delta) for name in g}
 
     def gradient(self, cohort: Cohort, params: Params, batch: Batch) -> Params:
-        """∇f at `params` on a batch; changes the cohort's running statistics alone."""
+        """Return ∇f at `params` on a batch; changes only the cohort's running statistics."""
         leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
         return gradient_of(self.loss_of({**cohort.state, **leaves}, batch), leaves)
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Plain mean of the participants' models (Algorithm 1, last line)."""
+        """Return the plain mean of the participants' models (Algorithm 1, last line)."""
         return {name: plain_mean(t) for name, t in uploads.items()}
 
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
-        """`steps` steps w ← w - α ∇f(w) from the global model, on one batch after another."""
+        """Take `steps` steps w ← w - α ∇f(w) from the global model, each on the next batch."""
         self.receive(cohort, payload)
         for batch in islice(cohort.batches(epochs=self.options.steps), self.options.steps):
             gradient = self.gradient(cohort, cohort.params, batch)
@@ -136,7 +136,10 @@ class PerFedAvg(Fitted):
 
 
 def gradient_of(losses: Tensor, params: Params) -> Params:
-    """Gradient of each client's loss; zeros for what it does not depend on. Keeps the graph."""
+    """Return the gradient of each client's loss, 0 where it does not depend on a parameter.
+
+    The autograd graph is kept.
+    """
     tensors = list(params.values())
     gradients = torch.autograd.grad(
         losses.sum(), tensors, retain_graph=True, materialize_grads=True
@@ -145,7 +148,7 @@ def gradient_of(losses: Tensor, params: Params) -> Params:
 
 
 def groups(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
-    """Consecutive groups of `size` batches, the last one filled up from the first batches.
+    """Yield consecutive groups of `size` batches, the last one filled up with the first batches.
 
     Example:
         >>> "".join("".join(group) for group in groups("abcde", 3))

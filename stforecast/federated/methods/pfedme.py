@@ -1,25 +1,25 @@
-"""pFedMe: personal models as proximal points of the clients' versions of a global model.
+"""pFedMe: personal models as proximal points of the clients' copies of the global model.
 
 T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, arXiv
 2006.08848, Algorithm 1.
 
-On each batch D, a client approaches its personal model θ = argmin f(θ; D) + λ/2 ‖θ - w‖² (Eq. 7) by
-K gradient steps, then moves its version of the global model down the gradient λ (w - θ) of the
-Moreau envelope: w ← w - η λ (w - θ). The server moves the global model a share β towards the plain
-mean of the clients' w.
+On each batch D, a client approximates its personal model θ = argmin f(θ; D) + λ/2 ‖θ - w‖² (Eq. 7)
+by K gradient steps, then moves its copy w of the global model down the gradient λ (w - θ) of the
+Moreau envelope: w ← w - η λ (w - θ). The server moves the global model by a share β towards the
+plain mean of the clients' w.
 
 - A local round of the paper (one of R, each on a fresh batch) is a batch here: R is the number of
   batches of the local epochs.
 - The paper leaves the inner solver open. As in the released code it is gradient descent, which
-  starts at the received w once a round and goes on from the previous batch's θ after that. The
-  code adds a weight decay of 0.001 to it; the paper and we do not.
-- In the paper all clients train and only those drawn are aggregated. Here only participants train,
-  so that the others' θ stays that of their last round.
-- The code weighs clients by their samples; the paper, and we, count them equally.
+  starts at the received w once a round and then continues from the previous batch's θ. The code
+  adds a weight decay of 0.001; the paper, and this, do not.
+- In the paper all clients train and only those drawn are aggregated. Here only participants train;
+  the others keep the θ of their last round.
+- The code weights clients by their samples; the paper, and this, count them equally.
 - The run's learning rate and optimiser are not used; η and the inner learning rate are options.
-- Only θ sees data, so running statistics are θ's: they start a round as received and are sent as
-  those of w. θ's are kept apart from the global ones, which the server averages without β, since
-  β > 1 could make a variance negative.
+- Only θ is applied to data, so running statistics are θ's: they start a round as received and are
+  sent as those of w. θ's are stored apart from the global ones. The server averages these without
+  β, since β > 1 could make a variance negative.
 
 The reported losses are means over all inner steps, the task loss that of θ.
 """
@@ -47,13 +47,13 @@ class PFedMeOptions(CheckedOptions):
     """Settings of pFedMe; defaults of the released code.
 
     Attributes:
-        lam: weight λ of the distance of θ to w; the smaller, the more personal is θ.
-        eta: learning rate η of w. η λ is the share of the way to θ that w goes at each batch and
-            should be well below 1.
+        lam: weight λ of the distance of θ to w; the smaller, the more personal θ is.
+        eta: learning rate η of w. Each batch moves w by a share η λ of the way to θ; it should be
+            well below 1.
         personal_lr: learning rate of the inner steps. They diverge if it exceeds 2 / (λ + curvature
             of the loss).
-        inner_steps: inner steps K a batch.
-        beta: share β of the way to the clients' mean that the server goes; 1 averages, more
+        inner_steps: inner steps K per batch.
+        beta: share β of the way to the clients' mean that the server moves; 1 averages, more
             extrapolates (the released code's tuned runs have 2).
     """
 
@@ -74,12 +74,12 @@ class PFedMe(TwoModels):
     options: PFedMeOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Every θ starts from the common initial model."""
+        """Start every θ from the common initial model."""
         clients.memory |= personal_copies({**clients.params, **clients.buffers})
         return super().init(clients, sizes, seed)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Algorithm 1, on a client: θ (line 7) and w (line 8) batch by batch."""
+        """Run Algorithm 1 on a client: θ (line 7) and w (line 8), batch by batch."""
         self.receive(cohort, payload)
         theta = personal_model(cohort.memory)
         overwrite(theta, cohort.state)
@@ -93,7 +93,7 @@ class PFedMe(TwoModels):
         return self.upload(cohort)
 
     def inner_step(self, cohort: Cohort, theta: Params, w: Params, batch: Batch) -> None:
-        """One gradient step of θ, in place, on h(θ; w, D) = f(θ; D) + λ/2 ‖θ - w‖² (Eq. 7)."""
+        """Take a gradient step of θ, in place, on h(θ; w, D) = f(θ; D) + λ/2 ‖θ - w‖² (Eq. 7)."""
         leaves = {name: theta[name].detach().requires_grad_() for name in w}
         task_loss = self.loss_of({**theta, **leaves}, batch)
         loss = task_loss + self.options.lam / 2 * squared_distance(leaves, w)
@@ -106,7 +106,7 @@ class PFedMe(TwoModels):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """(1-β) wᵗ + β times the participants' mean (Algorithm 1, last line)."""
+        """Return (1-β) wᵗ + β times the participants' mean (Algorithm 1, last line)."""
         mean = {name: plain_mean(t) for name, t in uploads.items()}
         trained = [name for name in self.trainable if name in mean]
         mixed = {n: torch.lerp(server[n], mean[n], self.options.beta) for n in trained}
@@ -114,7 +114,7 @@ class PFedMe(TwoModels):
 
 
 def overwrite(target: Params, source: Params) -> None:
-    """Copy to each tensor of `target` the one of that name in `source`."""
+    """Copy into each tensor of `target` the one of the same name in `source`."""
     with torch.no_grad():
         for name, t in target.items():
             t.copy_(source[name])

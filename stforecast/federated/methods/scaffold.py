@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take out of each local step what sets the client apart.
+"""SCAFFOLD: control variates correct each local step for the client's drift.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning, ICML 2020, arXiv 1910.06378, Algorithm 1.
@@ -9,27 +9,29 @@ local step is y ← y - η_l (g_i(y) - c_i + c) (line 10). After the round, c_i 
 - II: c_i - c + (x - y) / (K η_l), where K is the number of local steps,
 - I: g_i(x), the gradient at the received model, for which the client reads its data once more.
 
-It sends y and the change of c_i. The server moves x by η_g times the mean of y - x over the clients
-S that took part, and c by |S| / N times the mean change (lines 16 and 17). So twice as much travels
-as in FedAvg, both ways. Controls start at 0: with η_g = 1 the first round of clients of equal size
-is FedAvg's.
+It sends y and the change of c_i. The server moves x by η_g times the mean of y - x over the
+participants S, and c by |S| / N times the mean change (lines 16 and 17). So messages are twice as
+large as in FedAvg, in both directions. Controls start at 0: with η_g = 1 and clients of equal size,
+the first round is FedAvg's.
 
 - Option II is computed as the mean of the g_i(y) over the local steps. For plain SGD that is the
-  same number, with any schedule of the learning rate. It stays an estimate of the gradient with
-  momentum, Adam or weight decay, where (x - y) / (K η_l) would not be one.
-- The paper's analysis is of plain SGD; with another optimiser, its rates say nothing. The
-  correction is then a part of the gradient that the optimiser sees. A model at which the mean
-  gradient is 0 and each c_i is the client's gradient remains at rest. Weight decay is the same for
-  all clients and is not part of the controls.
-- Plain SGD wants a smaller learning rate than FedAvg's: on Milan's hours FedAvg bore 0.1, and this
-  diverged at 0.1 and not at 0.05. Adam, the default for forecasts, needed no other rate.
-- The server counts clients equally, as in the paper: they share the plain mean of their losses.
-- g_i(x) is the mean over the batches of one pass, which leaves running statistics as they are.
-- Running statistics are averaged; they have no controls. Neither has what a client never sends.
-- c is the mean of the c_i only where the server reads what the clients sent. An upload that is
-  lost, clipped, noised or quantised, or replaced by a robust centre, leaves c behind by that
-  change, and noise adds up from round to round.
-- N counts clients without samples in a stage, and their c_i of an earlier stage stay in c.
+  same number, with any schedule of the learning rate. With momentum, Adam or weight decay it is
+  still an estimate of the gradient, while (x - y) / (K η_l) is not.
+- The paper analyses plain SGD; its convergence rates do not hold for other optimisers. The
+  correction is then part of the optimiser's gradient. A model at which the mean gradient is 0 and
+  each c_i is the client's gradient is a fixed point. Weight decay is the same for all clients and
+  is not part of the controls.
+- Plain SGD needs a smaller learning rate than FedAvg's: on hourly Milan data FedAvg was stable at
+  0.1; this diverged at 0.1 but not at 0.05. Adam, the default for forecasts, needed no other rate.
+- The server counts clients equally, as in the paper: the objective is the plain mean of their
+  losses.
+- g_i(x) is the mean over the batches of one pass, which does not change running statistics.
+- Running statistics are averaged and have no controls. Neither do parameters that a client never
+  sends.
+- c is the mean of the c_i only if the server receives the uploads unchanged. An upload that is
+  lost, clipped, noised, quantised or replaced by a robust aggregate makes c differ from that mean
+  by the change, and noise accumulates over the rounds.
+- N includes clients without samples in a stage; their c_i of an earlier stage stay in c.
 
 The reported loss is f_i(y) + ⟨c - c_i, y - x⟩, the local objective.
 """
@@ -64,9 +66,9 @@ class ScaffoldOptions(CheckedOptions):
     """Settings of SCAFFOLD.
 
     Attributes:
-        control_option: how a control is renewed: II, by the mean gradient of the local steps (the
-            paper's experiments), or I, by the gradient at the received model.
-        server_lr: how far η_g the server goes towards the clients' mean (paper: 1).
+        control_option: new value of a control: II, the mean gradient of the local steps (the
+            paper's experiments), or I, the gradient at the received model.
+        server_lr: share η_g of the way to the clients' mean that the server moves (paper: 1).
     """
 
     control_option: Literal["I", "II"] = "II"
@@ -74,7 +76,7 @@ class ScaffoldOptions(CheckedOptions):
 
 
 class Scaffold(FedAvg):
-    """SCAFFOLD. The functions stand in the order of Algorithm 1."""
+    """SCAFFOLD. The methods follow the order of Algorithm 1."""
 
     name = "scaffold"
     summary = "FedAvg whose local steps are corrected by control variates"
@@ -83,7 +85,7 @@ class Scaffold(FedAvg):
     options: ScaffoldOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg; all controls are 0."""
+        """Initialise as FedAvg, with all controls at 0."""
         server = super().init(clients, sizes, seed)
         controlled = [name for name in self.shared if name in clients.params]
         for name in controlled:
@@ -92,11 +94,11 @@ class Scaffold(FedAvg):
         return {**server, **zeros, N_CLIENTS: torch.tensor(len(sizes))}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global model x and the control c."""
+        """Return the global model x and the control c."""
         return super().broadcast({n: t for n, t in server.items() if n != N_CLIENTS}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Lines 7 to 14: corrected local steps, then the new control."""
+        """Run lines 7 to 14: corrected local steps, then the new control."""
         self.receive(cohort, payload)
         own, common = controls(cohort.memory), controls(payload)
         correction = {name: common[name] - own[name] for name in own}
@@ -113,19 +115,19 @@ class Scaffold(FedAvg):
         return self.upload(cohort)
 
     def local_steps(self, cohort: Cohort, payload: Payload) -> Params:
-        """Line 10, K times; returns the mean of the corrected gradients."""
+        """Run line 10 K times; return the mean of the corrected gradients."""
         gradients = (
             cohort.step(self.local_loss(cohort, batch, payload)) for batch in cohort.batches()
         )
         return mean_of(gradients, like=cohort.scratch["correction"])
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """f_i(y) + ⟨c - c_i, y - x⟩, whose gradient is that of line 10."""
+        """Return f_i(y) + ⟨c - c_i, y - x⟩, whose gradient is that of line 10."""
         loss = super().local_loss(cohort, batch, payload)
         return loss + slope(cohort.scratch["correction"], cohort.params, payload)
 
     def gradient_here(self, cohort: Cohort) -> Params:
-        """g_i at the cohort's parameters: the mean over the batches of one pass."""
+        """Return g_i at the cohort's parameters: the mean over the batches of one pass."""
         buffers = {name: t.clone() for name, t in cohort.buffers.items()}
         correction = cohort.scratch["correction"]
         params = {name: cohort.params[name] for name in correction}
@@ -141,14 +143,14 @@ class Scaffold(FedAvg):
         return mean_of(gradients(), like=correction)
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The trained model y and the change of the control."""
+        """Return the trained model y and the change of the control."""
         changes = {CONTROL + name: t for name, t in cohort.scratch["changes"].items()}
         return {**super().upload(cohort), **changes}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Lines 16 and 17: x + η_g mean(y - x) and c + |S| / N mean(change)."""
+        """Return x + η_g mean(y - x) and c + |S| / N mean(change) (lines 16 and 17)."""
         mean = {name: plain_mean(t) for name, t in uploads.items()}
         share = len(of.ids) / server[N_CLIENTS].item()
         for name, change in controls(mean).items():
@@ -158,15 +160,15 @@ class Scaffold(FedAvg):
 
 
 def controls(tensors: Mapping[str, Tensor]) -> Params:
-    """The controls among `tensors`, under the names of their parameters."""
+    """Return the controls among `tensors`, under the names of their parameters."""
     return without_prefix(tensors, CONTROL)
 
 
 def mean_of(gradients: Iterable[Params], like: Params) -> Params:
-    """Mean of one or more gradients; one that is missing counts as 0.
+    """Return the mean of one or more gradients; a missing one counts as 0.
 
     Args:
-        gradients: of each step, by the parameters' names.
+        gradients: gradients of each step, by the parameters' names.
         like: tensors of the names and shapes to return.
     """
     total, count = {name: torch.zeros_like(t) for name, t in like.items()}, 0

@@ -1,4 +1,4 @@
-"""What methods share whose server takes an optimiser's step in place of the plain mean."""
+"""Base of methods whose server replaces the plain mean by an optimiser's step."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from stforecast.federated.uploads.payload import Payload
 class ServerOptimizer(FedAvg):
     """FedAvg whose server treats the mean change of the parameters as a gradient.
 
-    The server's moments lie in its state beside the model, as `MOMENT.NAME`, and are never sent.
-    Buffers (running statistics, counters) are averaged as in FedAvg; no optimiser sees them.
+    The server's moments are stored in its state as `MOMENT.NAME` and are never sent. Buffers
+    (running statistics, counters) are averaged as in FedAvg, without the optimiser.
     """
 
     name = ""
 
     @abstractmethod
     def initial_moments(self) -> Mapping[str, float]:
-        """Name of each moment and the value that all its elements start with."""
+        """Return the name of each moment and the initial value of its elements."""
 
     @abstractmethod
     def server_step(self, delta: Tensor, moments: Params) -> tuple[Tensor, Params]:
-        """How far the server goes, and its next moments.
+        """Return the server's step and its next moments.
 
         Args:
             delta: mean change of one parameter over the round, `(…)`.
-            moments: by name, of the same shape.
+            moments: moments by name, each of the same shape.
         """
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """As FedAvg, with moments for each parameter."""
+        """Initialise as FedAvg, with moments for each parameter."""
         server = super().init(clients, sizes, seed)
         trained = [name for name in server if name in clients.params]
         return server | {
@@ -48,13 +48,13 @@ class ServerOptimizer(FedAvg):
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global model alone."""
+        """Return the global model, without the moments."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """One step from the last model along the mean change of each parameter."""
+        """Step from the last model along the mean change of each parameter."""
         after = super().aggregate(server, of, uploads)
         names = self.initial_moments()
         for name in self.shared:

@@ -1,13 +1,13 @@
-"""Solo: every client trains on its own data and nothing is sent.
+"""Solo: each client trains on its own data and sends nothing.
 
-The reference that any federation must beat (FUELS, arXiv 2404.03702, appendix D.1).
+A baseline for federated methods (FUELS, arXiv 2404.03702, appendix D.1).
 """
 
 from stforecast.federated.method import Method
 
 
 class Solo(Method):
-    """Local training only; the base class is just that."""
+    """Local training only, which the base class implements."""
 
     name = "solo"
     summary = "each client trains alone; nothing is sent"

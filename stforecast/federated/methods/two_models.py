@@ -1,4 +1,4 @@
-"""What methods share that have a personal model for each client and a global one for all."""
+"""Bases of methods with a personal model for each client beside the global model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERSONAL = "personal."
 
 
 class TwoModels(FedAvg):
-    """FedAvg on clients that keep a personal model besides, under names of its own."""
+    """FedAvg on clients that also keep a personal model, under prefixed names."""
 
     name = ""
     views = ("personal", "global")
@@ -29,7 +29,7 @@ class TwoModels(FedAvg):
         return [name for name, _ in self.population.model.named_parameters()]
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the client's personal model, or by the server's latest global one."""
+        """Predict with the client's personal model, or with the server's latest global model."""
         if view == "personal":
             return super().predict(personal_model(state), {}, x, view)
         return super().predict(state, payload, x, view)
@@ -43,15 +43,15 @@ class Fitted(FedAvg):
     personalises = True
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """By the client's own model, fitted by `personalise`, or by the global one."""
+        """Predict with the client's model fitted by `personalise`, or with the global model."""
         return super().predict(state, payload if view == "global" else {}, x, view)
 
 
 def personal_copies(tensors: Mapping[str, Tensor]) -> Params:
-    """Copies of a model's tensors under the names of a personal model."""
+    """Return copies of a model's tensors under the names of a personal model."""
     return {PERSONAL + name: t.clone() for name, t in tensors.items()}
 
 
 def personal_model(tensors: Mapping[str, Tensor]) -> Params:
-    """The tensors of the personal model among `tensors`, under the model's own names."""
+    """Return the tensors of the personal model among `tensors`, under the model's own names."""
     return without_prefix(tensors, PERSONAL)
