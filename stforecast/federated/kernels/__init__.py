@@ -1,1 +1,1 @@
-"""Hand-written kernels: chosen at run time where a C compiler is at hand, absent without harm."""
+"""Hand-written C kernels, used where a C compiler is available; torch code is the fallback."""

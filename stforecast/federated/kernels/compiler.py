@@ -1,4 +1,4 @@
-"""Compiles the C sources of this folder once a machine, loads them and calls their functions."""
+"""Compile the C sources of this folder once per machine, load them and call their functions."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 SOURCES = ("vectors.c", "products.c", "gru.c", "features.c")
-"""Compiled as one, in this order."""
+"""Source files, compiled as one in this order."""
 
 VARIANTS = {
     torch.float32: {"REAL": "float", "INTEGER": "int", "NAME": "float"},
     torch.float64: {"REAL": "double", "INTEGER": "long long", "NAME": "double"},
     torch.bfloat16: {"REAL": "float", "INTEGER": "int", "NAME": "bfloat16", "BFLOAT16": "1"},
 }
-"""Macros of each. Tensors of the last are float32: only factors of products are rounded."""
+"""Macros of each variant. The last one's tensors are float32; only product factors are rounded."""
 
 OPTIONAL = (torch.bfloat16,)
-"""Variants that are left out where the processor has no instructions for them."""
+"""Variants that are left out if the processor has no instructions for them."""
 
 C_TYPES = {int: ctypes.c_ssize_t, float: ctypes.c_double}
-"""Of numbers; tensors are pointers, and so is None."""
+"""C types of numbers; tensors and None are pointers."""
 
 ERRORS = {1: MemoryError, 2: IndexError}
-"""What a function returns, other than 0."""
+"""Errors by the value that a function returns; 0 is success."""
 
 COMPILE = ("-c", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
-"""Flags of the compiler; those of the variable `CFLAGS` come after them."""
+"""Flags of the compiler; those of the variable `CFLAGS` are appended."""
 
 LANES = 16
-"""Widths must be a multiple of this: of the widest vector of any processor."""
+"""Divisor of all widths: the widest vector of any processor."""
 
 
 def usable(size: int, *tensors: Tensor, products: bool = False) -> bool:
-    """Whether the kernels can run on tensors whose last axis has this size.
+    """Return whether the kernels can run on tensors whose last axis has this size.
 
     Args:
-        size: of the vectors that they work on.
-        tensors: all that they would read.
-        products: whether what they do is products of matrices; others leave it to torch where
-            autocast asks for another precision.
+        size: size of the vectors that they work on.
+        tensors: all tensors that they would read.
+        products: whether they compute matrix products; other kernels are not used if autocast
+            asks for another precision.
     """
     dtype = tensors[0].dtype
     fit = size % LANES == 0 and dtype in (torch.float32, torch.float64)
@@ -66,7 +66,7 @@ def usable(size: int, *tensors: Tensor, products: bool = False) -> bool:
 
 
 def precision(dtype: torch.dtype) -> torch.dtype:
-    """In which products of such tensors are to be made here: their own, or what autocast says."""
+    """Return the precision of products of such tensors: autocast's, or else their own."""
     if torch.is_autocast_enabled("cpu"):
         return torch.get_autocast_dtype("cpu")
     return dtype
@@ -74,7 +74,7 @@ def precision(dtype: torch.dtype) -> torch.dtype:
 
 @cache
 def supported() -> frozenset[torch.dtype]:
-    """The variants that were compiled: those that this processor can run."""
+    """Return the variants that were compiled: those that this processor can run."""
     built = library()
     return frozenset(
         v for v, macros in VARIANTS.items() if hasattr(built, f"gru_forward_{macros['NAME']}")
@@ -82,16 +82,16 @@ def supported() -> frozenset[torch.dtype]:
 
 
 def call(name: str, dtype: torch.dtype, *arguments: int | float | Tensor | None) -> None:
-    """Call a C function: of tensors it gets the address of the first value.
+    """Call a C function; a tensor is passed as the address of its first value.
 
     Args:
-        name: without the type at its end.
-        dtype: of the variant.
-        arguments: tensors must be laid out as the function expects.
+        name: name of the function, without the suffix of its type.
+        dtype: type of the variant.
+        arguments: arguments; tensors must have the layout that the function expects.
 
     Raises:
-        MemoryError: if the function finds no memory.
-        IndexError: if a key is none of those that there are.
+        MemoryError: if the function cannot allocate memory.
+        IndexError: if a key is out of range.
     """
     function = getattr(library(), f"{name}_{VARIANTS[dtype]['NAME']}")
     if function.argtypes is None:
@@ -103,9 +103,9 @@ def call(name: str, dtype: torch.dtype, *arguments: int | float | Tensor | None)
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, kept in the user's cache; None without a compiler, or if it fails.
+    """Return the compiled kernels from the user's cache; None without a compiler, or if it fails.
 
-    A file of the cache is loaded only if nobody else can have written it, and it is undamaged.
+    A cached file is loaded only if no other user can have written it, and it is undamaged.
     """
     if os.environ.get("STFORECAST_KERNELS") == "off":
         return None
@@ -114,7 +114,7 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         log.warning(
             "no C compiler %s, so no compiled kernels: GRUs train about half as fast; install gcc "
-            "or clang, or set STFORECAST_KERNELS=off to go on without a word", name,
+            "or clang, or set STFORECAST_KERNELS=off to hide this warning", name,
         )  # fmt: skip
         return None
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
@@ -128,12 +128,12 @@ def library() -> ctypes.CDLL | None:
         built = next((p for p in cache.glob(f"kernels-{key}-*.so") if _is_sound(p)), None)
         return ctypes.CDLL(str(built or _build(command, text, key, cache)))
     except (OSError, subprocess.CalledProcessError) as e:
-        log.warning("no compiled kernels (%s); going on without", e)
+        log.warning("no compiled kernels (%s); continuing without them", e)
         return None
 
 
 def _build(command: tuple[str, ...], text: str, key: str, cache: Path) -> Path:
-    """The library, which appears whole: others may build it at the same time."""
+    """Build the library; it is moved into place whole, as others may build it at the same time."""
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         objects = []
         for variant, macros in VARIANTS.items():
@@ -161,9 +161,9 @@ def _sum(path: Path) -> str:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether a library is the user's own, and has the checksum that its name ends with.
+    """Return whether a library is the user's own and has the checksum that its name ends with.
 
-    Loading one that is damaged kills the process, and whoever wrote it decides what it does.
+    Loading a damaged one kills the process; loading another user's runs that user's code.
     """
     own = not path.is_symlink() and path.is_file() and _is_own(path)
     return own and path.stem.endswith(f"-{_sum(path)}")
@@ -175,13 +175,13 @@ def _is_own(path: Path) -> bool:
 
 
 def _cache() -> Path | None:
-    """The user's folder of compiled kernels; None where there is none that can be trusted."""
+    """Return the user's folder of compiled kernels; None if no such folder can be trusted."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         cache = base / "stforecast"
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     except (OSError, RuntimeError) as e:  # Path.home: an unknown user without HOME.
-        log.info("no folder to keep compiled kernels in (%s): they are compiled for each run", e)
+        log.info("no folder for compiled kernels (%s): they are compiled for each run", e)
         return None
     if _is_own(cache) and os.access(cache, os.W_OK | os.X_OK):
         return cache
@@ -193,7 +193,7 @@ def _cache() -> Path | None:
 
 
 def _cpu() -> str:
-    """What tells processors apart that share a home folder."""
+    """Return an identifier of the processor, as different ones may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

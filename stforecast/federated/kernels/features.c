@@ -1,13 +1,12 @@
-/* What methods make of features, for many clients at once: contrastive losses with their gradients,
- * and sums by key.
+/* Operations on features of many clients: contrastive losses with their gradients, and sums by key.
  *
- * Client by client, everything stays in the nearest caches; as a chain of operations on a whole
- * cohort, the same takes several times as long. `size`, the width of a feature, is a multiple of
- * LANES. Features are (clients, batch, size), where those of two clients lie a given stride apart.
+ * Client by client, everything stays in the first-level caches; a chain of operations on a whole
+ * cohort takes several times as long. `size`, the width of a feature, is a multiple of LANES.
+ * Features are (clients, batch, size), with a given stride between clients.
  */
 #ifndef BFLOAT16 /* Only the products of models are rounded. */
 
-/* What a vector of this square is to be multiplied by, as torch's `normalize` has it. */
+/* Inverse norm of a vector of this square, limited as in torch's `normalize`. */
 INLINE REAL inverse_norm(REAL square)
 {
     REAL norm = sqrt(square), least = 1e-12;
@@ -20,8 +19,8 @@ static void inverse_norms(ptrdiff_t batch, ptrdiff_t size, const REAL *v, REAL *
         norms[b] = inverse_norm(dot(size, v + b * size, v + b * size));
 }
 
-/* Of s_own among all s, with filters w: log(e^s_own + sum of w e^s where w > 0) - s_own, divided by
- * the size of the batch. Written: its derivatives by s and by w. */
+/* Loss of s_own among all s, with filters w: log(e^s_own + sum of w e^s where w > 0) - s_own,
+ * divided by the size of the batch. Writes its derivatives by s and by w. */
 static REAL filtered_row(ptrdiff_t batch, ptrdiff_t own, const REAL *s, const REAL *w, REAL *d_s,
                          REAL *d_w)
 {
@@ -43,9 +42,10 @@ static REAL filtered_row(ptrdiff_t batch, ptrdiff_t own, const REAL *s, const RE
     return (log(total) + most - s[own]) / batch;
 }
 
-/* filters: (clients, batch, batch). Written: loss (clients), and for the way back its derivatives
- * by the similarities and by the filters, both (clients, batch, batch), and along: (clients, 2,
- * batch), by the length of each feature and of each other, were they not normalised. */
+/* filters: (clients, batch, batch). Writes loss (clients), and for the backward pass its
+ * derivatives by the similarities and by the filters, both (clients, batch, batch), and along:
+ * (clients, 2, batch), the derivatives by the length of each feature and each other without
+ * normalisation. */
 int CONCAT(filtered_forward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size,
                                    double temperature, const REAL *features, ptrdiff_t stride,
                                    const REAL *others, ptrdiff_t others_stride,
@@ -80,7 +80,7 @@ int CONCAT(filtered_forward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t
     return 0;
 }
 
-/* grad: (clients). Written: the gradients of features and others, (clients, batch, size). */
+/* grad: (clients). Writes the gradients of features and others, (clients, batch, size). */
 int CONCAT(filtered_backward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size,
                                     double temperature, const REAL *features, ptrdiff_t stride,
                                     const REAL *others, ptrdiff_t others_stride,
@@ -116,8 +116,8 @@ int CONCAT(filtered_backward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_
     return 0;
 }
 
-/* A feature between the prototype that attracts and the one that repels it: inverse norms, how much
- * closer in cosine it is to the latter, and whether there are both. */
+/* A feature with the prototypes that attract and repel it: inverse norms, the difference of the
+ * cosine similarities (repel - attract), and whether both prototypes exist. */
 struct between {
     REAL norm, attract_norm, repel_norm, gap;
     int known;
@@ -142,8 +142,8 @@ static struct between compare(ptrdiff_t size, const REAL *feature, const REAL *a
     return s;
 }
 
-/* attract, repel: (clients, n_keys, size), of which a sample meets row keys (clients, batch).
- * Written: loss (clients). Returns 2 if there is no such row. */
+/* attract, repel: (clients, n_keys, size); a sample uses row keys (clients, batch).
+ * Writes loss (clients). Returns 2 if there is no such row. */
 int CONCAT(attract_repel_forward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size,
                                         ptrdiff_t n_keys, double temperature,
                                         const REAL *features, ptrdiff_t stride,
@@ -166,7 +166,7 @@ int CONCAT(attract_repel_forward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrd
     return 0;
 }
 
-/* grad: (clients). Written: the gradient of the features, (clients, batch, size). */
+/* grad: (clients). Writes the gradient of the features, (clients, batch, size). */
 int CONCAT(attract_repel_backward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size,
                                          ptrdiff_t n_keys, double temperature,
                                          const REAL *features, ptrdiff_t stride,
@@ -188,8 +188,8 @@ int CONCAT(attract_repel_backward, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptr
     return 0;
 }
 
-/* sums: (clients, n_keys, size), counts: (clients, n_keys), to which each feature is added under
- * its key, (clients, batch). Returns 2 if there is no such key. */
+/* Adds each feature to sums (clients, n_keys, size) and counts (clients, n_keys) at its key
+ * (clients, batch). Returns 2 if there is no such key. */
 int CONCAT(add_by_key, NAME)(ptrdiff_t clients, ptrdiff_t batch, ptrdiff_t size, ptrdiff_t n_keys,
                              const REAL *features, ptrdiff_t stride, const int64_t *keys,
                              REAL *sums, REAL *counts)

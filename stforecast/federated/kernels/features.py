@@ -1,7 +1,7 @@
-"""What methods make of features, in C: contrastive losses with their gradients, sums by key.
+"""Operations on features in C: contrastive losses with their gradients, and sums by key.
 
 Features are `(clients, batch, d)` on a CPU, float32 or float64, where d is a multiple of `LANES`;
-`usable` tells.
+`usable` checks this.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from stforecast.federated.kernels.compiler import call
 def filtered_contrast(
     features: Tensor, others: Tensor, filters: Tensor, temperature: float
 ) -> Tensor:
-    """Contrast of each feature between its own other and all others, which filters weigh.
+    """Return the contrast of each feature with its positive and all negatives, weighted by filters.
 
     With s = cosine similarity / temperature, the mean over a client's samples b of
     `log(e^s_bb + Σ_i w_bi e^s_bi) - s_bb`, where only filters w above 0 count.
 
     Args:
         features: `(clients, batch, d)`.
-        others: `(clients, batch, d)`.
+        others: `(clients, batch, d)`; the one of the same index is the positive.
         filters: w, `(clients, batch, batch)`.
         temperature: positive.
 
@@ -36,7 +36,7 @@ def filtered_contrast(
 
 
 class _FilteredContrast(Function):
-    """Keeps the derivatives by the similarities, which are few."""
+    """Saves the derivatives by the similarities, as they are small."""
 
     @staticmethod
     def forward(
@@ -67,12 +67,12 @@ class _FilteredContrast(Function):
 def attract_repel(
     features: Tensor, attract: Tensor, repel: Tensor, keys: Tensor, temperature: float
 ) -> Tensor:
-    """Mean over a client's samples of `attract_repel_loss` with the prototypes of their keys.
+    """Return a client's mean of `attract_repel_loss` with the prototypes of the samples' keys.
 
     Args:
         features: `(clients, batch, d)`.
         attract: prototypes to approach, `(clients, n_keys, d)`; no gradient flows to them.
-        repel: prototypes to leave, `(clients, n_keys, d)`, likewise.
+        repel: prototypes to move away from, `(clients, n_keys, d)`; no gradient flows to them.
         keys: `(clients, batch)`.
         temperature: positive.
 
@@ -86,7 +86,7 @@ def attract_repel(
 
 
 class _AttractRepel(Function):
-    """Keeps its inputs and compares them once more on the way back."""
+    """Saves its inputs and recomputes the similarities in the backward pass."""
 
     @staticmethod
     def forward(
@@ -118,7 +118,7 @@ class _AttractRepel(Function):
 
 
 def add_by_key(features: Tensor, keys: Tensor, sums: Tensor, counts: Tensor) -> None:
-    """Add each feature to the sum under its key, and count it.
+    """Add each feature to the sum of its key, and count it.
 
     Args:
         features: `(clients, batch, d)`; no gradient flows into the sums.
@@ -135,5 +135,5 @@ def add_by_key(features: Tensor, keys: Tensor, sums: Tensor, counts: Tensor) -> 
 
 
 def _by_client(t: Tensor) -> Tensor:
-    """The tensor, copied unless each client's values lie side by side."""
+    """Return the tensor, copied unless each client's values are contiguous."""
     return t if t[0].is_contiguous() else t.contiguous()

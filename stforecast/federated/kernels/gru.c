@@ -1,21 +1,21 @@
-/* A one-layer GRU for many clients at once, forward and backward, matrix products included.
+/* A one-layer GRU for many clients, forward and backward, including the matrix products.
  *
  *   r = s(ir + hr)   z = s(iz + hz)   n = tanh(in + r hn)   h' = n + z (h - n)
  *
- * One client is done after the other, so that its weights and activations stay in the second-level
- * cache: a library's batched product leaves them there and the next pass finds them gone. Products
- * fetch what comes after them. Gates lie side by side in the order of torch's GRU: reset, update,
- * new. Arrays are in C order, of the shapes that the functions name; `size`, the hidden size, is a
- * multiple of LANES.
+ * Clients are processed one after the other, so that a client's weights and activations stay in the
+ * second-level cache from pass to pass; a library's batched product goes through all clients first.
+ * Products prefetch what follows them. Gates are concatenated in the order of torch's GRU: reset,
+ * update, new. Arrays are in C order with the given shapes; `size`, the hidden size, is a multiple
+ * of LANES.
  */
 
-/* Sizes, and how far apart values of two samples and of two steps lie in x. */
+/* Sizes, and the strides of samples and steps in x. */
 struct gru {
     ptrdiff_t steps, batch, inputs, size, x_sample, x_step;
 };
 
-/* What the way forward keeps of a client for the way back: gates (steps, batch, 3 size), hn (steps,
- * batch, size), and all hidden states but the last, (steps - 1, batch, size). */
+/* Values of a client that the forward pass saves for the backward pass: gates (steps, batch,
+ * 3 size), hn (steps, batch, size), and hidden states but the last, (steps - 1, batch, size). */
 struct kept {
     REAL *gates, *hn, *hidden;
 };
@@ -32,7 +32,7 @@ INLINE struct kept kept_of(const struct gru *g, const REAL *kept, ptrdiff_t clie
     return (struct kept){gates, hn, hn + g->steps * g->batch * g->size};
 }
 
-/* Fetch what a step keeps. */
+/* Prefetch the saved values of a step. */
 INLINE void fetch_step(struct fetch *fetch, const struct gru *g, const struct kept *k,
                        ptrdiff_t step)
 {
@@ -43,9 +43,8 @@ INLINE void fetch_step(struct fetch *fetch, const struct gru *g, const struct ke
         also_fetch(fetch, k->hidden + step * states, states);
 }
 
-/* What a step needs besides the recurrent weights. hidden: NULL stands for zeros. left: its
- * factors. next: the states that it leads to, of which those of two samples lie `next_row` apart.
- */
+/* Arguments of a step besides the recurrent weights. hidden: NULL means zeros. left: factors of
+ * hidden. next: the next states, with stride `next_row` between samples. */
 struct step {
     ptrdiff_t inputs, size, x_sample;
     const REAL *x, *w_ih, *b_ih, *b_hh, *hidden;
@@ -54,9 +53,9 @@ struct step {
     ptrdiff_t next_row;
 };
 
-/* LANES units of `rows` samples, from the hidden state's part of their gates. Not inlined, lest its
- * constants take the registers of the product before it. First all that waits for nothing, since a
- * sample's gates wait for each other. */
+/* Computes LANES units of `rows` samples from the hidden state's part of their gates. Not inlined,
+ * since its constants would take registers of the product before it. Independent operations come
+ * first, since a sample's gates depend on each other. */
 static __attribute__((noinline)) void units(int rows, const struct step *s, ptrdiff_t row,
                                             ptrdiff_t unit, vec recurrent[ROWS][VECS])
 {
@@ -116,10 +115,10 @@ static void step_forward(ptrdiff_t batch, const struct step *s, const factor *w_
     }
 }
 
-/* x: (clients, batch, steps, inputs), where values of two clients, samples and steps lie some way
- * apart. w_ih: (clients, inputs, 3 size). w_hh: (clients, size, 3 size). b_ih, b_hh: (clients, 3
- * size). Written: what is kept, one client after the other, and the last hidden state, (clients,
- * batch, size), with `last_row` from sample to sample. Returns 1 if out of memory. */
+/* x: (clients, batch, steps, inputs), with strides of clients, samples and steps.
+ * w_ih: (clients, inputs, 3 size). w_hh: (clients, size, 3 size). b_ih, b_hh: (clients, 3 size).
+ * Writes the saved values, client by client, and the last hidden state, (clients, batch, size),
+ * with stride `last_row` between samples. Returns 1 if out of memory. */
 int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                               ptrdiff_t inputs, ptrdiff_t size, const REAL *x, ptrdiff_t x_client,
                               ptrdiff_t x_sample, ptrdiff_t x_step, const REAL *w_ih,
@@ -161,10 +160,10 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
     return 0;
 }
 
-/* One client on the way back. d_hidden: (batch, size). d_gates: of the recurrent part of r, z and
- * n, (steps - 1, batch, 3 size), since the first step has no product. w_t: room for the recurrent
- * weights' transpose. The rest is room for factors: of that, of d_gates in a step, and of all
- * d_gates and hidden states. */
+/* Backward pass of one client. d_hidden: (batch, size). d_gates: gradients of the recurrent part of
+ * r, z and n, (steps - 1, batch, 3 size), since the first step has no product. w_t: space for the
+ * recurrent weights' transpose. The others are space for factors: of w_t, of d_gates in a step, and
+ * of all d_gates and hidden states. */
 struct back {
     const REAL *x, *w_ih, *w_hh;
     struct kept kept;
@@ -172,11 +171,12 @@ struct back {
     factor *of_w_t, *of_step, *of_gates, *of_hidden;
 };
 
-/* Samples whose gradients meet in registers before they are added to those of all. */
+/* Samples whose gradients are summed in registers before they are added to the total. */
 enum { SAMPLES = 4 };
 
-/* Gradients of LANES units of some samples' gates, and on to those of biases, input weights and, if
- * asked, the input. d_hidden is overwritten by its direct part for the previous state. */
+/* Computes the gradients of LANES units of some samples' gates, and from them those of biases,
+ * input weights and, if requested, the input. Overwrites d_hidden by its direct part for the
+ * previous state. */
 INLINE void units_backward(int samples, const struct gru *g, const struct back *s, ptrdiff_t step,
                            ptrdiff_t sample, ptrdiff_t unit)
 {
@@ -231,7 +231,7 @@ INLINE void units_backward(int samples, const struct gru *g, const struct back *
     }
 }
 
-/* All that a step does besides its product. */
+/* Runs a step of the backward pass without its product. */
 static void step_backward(const struct gru *g, const struct back *s, ptrdiff_t step)
 {
     ptrdiff_t sample = 0;
@@ -243,7 +243,7 @@ static void step_backward(const struct gru *g, const struct back *s, ptrdiff_t s
             units_backward(1, g, s, step, sample, unit);
 }
 
-/* d_hidden holds the gradient of the last state. next: what the last product shall fetch. */
+/* d_hidden holds the gradient of the last state. next: memory that the last product prefetches. */
 static void client_backward(const struct gru *g, const struct back *s, struct fetch *next)
 {
     ptrdiff_t size = g->size, states = g->batch * size, later = (g->steps - 1) * g->batch;
@@ -267,10 +267,9 @@ static void client_backward(const struct gru *g, const struct back *s, struct fe
     memcpy(s->d_b_ih, s->d_b_hh, 2 * size * sizeof(REAL));
 }
 
-/* grad: of the last hidden state, (clients, batch, size), where those of two clients and of two
- * samples lie `grad_client` and `grad_row` apart; the other inputs as for `gru_forward`. Written:
- * the gradients of x (clients, batch, steps, inputs), unless NULL, and of the weights. Returns 1 if
- * out of memory. */
+/* grad: gradient of the last hidden state, (clients, batch, size), with strides `grad_client` and
+ * `grad_row`; the other inputs are as for `gru_forward`. Writes the gradients of x (clients, batch,
+ * steps, inputs), unless NULL, and of the weights. Returns 1 if out of memory. */
 int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batch,
                                ptrdiff_t inputs, ptrdiff_t size, const REAL *x, ptrdiff_t x_client,
                                ptrdiff_t x_sample, ptrdiff_t x_step, const REAL *w_ih,

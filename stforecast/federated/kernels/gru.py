@@ -1,7 +1,8 @@
 """GRUs over many clients, forward and backward, matrix products included, in C.
 
-Written by hand, since what bounds a round is memory: a client's weights and activations stay in the
-cache from the first product to the last, and the gates are made where a product leaves them.
+They are written by hand because memory bandwidth limits a round: a client's weights and activations
+stay in the cache from the first product to the last, and gates are computed from a product's
+registers.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from torch.autograd.function import once_differentiable
 from stforecast.federated.kernels.compiler import call, precision, usable
 
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Of the input `(clients, input_size, 3 hidden_size)`, of the hidden state `(clients, hidden_size,
-3 hidden_size)`, and their biases `(clients, 3 hidden_size)`; see `ClientGRU`."""
+"""Weights of the input `(clients, input_size, 3 hidden_size)` and of the hidden state `(clients,
+hidden_size, 3 hidden_size)`, and their biases `(clients, 3 hidden_size)`; see `ClientGRU`."""
 
 
 def grus_usable(xs: Sequence[Tensor], weights: Sequence[Weights]) -> bool:
-    """Whether `stacked_grus` can run on these tensors."""
+    """Return whether `stacked_grus` can run on these tensors."""
     pairs = zip(xs, weights, strict=True)
     return all(usable(ws[1].shape[1], x, *ws, products=True) for x, ws in pairs)
 
 
 def stacked_grus(xs: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
-    """Last hidden states of some one-layer GRUs for each client, side by side.
+    """Return the last hidden states of some one-layer GRUs for each client, concatenated.
 
-    Where autocast asks for bfloat16, factors of the products with the hidden state are rounded to
-    it, on the way back too; sums, gates and gradients stay in single precision.
+    If autocast asks for bfloat16, the factors of products with the hidden state are rounded to it,
+    also in the backward pass; sums, gates and gradients stay in single precision.
 
     Args:
         xs: input of each GRU, `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
-        weights: of each GRU.
+        weights: weights of each GRU.
 
     Returns:
         `(clients, batch, sum of hidden sizes)`.
@@ -69,7 +70,7 @@ class _StackedGRUs(Function):
 def _forward(
     variant: torch.dtype, x: Tensor, weights: Sequence[Tensor], states: Tensor
 ) -> tuple[Tensor, ...]:
-    """Write a GRU's last states; what its way back needs."""
+    """Write a GRU's last states; return what its backward pass needs."""
     clients, batch, steps, _ = x.shape
     size = states.shape[2]
     x = x if x.stride(3) == 1 else x.contiguous()
@@ -82,7 +83,7 @@ def _forward(
 def _backward(
     variant: torch.dtype, saved: Sequence[Tensor], grad: Tensor, needs_x: bool
 ) -> tuple[Tensor | None, list[Tensor]]:
-    """Gradients of a GRU's input, if it is needed, and weights."""
+    """Return the gradients of a GRU's input, if it is needed, and weights."""
     x, *weights, kept = saved
     d_x = x.new_empty(x.shape) if needs_x else None
     d_weights = [w.new_empty(w.shape) for w in weights]
@@ -92,6 +93,6 @@ def _backward(
 
 
 def _given(x: Tensor, size: int) -> tuple[int | Tensor, ...]:
-    """What both ways begin with: sizes, the input, and how far apart its values lie."""
+    """Return the first arguments of both passes: sizes, the input and its strides."""
     clients, batch, steps, inputs = x.shape
     return clients, steps, batch, inputs, size, x, *x.stride()[:3]

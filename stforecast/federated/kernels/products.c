@@ -1,12 +1,12 @@
-/* Products of matrices that lie in the caches. They fetch what comes after them, since they leave
- * the way to memory free.
+/* Products of matrices that are in the caches. They also prefetch what follows, since they leave
+ * memory bandwidth unused.
  */
 
-/* A block of a product, ROWS by VECS vectors, fills the registers but for a few. */
+/* A block of a product, ROWS by VECS vectors, fills all but a few registers. */
 enum { ROWS = BYTES == 64 ? 8 : 4, VECS = 3 };
 
-/* What is multiplied: values, or with BFLOAT16 pairs of values, neighbours along the sum, which are
- * rounded; sums have the precision of REAL. */
+/* Factors of a product: values, or with BFLOAT16 pairs of rounded values that are adjacent along
+ * the sum; sums have the precision of REAL. */
 #ifdef BFLOAT16
 #include <immintrin.h>
 enum { PAIR = 2 };
@@ -20,7 +20,7 @@ typedef factors loose_factors __attribute__((aligned(__alignof__(factor)), may_a
 
 INLINE factors load_factors(const factor *p) { return *(const loose_factors *)p; }
 
-/* How many factors a sum of `depth` values has. */
+/* Number of factors of a sum of `depth` values. */
 INLINE ptrdiff_t factors_of(ptrdiff_t depth) { return (depth + PAIR - 1) / PAIR; }
 
 INLINE vec multiply_add(vec sum, factor left, factors right)
@@ -33,11 +33,11 @@ INLINE vec multiply_add(vec sum, factor left, factors right)
 #endif
 }
 
-/* Room for factors, if they are not the values themselves; NULL if out of memory. */
+/* Allocates space for factors, if they are not the values themselves; NULL if out of memory. */
 INLINE factor *factor_room(ptrdiff_t n) { return malloc(PAIR > 1 ? n * sizeof(factor) : 1); }
 
-/* The factors of rows, along which sums run: `count` values, one row after the other, a multiple of
- * LANES. Made in `room`, unless they are the values themselves. */
+/* Factors of rows, along which sums run: `count` values, row by row, a multiple of LANES. They are
+ * written to `room`, unless they are the values themselves. */
 INLINE const factor *factors_along(ptrdiff_t count, const REAL *values, factor *room)
 {
 #ifdef BFLOAT16
@@ -50,8 +50,8 @@ INLINE const factor *factors_along(ptrdiff_t count, const REAL *values, factor *
 #endif
 }
 
-/* The factors of columns, down which sums run, (factors_of(depth), n), of values (depth, n); n is a
- * multiple of LANES. Made in `room`, unless they are the values themselves. */
+/* Factors of columns, down which sums run, (factors_of(depth), n), of values (depth, n); n is a
+ * multiple of LANES. They are written to `room`, unless they are the values themselves. */
 static const factor *factors_down(ptrdiff_t depth, ptrdiff_t n, const REAL *values, factor *room)
 {
 #ifdef BFLOAT16
@@ -72,7 +72,7 @@ static const factor *factors_down(ptrdiff_t depth, ptrdiff_t n, const REAL *valu
 
 enum { LINE = 64, MOST_PARTS = 4 };
 
-/* Parts of memory that products fetch into the cache, of which the first ones are done. */
+/* Parts of memory that products prefetch into the cache; the first `done` parts are complete. */
 struct fetch {
     int done, parts;
     struct {
@@ -86,7 +86,7 @@ INLINE void also_fetch(struct fetch *fetch, const REAL *at, ptrdiff_t size)
     fetch->part[fetch->parts++].end = (const char *)(at + size);
 }
 
-/* Where the next lines to fetch lie. */
+/* Address of the next cache lines to prefetch. */
 INLINE const char *next_lines(struct fetch *fetch, ptrdiff_t lines)
 {
     const char *at = fetch->part[fetch->done].at, *after = at + lines * LINE;
@@ -96,7 +96,7 @@ INLINE const char *next_lines(struct fetch *fetch, ptrdiff_t lines)
 }
 
 /* sums[i][v] = sum over k < depth of a[i, k] b[k, v], for `rows` by `vecs` vectors.
- * a[i, k] lies at a + i a_row + k a_step; the vector b[k, v] at b + k b_step + v b_vec. */
+ * a[i, k] is at a + i a_row + k a_step; the vector b[k, v] at b + k b_step + v b_vec. */
 INLINE void block(int rows, int vecs, ptrdiff_t depth, const factor *a, ptrdiff_t a_row,
                   ptrdiff_t a_step, const factor *b, ptrdiff_t b_step, ptrdiff_t b_vec,
                   vec sums[ROWS][VECS], struct fetch *fetch)

@@ -1,4 +1,4 @@
-/* What the kernels of this folder share: vectors of the processor's width.
+/* Vectors of the processor's width, for all kernels of this folder.
  *
  * All sources are compiled as one, several times: REAL, INTEGER (as wide) and NAME are defined by
  * compiler.py. Vectors are GNU C's, which gcc and clang compile for any processor.
@@ -42,7 +42,7 @@ INLINE vec shuffle(vec a, vec b, lanes from)
 #endif
 }
 
-/* x, or the limit that it is beyond; NaN stays. */
+/* x clamped to the limits; NaN stays NaN. */
 INLINE vec clamp(vec x, vec low, vec high)
 {
     lanes below = x < low, above = x > high;
@@ -50,8 +50,8 @@ INLINE vec clamp(vec x, vec low, vec high)
     return (vec)((above & (lanes)high) | (~above & (lanes)x));
 }
 
-/* Of two to the nearest power, and a polynomial for the rest (Cephes): unlike the C library's, it
- * works on vectors. */
+/* Exponential by the nearest power of two and a polynomial for the rest (Cephes): unlike the C
+ * library's, it works on vectors. */
 INLINE vec exp_float(vec x)
 {
     x = clamp(x, all(-87), all(87));
@@ -100,7 +100,7 @@ INLINE REAL dot(ptrdiff_t size, const REAL *a, const REAL *b)
     return sum(total);
 }
 
-/* products[i] = a . b[i], for n rows of b; several at a time, since one waits for its own sum. */
+/* products[i] = a . b[i], for n rows of b; several at a time, as each sum is a dependent chain. */
 static void dots(ptrdiff_t n, ptrdiff_t size, const REAL *a, const REAL *b, REAL *products)
 {
     enum { AT_ONCE = 8 };
@@ -127,7 +127,7 @@ INLINE void add_scaled(ptrdiff_t size, REAL scale, const REAL *v, REAL *total)
         accumulate(total + k, scale * load(v + k));
 }
 
-/* A square block and its columns change places: halves, quarters, … of the vectors are swapped. */
+/* Transposes a square block by swapping halves, quarters, … of the vectors. */
 INLINE void transpose_block(vec rows[LANES])
 {
 #pragma GCC unroll 4
