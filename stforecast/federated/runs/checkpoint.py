@@ -1,11 +1,11 @@
-"""Checkpoints: a run after some round, in a folder of its own; whole, or not there at all.
+"""Checkpoints: a run after some round, written atomically to a folder of its own.
 
 `round-0007/` holds
 
 - `state.safetensors`: clients, optimisers, server (`State.flat`);
 - `best.safetensors`: the state of the best round so far, if there is one;
-- `extra.safetensors`: tensors that whoever trains has added, if any;
-- `checkpoint.json`: format, round, seed, the run it is of, reports of all rounds, notes;
+- `extra.safetensors`: tensors that the observer has added, if any;
+- `checkpoint.json`: format, round, seed, identity of the run, reports of all rounds, notes;
 - `SHA256SUMS`: checksums of these files, as `sha256sum -c` reads them.
 
 A folder is written under another name, flushed to the disk and renamed. Nothing is ever unpickled.
@@ -39,10 +39,10 @@ from stforecast.federated.state import State
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Version of the layout. Older ones stay readable: the tests hold a checkpoint of each."""
+"""Version of the layout. Older versions stay readable: the tests have a checkpoint of each."""
 
 KEPT = 2
-"""Newest checkpoints that are kept: the last one may have been damaged while it was written."""
+"""Number of newest checkpoints to keep: the last one may have been damaged during writing."""
 
 ABOUT, SUMS = "checkpoint.json", "SHA256SUMS"
 
@@ -54,13 +54,13 @@ class Checkpoint:
     """A run after some round.
 
     Attributes:
-        run: what the run is of, settings and data, as JSON; only the same run may go on from here.
-        state: everything that survives a round.
+        run: identity of the run: settings and data, as JSON; no other run may continue from here.
+        state: everything that is kept from round to round.
         best: the state of the best round so far.
-        reports: of all rounds.
-        cohort_size: most clients trained together: other cohorts round otherwise.
-        notes: what whoever trains has added, as JSON.
-        extra: the tensors among it.
+        reports: reports of all rounds.
+        cohort_size: largest number of clients trained together; other cohorts round differently.
+        notes: the observer's notes, as JSON.
+        extra: the observer's tensors.
     """
 
     run: dict[str, Any]
@@ -72,7 +72,7 @@ class Checkpoint:
     extra: dict[str, Tensor] = field(default_factory=dict)
 
     def about(self) -> dict[str, Any]:
-        """All that is no tensor."""
+        """Return all contents that are not tensors."""
         return {
             "format": FORMAT,
             "round": self.state.round,
@@ -86,28 +86,28 @@ class Checkpoint:
 
 
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
-    """Write a checkpoint among others and remove all but the newest.
+    """Write a checkpoint and remove all but the newest ones.
 
     Args:
         checkpoint: the run.
-        folder: of all checkpoints; made if it is not there.
+        folder: folder of all checkpoints; created if missing.
 
     Returns:
         The checkpoint's own folder.
 
     Raises:
-        OSError: if it cannot be written; what was there stays as it was.
+        OSError: if it cannot be written; existing checkpoints are unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"round-{checkpoint.state.round:04d}"
     part = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}.", suffix=".part"))
     try:
         _write(checkpoint, part)
-        shutil.rmtree(target, ignore_errors=True)  # Unsound, or the run would not be here again.
+        shutil.rmtree(target, ignore_errors=True)  # Damaged: else the run would resume from it.
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    # Later ones are unsound, or the run would have gone on from there.
+    # Later ones are damaged: else the run would have resumed from them.
     done = [p for p in newest_first(folder) if _round_of(p) <= checkpoint.state.round]
     for old in {*newest_first(folder)} - {*done[:KEPT]}:
         shutil.rmtree(old, ignore_errors=True)
@@ -130,7 +130,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, none sharing memory with another: so the format wants them."""
+    """Return the tensors on the CPU without shared memory, as the format requires."""
     own: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, t in tensors.items():
@@ -156,7 +156,7 @@ def _flush(path: Path) -> None:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """Folders of checkpoints, sound or not."""
+    """Return the folders of checkpoints, intact or not, newest first."""
     found = [path for path in folder.glob("round-*") if FOLDER.fullmatch(path.name)]
     return sorted(found, key=_round_of, reverse=True)
 
@@ -169,7 +169,7 @@ def load(folder: Path) -> Checkpoint:
     """Read one checkpoint.
 
     Raises:
-        InputError: naming the file that is missing, damaged or of another version.
+        InputError: if a file is missing, damaged or of another version.
     """
     remedy = "an older checkpoint may do"
     _check_sums(folder, remedy)
@@ -194,10 +194,10 @@ def load(folder: Path) -> Checkpoint:
 
 
 def _check_about(about: dict[str, Any], folder: Path) -> None:
-    """Refuse numbers that cannot be, or do not go together.
+    """Check that numbers are valid and consistent.
 
     Raises:
-        InputError: naming the first.
+        InputError: with the first invalid one.
     """
     done, reports, best = about["round"], about["reports"], about["best_round"]
     named = FOLDER.fullmatch(folder.name)
@@ -216,7 +216,7 @@ def _check_about(about: dict[str, Any], folder: Path) -> None:
         if not sound:
             found = f"{len(reports)} of them" if name == "reports" else repr(about[name])
             raise InputError(
-                f"{folder / ABOUT}: {name} cannot be ({found}); an older checkpoint may do"
+                f"{folder / ABOUT}: {name} is invalid ({found}); an older checkpoint may do"
             )
 
 
@@ -244,11 +244,11 @@ def _check_sums(folder: Path, remedy: str) -> None:
 
 
 def newest_sound(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
-    """The newest checkpoint of a run that can be trusted; others are named in warnings.
+    """Return the newest intact checkpoint of a run; warn about damaged ones.
 
     Args:
-        folder: of all checkpoints.
-        run: what the run is of.
+        folder: folder of all checkpoints.
+        run: identity of the run.
 
     Raises:
         InputError: if it is of another run, such as one on other data.
@@ -262,14 +262,14 @@ def newest_sound(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
 def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> None:
     made = dict(found.run)
     if len(run.get("data", ())) == 1 and isinstance(made.get("data"), list):
-        made["data"] = made["data"][-1:]  # Older versions noted the samples before their source.
+        made["data"] = made["data"][-1:]  # Older versions recorded the samples before their source.
     differs = sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k))
     if not differs:
         return
     path = folder / f"round-{found.state.round:04d}"
     if "data" in differs and HASH not in str(found.run.get("data")):
         raise InputError(
-            f"{path}: was made by an older version, which did not note the order of the data; go "
+            f"{path}: was made by an older version, which did not record the order of the data; go "
             "on with that version, or begin a new run in another folder"
         )
     raise InputError(
@@ -287,15 +287,15 @@ def _sound(folder: Path) -> Iterator[Checkpoint]:
 
 
 HASH = "sha256:"
-"""How fingerprints begin; those of older versions are sums, which see no order."""
+"""Prefix of fingerprints; those of older versions are sums, which do not depend on the order."""
 
 
 def fingerprint(tensors: Mapping[str, Tensor], *texts: object) -> str:
-    """A hash of names, types, shapes and all values in order: whether data have changed.
+    """Return a hash of names, types, shapes and all values in order, to detect changed data.
 
     Args:
-        tensors: by name. Only those that are not contiguous are copied, a row at a time.
-        texts: what else the data are, such as names of cells.
+        tensors: tensors by name. Only non-contiguous ones are copied, a row at a time.
+        texts: other contents of the data, such as names of cells.
 
     Example:
         >>> a, b = torch.tensor([1, 2]), torch.tensor([2, 1])

@@ -1,6 +1,6 @@
-"""Keeping a run: checkpoints on its way, an end after a round on a signal, and going on from there.
+"""Checkpointing of a run: saving its rounds, stopping on a signal, and resuming.
 
-Going on changes no number: a run that was killed at any moment and went on equals one that was not.
+Resuming changes no number: a run that was killed at any time and resumed equals one that was not.
 """
 
 from __future__ import annotations
@@ -33,37 +33,36 @@ log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 SHARE = 0.05
-"""Share of the time that checkpoints may take where nobody says how often they are taken."""
+"""Share of the time that checkpoints may take by default."""
 
 USUAL_SPEED = 100e6
-"""Bytes a second at which the first checkpoint is expected to be written, and read for its sum."""
+"""Expected bytes per second of writing the first checkpoint and reading it for its checksum."""
 
 
 class Observer(Protocol):
-    """Sees every round and keeps notes of its own, which a checkpoint holds too."""
+    """An observer of all rounds, whose notes are saved in checkpoints."""
 
     def notes(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All notes so far: as JSON, and as tensors."""
+        """Return all notes so far, as JSON and as tensors."""
         ...
 
     def restore(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Take up what `notes` gave."""
+        """Restore the result of `notes`."""
         ...
 
 
 class Checkpointer:
-    """Takes checkpoints of a run and goes on from them; a context in which signals are obeyed.
+    """Saves checkpoints of a run and resumes from them; a context that handles signals.
 
-    Within the context SIGINT and SIGTERM end the run: while it trains, after the round and a
-    checkpoint, otherwise (or when they come again) at once.
+    Within the context SIGINT and SIGTERM end the run: during training after the round and a
+    checkpoint, otherwise (or at a second signal) at once.
 
     Args:
         out: the run's folder.
-        about: what going on needs, as JSON: `settings`, and what else the caller reads then.
-        every: rounds from one checkpoint to the next; 0 takes one on a signal only; None takes one
-            as often as that costs no more than a 20th of the time, and none where the disk has no
-            room for it.
-        again: how to go on, for a person.
+        about: JSON that resuming needs: `settings`, and further entries of the caller.
+        every: rounds from one checkpoint to the next; 0 saves one only on a signal; None saves them
+            as often as takes at most a 20th of the time, and none if the disk is too full.
+        again: instructions to resume, for messages.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Checkpointer:
         self._notice: threading.Thread | None = None
 
     def __enter__(self) -> Checkpointer:
-        """Take the signals over, where a thread may."""
+        """Install the signal handlers if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
             self._handlers = {s: signal.signal(s, self._on_signal) for s in SIGNALS}
         return self
@@ -93,7 +92,7 @@ class Checkpointer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the signals back."""
+        """Restore the signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._notice:
@@ -103,18 +102,18 @@ class Checkpointer:
         if not self._training or self._signal:
             raise self._stopped(number)
         self._signal = number
-        # Not from here: the handler may interrupt a write to the same stream.
+        # In a thread, as the handler may interrupt a write to the same stream.
         self._notice = threading.Thread(
-            target=log.warning, args=("finishing the round; once more stops at once",)
+            target=log.warning, args=("finishing the round; a second signal stops at once",)
         )
         self._notice.start()
 
     def note_data(self, tensors: Mapping[str, Tensor], *texts: object) -> None:
-        """Note what the samples are cut from: going on needs the same, and the same settings.
+        """Record the source of the samples; resuming requires the same source and settings.
 
         Args:
-            tensors: by name.
-            texts: names and the like.
+            tensors: tensors by name.
+            texts: other contents of the data, such as names.
         """
         self._source = fingerprint(tensors, *texts)
 
@@ -124,12 +123,12 @@ class Checkpointer:
         after_round: Callable[[RoundReport], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
-        """Train from the newest sound checkpoint on, or from the beginning.
+        """Train from the newest intact checkpoint, or from the beginning.
 
         Args:
-            federation: before its first round.
-            after_round: called with each round's report, before a checkpoint is taken.
-            observer: whose notes go on with the federation.
+            federation: the federation before its first round.
+            after_round: called with each round's report, before a checkpoint is saved.
+            observer: observer whose notes are saved and restored with the federation.
 
         Raises:
             InputError: if a checkpoint cannot be written, or is of another run.
@@ -175,7 +174,7 @@ class Checkpointer:
         if observer:
             observer.restore(found.notes, found.extra)
         self._place = f"after round {found.state.round}"
-        log.info("going on %s", self._place)
+        log.info("resuming %s", self._place)
 
     def _due(self, federation: Federation) -> bool:
         if self.every is not None:
@@ -184,7 +183,7 @@ class Checkpointer:
         return self._affordable(sum(total_bytes(s.flat()) for s in states if s))
 
     def _affordable(self, size: int) -> bool:
-        """Whether a checkpoint of so many bytes takes little of the time and has room."""
+        """Return whether a checkpoint of `size` bytes is cheap enough and fits on the disk."""
         cost = size / USUAL_SPEED if math.isnan(self._cost) else self._cost
         if SHARE * (time.perf_counter() - self._since) < cost:
             return False
@@ -194,7 +193,7 @@ class Checkpointer:
         if not self._warned_of_room:
             log.warning(
                 "%s: no checkpoints: one needs %.1f GB, %.1f GB are free; free some space, or "
-                "insist by --checkpoint-every 1", self.folder, size / 1e9, free / 1e9,
+                "force them by --checkpoint-every 1", self.folder, size / 1e9, free / 1e9,
             )  # fmt: skip
         self._warned_of_room = True
         return False
@@ -222,15 +221,15 @@ class Checkpointer:
     def save_extra(
         self, name: str, of: Mapping[str, Any], state: State, notes: dict[str, Any]
     ) -> None:
-        """Save what follows the training, such as a refit, beside its checkpoints.
+        """Save a step after the training, such as a refit, beside the checkpoints.
 
-        It is left out where checkpoints are, see `every`.
+        It is skipped if checkpoints are, see `every`.
 
         Args:
-            name: what to call it.
-            of: what it is of, as JSON, besides settings and training data.
-            state: the clients and the server after it.
-            notes: about it, as JSON.
+            name: name of the step.
+            of: identity of the step besides settings and training data, as JSON.
+            state: clients and server after the step.
+            notes: notes about the step, as JSON.
 
         Raises:
             InputError: if it cannot be written.
@@ -243,21 +242,21 @@ class Checkpointer:
         self._place = f"after {name}"
 
     def load_extra(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
-        """Read what `save_extra` wrote under this name, if it is sound and of the same."""
+        """Read what `save_extra` wrote under this name, if it is intact and of the same step."""
         return newest_sound(self.folder / name, {**self._run, **of})
 
 
 def _fingerprints(federation: Federation) -> list[str]:
-    """Of the samples of each part, where nobody says what they are cut from."""
+    """Return fingerprints of the samples of each part, for data without a recorded source."""
     parts = [*federation.trainer.stream.stages, federation.validation]
     return [*(fingerprint(p.tensors | {"sizes": p.sizes}) for p in parts if p is not None), ""]
 
 
 def _check_fits(state: State, federation: Federation, folder: Path) -> None:
-    """Refuse a state that no round of the federation can have left.
+    """Check that a state may be one of the federation.
 
     Raises:
-        InputError: naming its round or seed.
+        InputError: if its round or seed is of another run.
     """
     rounds = federation.server.rounds
     for name, found, fits in (

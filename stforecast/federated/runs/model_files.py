@@ -22,22 +22,22 @@ STATE = "state.safetensors"
 """File of the arrays."""
 
 AGAIN = "fit and save it again"
-"""What to do with a saved model that is of no use."""
+"""Remedy for an unusable saved model."""
 
 
 def write_model(
     folder: Path, name: str, about: dict[str, Any], arrays: dict[str, np.ndarray]
 ) -> None:
-    """Write both files, each whole or not at all, with the version and the arrays' checksum.
+    """Write both files atomically, with the version and the arrays' checksum.
 
     Args:
-        folder: made if it is not there.
-        name: of the description, such as `forecaster.json`.
-        about: settings and the like, for JSON.
-        arrays: what was learned, by name.
+        folder: folder of the model; created if missing.
+        name: file name of the description, such as `forecaster.json`.
+        about: description, for JSON.
+        arrays: arrays by name.
     """
     with atomic_path(folder / STATE) as part:
-        # Unlike ascontiguousarray, require leaves a number a number.
+        # Unlike ascontiguousarray, require keeps arrays without axes.
         save_file({name: np.require(a, requirements="C") for name, a in arrays.items()}, part)
         about = {"format": FORMAT, **about, "state": checksum(part)}
     with atomic_path(folder / name) as part:
@@ -50,22 +50,21 @@ def read_model(
     """Read both files; nothing is unpickled.
 
     Args:
-        folder: of the model, or the run's around it.
-        name: of the description.
-        saver: what writes such folders, for messages.
+        folder: folder of the model, or of its run.
+        name: file name of the description.
+        saver: command that writes such folders, for messages.
 
     Returns:
         The model's own folder, its description and its arrays.
 
     Raises:
-        InputError: naming the file that is missing, damaged, of another model or of another
-            version.
+        InputError: if a file is missing, damaged, of another model or of another version.
     """
     folder = folder / "model" if (folder / "model").is_dir() else folder
     about = _read_about(folder / name, f"give the folder of a run or of {saver}")
     path, expected = folder / STATE, about.get("state")
     with reading(path, "as arrays", AGAIN):
-        # Models from before the checksum was kept have none.
+        # Models of older versions have no checksum.
         if expected is not None and checksum(path) != expected:
             raise InputError(
                 f"{path}: cannot be trusted: it has {checksum(path)}, {name} says {expected}; "
@@ -76,10 +75,10 @@ def read_model(
 
 @contextmanager
 def restoring(folder: Path) -> Iterator[None]:
-    """Within the context any failure is the saved model's fault, and is told in one line.
+    """Convert any failure within the context to an error about the saved model, in one line.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
 
     Raises:
         InputError: for any exception, with the folder in it.

@@ -1,4 +1,4 @@
-"""A finished run of any kind: what stands in its folder."""
+"""A finished run of any kind, read from its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Run(ABC):
     """A finished run; one subclass for each kind.
 
     Attributes:
-        folder: where it lies.
+        folder: folder of the run.
         about: contents of `run.json`.
     """
 
@@ -28,31 +28,31 @@ class Run(ABC):
     about: dict[str, Any]
 
     command: ClassVar[str]
-    """What writes such folders, for messages."""
+    """Command that writes such folders, for messages."""
 
     entries: ClassVar[Mapping[str, type]] = MappingProxyType({})
-    """Entries of `run.json` that are read besides the settings, and their types."""
+    """Required entries of `run.json` besides the settings, and their types."""
 
     no_difference: ClassVar[frozenset[str]] = frozenset(
         {"seed", "device", "cohort", "workers", "checkpoint_every"}
     )
-    """Settings in which runs that are averaged may differ: they do not change what is computed."""
+    """Settings that may differ between averaged runs, as they do not change what is computed."""
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """The finished run of a folder.
+        """Open the finished run of a folder.
 
         Raises:
-            InputError: if the folder is none.
+            InputError: if the folder has none.
         """
         return cls(Path(folder), read_about(Path(folder), cls.command, cls.entries))
 
     @classmethod
     def find(cls, folders: Iterable[str | os.PathLike[str]]) -> list[Self]:
-        """Every finished run in the given folders and below them, in order of name.
+        """Open every finished run in the given folders and below them, in order of name.
 
         Raises:
-            InputError: naming a folder that holds none.
+            InputError: if a folder has none.
         """
         return [cls.open(folder) for folder in find_folders(map(Path, folders), cls.command)]
 
@@ -63,7 +63,7 @@ class Run(ABC):
 
     @property
     def label(self) -> str:
-        """What to call the run in a legend."""
+        """Name of the run in a legend."""
         return str(self.about.get("label", self.method))
 
     @property
@@ -74,17 +74,17 @@ class Run(ABC):
 
     @property
     def seed(self) -> int:
-        """Seed."""
+        """Seed of the run."""
         return int(self.settings["seed"])
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """What tells its data from those of other runs, by what it is, such as their name."""
+        """Return the properties by which its data differ from other runs', such as their name."""
 
     @abstractmethod
     def metrics(self) -> pd.DataFrame:
-        """`metrics.csv`."""
+        """Read `metrics.csv`."""
 
     @abstractmethod
     def rounds(self) -> pd.DataFrame:
-        """`rounds.csv`."""
+        """Read `rounds.csv`."""

@@ -1,7 +1,7 @@
-"""Run folders: what every run on disk shares, whatever was learned.
+"""Run folders: the files that all kinds of runs have in common.
 
-`run.json` is written last, so its presence says "complete". Until then `settings.json` says what
-was begun, and `checkpoints/` how far it came.
+`run.json` is written last, so its presence marks a complete run. Until then `settings.json` holds
+the settings and `checkpoints/` the progress.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 Config = TypeVar("Config")
 
 ABOUT = "run.json"
-"""Name of the file that says what a run is."""
+"""Name of the file that describes a finished run."""
 
 BEGUN = "settings.json"
-"""Name of the file that says what a run will be, until it is finished."""
+"""Name of the file that describes an unfinished run."""
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of an unfinished run's checkpoints."""
@@ -40,20 +40,20 @@ FORMAT = 1
 """Version of `settings.json`."""
 
 AGAIN = "delete the folder and run it again"
-"""What to do with a run whose results are damaged."""
+"""Remedy for a run with damaged results."""
 
 MAX_HEADER = 2**14
-"""Characters of the line of column names of a run's tables."""
+"""Largest number of characters in the header of a run's tables."""
 
 PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
 
 
 def check_new(out: Path, command: str) -> None:
-    """Make sure before the work that its results can be written.
+    """Check before a run that its results can be written.
 
     Args:
         out: the run's folder.
-        command: that writes such folders, for messages.
+        command: command that writes such folders, for messages.
 
     Raises:
         InputError: if the folder holds a run, finished or with checkpoints, or a file is in the
@@ -70,7 +70,7 @@ def check_new(out: Path, command: str) -> None:
 
 
 def check_folder(out: Path) -> None:
-    """Make sure that a folder is there or can be made.
+    """Check that a folder exists or can be created.
 
     Raises:
         InputError: if a file is in the way.
@@ -81,11 +81,11 @@ def check_folder(out: Path) -> None:
 
 
 def begin(out: Path, about: Mapping[str, Any]) -> None:
-    """Write what the run will be, before the work.
+    """Write the description of a run before it starts.
 
     Args:
-        out: the run's folder; made if it is not there.
-        about: `settings`, as JSON, and what else going on needs; or what `read_begun` gave.
+        out: the run's folder; created if missing.
+        about: `settings` and what else resuming needs, as JSON; or the result of `read_begun`.
 
     Raises:
         InputError: if it cannot be written.
@@ -97,31 +97,31 @@ def begin(out: Path, about: Mapping[str, Any]) -> None:
 
 
 def _checksum(contents: Mapping[str, Any]) -> str:
-    """Of JSON, whatever the order of its keys."""
+    """Return a checksum of JSON that does not depend on the order of keys."""
     text = json.dumps({k: v for k, v in contents.items() if k != "checksum"}, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def is_continued(about: Mapping[str, Any]) -> bool:
-    """Whether this is what `read_begun` gave, so that the run was begun before."""
+    """Return whether this is a result of `read_begun`, so the run has begun before."""
     return "versions" in about
 
 
 def is_finished(out: Path) -> bool:
-    """Whether the folder holds a run with all its results."""
+    """Return whether the folder holds a run with all its results."""
     return (out / ABOUT).exists()
 
 
 def is_begun(out: Path) -> bool:
-    """Whether the folder holds an unfinished run with something to go on from."""
+    """Return whether the folder holds an unfinished run that can be resumed."""
     return not is_finished(out) and any((out / CHECKPOINTS).glob("round-*"))
 
 
 def check_begun(out: Path, command: str) -> None:
-    """Make sure that a folder holds a run.
+    """Check that a folder holds a run.
 
     Raises:
-        InputError: if it holds none, neither finished nor begun.
+        InputError: if it holds neither a finished nor an unfinished run.
     """
     if not is_finished(out) and not (out / BEGUN).exists():
         raise InputError(
@@ -130,12 +130,12 @@ def check_begun(out: Path, command: str) -> None:
 
 
 def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> dict[str, Any]:
-    """What `begin` wrote; other versions of the packages that made it are told in a warning.
+    """Read what `begin` wrote; warn if it was written with other versions of packages.
 
     Args:
         out: the run's folder.
-        command: that writes such folders, for messages.
-        entries: what must stand in it besides the settings.
+        command: command that writes such folders, for messages.
+        entries: required entries besides the settings.
 
     Raises:
         InputError: if there is no such file, or it is damaged or of another version.
@@ -147,7 +147,7 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
     if not isinstance(about, dict) or about.get("format") != FORMAT or "settings" not in about:
         found = about.get("format") if isinstance(about, dict) else type(about).__name__
         raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
-    # Runs that were begun before the checksum was kept have none.
+    # Runs of older versions have no checksum.
     if about.get("checksum", expected := _checksum(about)) != expected:
         raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
     settings = about["settings"]
@@ -164,15 +164,15 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
 
 
 def read_config(out: Path, command: str, resolve: Callable[..., Config]) -> Config:
-    """Settings of a run, finished or only begun.
+    """Read the settings of a finished or unfinished run.
 
     Args:
         out: the run's folder.
-        command: that writes such folders, for messages.
-        resolve: makes them of settings by flat name.
+        command: command that writes such folders, for messages.
+        resolve: converts settings by flat name to a configuration.
 
     Raises:
-        InputError: if the folder holds none, or there can be no such settings.
+        InputError: if the folder holds no run, or its settings are invalid.
     """
     about = read_about(out, command) if is_finished(out) else read_begun(out, command)
     try:
@@ -182,18 +182,18 @@ def read_config(out: Path, command: str, resolve: Callable[..., Config]) -> Conf
 
 
 def finish(out: Path) -> None:
-    """Remove what only an unfinished run needs."""
+    """Remove the files that only an unfinished run needs."""
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     (out / BEGUN).unlink(missing_ok=True)
 
 
 @contextmanager
 def writing(target: Path, remedy: str) -> Iterator[None]:
-    """Within the context a failure is the disk's, and is told in one line.
+    """Convert a failure within the context to an error of writing, in one line.
 
     Args:
-        target: what is written.
-        remedy: what to do.
+        target: file or folder that is written.
+        remedy: advice for the message.
 
     Raises:
         InputError: for an error of the file system.
@@ -206,12 +206,12 @@ def writing(target: Path, remedy: str) -> Iterator[None]:
 
 
 def versions() -> dict[str, str]:
-    """Of what makes a run."""
+    """Return the versions of the packages that compute a run."""
     return {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}}
 
 
 def write_about(out: Path, about: dict[str, Any]) -> None:
-    """Write what the run is, with the versions of what made it."""
+    """Write the description of a finished run, with the versions of packages."""
     with atomic_path(out / ABOUT) as part:
         part.write_text(json.dumps({**about, "versions": versions()}, indent=2) + "\n")
 
@@ -219,15 +219,15 @@ def write_about(out: Path, about: dict[str, Any]) -> None:
 def read_about(
     folder: Path, command: str, entries: Mapping[str, type] | None = None
 ) -> dict[str, Any]:
-    """What a finished run is.
+    """Read the description of a finished run.
 
     Args:
-        folder: of the run.
-        command: that writes such folders, for the message.
-        entries: what must stand in it besides the settings, and its type.
+        folder: the run's folder.
+        command: command that writes such folders, for the message.
+        entries: required entries besides the settings, and their types.
 
     Raises:
-        InputError: if the folder holds none.
+        InputError: if the folder holds no finished run.
     """
     try:
         about = json.loads((folder / ABOUT).read_text())
@@ -245,10 +245,10 @@ def read_about(
 
 
 def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
-    """Every finished run's folder in the given ones and below them, in order of name.
+    """Return the folders of finished runs in the given ones and below them, in order of name.
 
     Raises:
-        InputError: naming a folder that holds none.
+        InputError: if a given folder holds none.
     """
     runs = []
     for folder in folders:
@@ -260,15 +260,15 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
 
 
 def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd.DataFrame:
-    """A table of a run.
+    """Read a table of a run.
 
     Args:
-        path: of the table.
-        numbers: columns that must be there and hold numbers, or nothing.
-        text: columns that must be there and are read as text.
+        path: file of the table.
+        numbers: required columns of numbers, which may have missing values.
+        text: required columns that are read as text.
 
     Raises:
-        InputError: if it is damaged, or a column is missing or of another kind.
+        InputError: if it is damaged, or a column is missing or of another type.
     """
     with reading(path, "as a table", AGAIN):
         with path.open() as file:  # thousands of columns would take the parser minutes
@@ -286,6 +286,6 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table whole or not at all."""
+    """Write a table atomically."""
     with atomic_path(path) as part:
         table.to_csv(part, index=False, errors="backslashreplace")  # a path may hold any bytes

@@ -1,4 +1,4 @@
-"""A lock on a folder that one process at a time may write results to."""
+"""A lock on a folder, so that one process at a time writes results to it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from data_prep.lock import file_lock
 from stforecast.federated.runs.run_folder import check_folder, writing
 
 LOCK = ".lock"
-"""Name of the file that is locked; it names the process."""
+"""Name of the file that is locked; it contains the process's id."""
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Within the context no other process gets the lock of the folder.
+    """Hold the lock of a folder within the context.
 
-    A folder that is made for it and stays empty is removed again. A file system without locks is
-    told of in a warning.
+    A folder that is created for it and stays empty is removed. A warning is logged if the file
+    system has no locks.
 
     Args:
-        out: the folder; made if it is not there.
+        out: the folder; created if missing.
 
     Raises:
         InputError: if another process has the lock, or the folder cannot be written.
@@ -37,6 +37,6 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    with suppress(OSError):  # The last one says that a folder is not empty.
+    with suppress(OSError):  # Raised for a folder that is not empty.
         for folder in folders:
             folder.rmdir()

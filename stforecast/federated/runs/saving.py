@@ -1,4 +1,4 @@
-"""What predicting needs of a state, as plain arrays for files that nothing is unpickled from."""
+"""Conversion of a state to plain arrays for predicting, which are saved without pickle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stforecast.federated.state import State
 
 
 def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
-    """What predicting needs of a state, by name.
+    """Return the arrays of a state that predicting needs, by name.
 
-    The optimiser's moments are left out, and where all predictions are by a global model, so are
-    clients' copies of it and what they remember.
+    The optimiser's moments are left out. If only a global model predicts, the clients' copies of it
+    and their memory are left out too.
     """
     clients = state.clients
     everyone = Participants(torch.arange(len(clients)), clients.sizes, state.round)
@@ -33,10 +33,10 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
 
 
 def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse arrays that hold NaN or infinities.
+    """Check that arrays hold neither NaN nor infinity.
 
     Raises:
-        InputError: naming the first.
+        InputError: with the name of the first invalid array.
     """
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -44,15 +44,15 @@ def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: int) -> None:
-    """Refuse parameters that are not those of a method's model, or not finite.
+    """Check that parameters are finite and have the shapes of a method's model.
 
     Args:
-        method: with its model.
-        arrays: what `to_arrays` gave.
-        n_clients: clients that they are of.
+        method: the method with its model.
+        arrays: result of `to_arrays`.
+        n_clients: expected number of clients.
 
     Raises:
-        InputError: naming the first, its shape and the model's.
+        InputError: with the first invalid array, its shape and the model's.
     """
     for name, like in method.population.initial().items():
         held = (f"clients/params/{name}", f"clients/buffers/{name}", f"server/{name}")
@@ -68,10 +68,10 @@ def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: in
 def from_arrays(
     arrays: Mapping[str, np.ndarray], round: int, seed: int, device: torch.device
 ) -> State:
-    """The state whose `to_arrays` these are.
+    """Return the state that `to_arrays` converted to these arrays.
 
     Raises:
-        KeyError: if they are not those of a state.
+        KeyError: if they are not of a state.
     """
     tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
     on_device = {

@@ -1,4 +1,4 @@
-"""How a signal ends a run that can go on."""
+"""Exception for a run that was stopped by a signal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import signal as signals
 
 
 class Stopped(BaseException):
-    """A signal ended the run, which can go on; like `KeyboardInterrupt`, no `Exception`.
+    """Raised if a signal stops a run that can be resumed; like `KeyboardInterrupt`, no `Exception`.
 
     Attributes:
-        signal: its number; the exit code is 128 more.
-        place: how far the run is.
-        again: how to go on.
+        signal: number of the signal; the exit code is 128 more.
+        place: progress of the run.
+        again: instructions to resume.
     """
 
     def __init__(self, signal: int, place: str, again: str) -> None:
@@ -19,5 +19,5 @@ class Stopped(BaseException):
         self.signal, self.place, self.again = signal, place, again
 
     def __str__(self) -> str:
-        """In one line."""
+        """Describe the stop in one line."""
         return f"stopped by {signals.Signals(self.signal).name} {self.place}; {self.again}"

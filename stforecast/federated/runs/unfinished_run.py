@@ -1,4 +1,4 @@
-"""A run of any kind while it is done: begun, trained with checkpoints, gone on with, written."""
+"""An unfinished run of any kind: train with checkpoints, resume and write results."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ AfterRound = Callable[[RoundReport], None]
 
 @contextmanager
 def new_folder(out: Path, command: str) -> Iterator[None]:
-    """Within the context a run may be begun in a folder that holds none.
+    """Lock a folder for a new run within the context.
 
     Args:
-        out: the run's folder; made if it is not there.
-        command: that writes such folders, for messages.
+        out: the run's folder; created if missing.
+        command: command that writes such folders, for messages.
 
     Raises:
         InputError: if `out` is a file or holds a run.
@@ -46,25 +46,25 @@ def new_folder(out: Path, command: str) -> Iterator[None]:
 
 
 class UnfinishedRun(ABC, Generic[R]):
-    """A run that is being done: the adapter that each kind of run has.
+    """Base of unfinished runs, with one subclass for each kind of run.
 
     Args:
-        folder: the run's.
-        begun: contents of `settings.json`: `settings`, `label` and what else going on needs.
+        folder: the run's folder.
+        begun: contents of `settings.json`: `settings`, `label` and what else resuming needs.
     """
 
     kind: type[R]
-    """What it is when it is finished."""
+    """Class of the finished run."""
 
     needed: ClassVar[tuple[str, ...]] = ("label",)
-    """Entries of `settings.json` without which a run cannot go on, besides the settings."""
+    """Entries of `settings.json` that resuming needs besides the settings."""
 
     def __init__(self, folder: Path, begun: dict[str, Any]) -> None:
         self.folder, self.begun = folder, begun
 
     @abstractmethod
     def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:
-        """Train from the newest checkpoint on, or from the beginning."""
+        """Train from the newest checkpoint, or from the beginning."""
 
     @abstractmethod
     def write_results(self) -> None:
@@ -72,10 +72,10 @@ class UnfinishedRun(ABC, Generic[R]):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What `run.json` says of the run."""
+        """Return the contents of `run.json`."""
 
     def complete(self, after_round: AfterRound | None = None) -> R:
-        """Do what was begun, or the rest of it."""
+        """Finish the run, from its newest checkpoint if there is one."""
         start = time.perf_counter()
         again = f"go on with: {self.kind.command} --resume {self.folder}"
         every = self.begun["settings"].get("checkpoint_every")
@@ -95,10 +95,10 @@ class UnfinishedRun(ABC, Generic[R]):
         after_round: AfterRound | None = None,
         changes: Mapping[str, Any] | None = None,
     ) -> R:
-        """Go on with a run that was stopped, from its newest sound checkpoint.
+        """Resume a run that was stopped, from its newest intact checkpoint.
 
         Args:
-            folder: the run's; that of a finished run is opened.
+            folder: the run's folder; a finished run is opened.
             after_round: called with each round's report.
             changes: entries that replace those of `settings.json`.
 

@@ -164,7 +164,7 @@ def test_numbers_that_cannot_be_are_refused_whatever_the_checksums(tmp_path, nam
     folder = save(made(2), tmp_path)
     reports = {"reports": [*map(dataclasses.asdict, made(3).reports)]}
     rewritten(folder, **(reports if name == "reports" else {name: IMPOSSIBLE[name]}))
-    with pytest.raises(InputError, match=rf"checkpoint.json: {name} cannot be \(.*\); an older"):
+    with pytest.raises(InputError, match=rf"checkpoint.json: {name} is invalid \(.*\); an older"):
         load(folder)
 
 
