@@ -1,13 +1,13 @@
-"""The server of a federation of nodes: rounds over whatever nodes there are.
+"""The server of a federation of nodes: rounds over the nodes that are connected.
 
-A `Coordinator` knows the nodes through a `Link` alone. Every client has a number from the start;
-a node that joins says which numbers are its own. The first round waits for all clients; from then
-on a node may be lost, come back, come late, or answer nonsense: the round is done with the others,
-and a warning says so.
+A `Coordinator` reaches the nodes only through a `Link`. Clients are numbered from the start; a node
+that joins reports the numbers of its clients. The first round waits for all clients. After that, a
+node may disconnect, return, join late or send an invalid answer: the round continues with the
+others, and a warning is logged.
 
-A node answers once a round. It first validates its clients as the last round left them (with what
-the server now sends), then trains. So a round's validation loss is known a round later than in one
-process, and patience ends the run one round later.
+A node answers once a round. It first validates its clients as they were after the last round (with
+the server's new message), then trains. So a round's validation loss is known one round later than
+in one process, and early stopping ends the run one round later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from stforecast.federated.uploads.uplink import Uplink
 log = logging.getLogger(__name__)
 
 MOST_EMPTY = 3
-"""Rounds in a row without one usable answer after which the run ends."""
+"""Consecutive rounds without a usable answer after which the run ends."""
 
 
 class Coordinator:
@@ -50,19 +50,19 @@ class Coordinator:
 
     Args:
         method: the method, with its model, task and settings.
-        link: to the nodes.
+        link: link to the nodes.
         n_clients: clients of the whole federation.
         seed: seed of the run.
-        uplink: what nodes do to uploads on their way.
-        robust: how the server guards itself against bad uploads.
-        patience: how long to wait.
+        uplink: processing of uploads before nodes send them.
+        robust: the server's defence against Byzantine uploads.
+        patience: time limits.
 
     Attributes:
         server: draws participants, aggregates and keeps the reports.
-        membership: the nodes that are there.
+        membership: the connected nodes.
 
     Raises:
-        InputError: if the uplink wants both sides to agree on what was sent before.
+        InputError: if the uplink uses delta coding.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Coordinator:
             method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
         )
         if self.server.uplink.delta_coding:
-            raise InputError("an upload may get lost between nodes: no delta_coding there")
+            raise InputError("nodes may lose an upload, so they do not support delta_coding")
         self._like: dict[str, Any] | None = None
         self._n_empty, self._n_reported = 0, 0
 
@@ -98,7 +98,7 @@ class Coordinator:
             The nodes' last messages.
 
         Raises:
-            InputError: if the clients do not come, or no node answers any more.
+            InputError: if clients are missing at the start, or no node answers any more.
         """
         self.membership.gather()
         server = self.server
@@ -114,14 +114,14 @@ class Coordinator:
     def _pass_on(
         self, complete: list[RoundReport], after_round: Callable[[RoundReport], None] | None
     ) -> None:
-        """Call `after_round` with the reports that have become complete."""
+        """Call `after_round` with the reports that are now complete."""
         for report in complete[self._n_reported :]:
             if after_round:
                 after_round(report)
         self._n_reported = max(self._n_reported, len(complete))
 
     def run_round(self) -> None:
-        """Do one round with the nodes that are there."""
+        """Run one round with the connected nodes."""
         start, server = time.perf_counter(), self.server
         self.membership.welcome(server.state.round)
         participants = server.participants().ids
@@ -155,7 +155,7 @@ class Coordinator:
         )
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
-        """Ask the nodes to train the participants; returns the answers that can be used."""
+        """Ask the nodes to train the participants; return the usable answers."""
         state, messages, down = self.server.state, {}, {}
         for node, numbers in self.membership.numbers.items():
             ids = torch.tensor(numbers)
@@ -184,7 +184,7 @@ class Coordinator:
         log.warning("round %d goes on without %s: %s", self.server.state.round + 1, name, reason)
 
     def _alike(self, answers: dict[int, Answer]) -> dict[int, Answer]:
-        """Leave out answers whose tensors are not like those of most clients."""
+        """Leave out answers whose tensors differ in type or shape from those of most clients."""
         like = most_common([a for a in answers.values() if len(a.ids)], self._like)
         self._like = like or self._like
         for node in [n for n, a in answers.items() if len(a.ids) and a.like != like]:
@@ -193,7 +193,7 @@ class Coordinator:
         return answers
 
     def _record_score(self, answers: Mapping[int, Answer]) -> None:
-        """Note the validation loss after the last round done, unless it is known already."""
+        """Record the validation loss after the last round done, unless it is known already."""
         scores: Sequence[tuple[float, float]] = [a.score for a in answers.values()]
         total, count = math.fsum(t for t, _ in scores), math.fsum(c for _, c in scores)
         reports = self.server.reports
@@ -201,7 +201,7 @@ class Coordinator:
             self.server.record_score(total / count)
 
     def _finish(self) -> dict[int, Message]:
-        """Tell the nodes which round was best; each keeps its own models."""
+        """Send the nodes the number of the best round; each keeps its own models."""
         messages = {
             node: Message({"task": "finish", "best": self.server.best_round})
             for node in self.membership.numbers

@@ -1,4 +1,4 @@
-"""Who is there: which nodes, with which of the federation's clients."""
+"""The connected nodes of a federation and their clients."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the server waits.
+    """Time limits of the server.
 
     Attributes:
         start: seconds for all clients to join before the first round.
         answer: seconds for the answers of a round.
-        poll: seconds between two looks for new nodes.
-        enough: clients with which the first round begins once `start` is over; 0 needs all.
+        poll: seconds between two checks for new nodes.
+        enough: clients that suffice for the first round once `start` is over; 0 needs all.
     """
 
     start: float = 600.0
@@ -36,13 +36,13 @@ class Membership:
     """The nodes of a federation.
 
     Args:
-        link: to the nodes.
+        link: link to the nodes.
         n_clients: clients of the whole federation.
-        patience: how long to wait.
+        patience: time limits.
 
     Attributes:
-        numbers: of the clients of each node that is there.
-        sizes: `(clients,)` training samples; 0 of a client that was never there.
+        numbers: clients' numbers by connected node.
+        sizes: `(clients,)` training samples; 0 for a client that never connected.
     """
 
     def __init__(self, link: Link, n_clients: int, patience: Patience) -> None:
@@ -53,14 +53,14 @@ class Membership:
         self._unusable: set[int] = set()
 
     def known_sizes(self) -> Tensor:
-        """The clients' sizes; of those that were never there, the least of the others'."""
+        """The clients' sizes; for those that never connected, the smallest known size."""
         return torch.where(self.sizes > 0, self.sizes, self.sizes[self.sizes > 0].min())
 
     def gather(self) -> None:
-        """Wait until all clients are there.
+        """Wait until all clients are connected.
 
         Raises:
-            InputError: if they do not come.
+            InputError: if too few connect in time.
         """
         end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
@@ -79,7 +79,7 @@ class Membership:
         log.info("%d clients are there, on %d nodes", n, len(self.numbers))
 
     def welcome(self, round: int) -> int:
-        """Let new nodes in and forget those that are gone; returns the number of clients here.
+        """Admit new nodes and drop those that are gone; return the number of connected clients.
 
         Args:
             round: rounds done.
@@ -111,6 +111,6 @@ class Membership:
             log.warning("round %d: %s joins", round + 1, self.name(node))
 
     def name(self, node: int) -> str:
-        """A node and its clients in words."""
+        """Describe a node and its clients in words."""
         numbers = self.numbers[node]
         return f"node {node} (clients {numbers.start} to {numbers.stop - 1})"

@@ -1,7 +1,7 @@
-"""What server and nodes write each other, and how the server reads what it has no reason to trust.
+"""Messages between server and nodes, and the server's checks of untrusted answers.
 
-A node's answer may be damaged, of another version or hostile: whatever is used of it has been
-looked at here first. What still fits is bounded by nothing but its size and being finite.
+A node's answer may be damaged, of another version or malicious, so every part that is used is
+checked here first. Accepted values are only required to be finite and of the expected shape.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from stforecast.federated.uploads.uplink import Uplink
 
 @dataclass(frozen=True)
 class Message:
-    """What travels between server and node.
+    """A message between server and node.
 
     Attributes:
-        about: numbers and names, as JSON: never samples.
+        about: numbers and names as JSON, never samples.
         payload: the method's tensors, one row for each of the node's clients concerned.
     """
 
@@ -33,14 +33,14 @@ class Message:
 
 
 class Link(Protocol):
-    """How the server reaches the nodes."""
+    """The server's link to the nodes."""
 
     def nodes(self) -> set[int]:
-        """Who is there now."""
+        """Return the nodes that are connected now."""
         ...
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Each node's answer, or why there is none; nodes that are silent may be left out.
+        """Return each node's answer, or the reason why it has none; silent nodes may be missing.
 
         Args:
             messages: what to send to each node.
@@ -50,20 +50,20 @@ class Link(Protocol):
 
 
 class Rejected(Exception):
-    """An answer that is of no use; its text says why, in one line."""
+    """Raised for an unusable answer; its text is the reason, in one line."""
 
 
 class Taken(Rejected):
-    """A node says that its clients are those of another."""
+    """Raised if a node claims clients of another node."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A node's part of a round, as the server reads it.
+    """A node's checked answer to a round.
 
     Attributes:
         ids: `(n,)` increasing numbers of the clients that trained.
-        upload: what they sent, one row each.
+        upload: their upload, one row per client.
         like: types and shapes of the upload.
         losses: sums over the clients of the mean local loss and of the task's alone.
         score: total and count of the validation score before training.
@@ -81,11 +81,11 @@ class Answer:
 
 
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
-    """What the uploads of most clients are like; `before` decides a draw.
+    """Return the types and shapes of most clients' uploads; `before` breaks a tie.
 
     Args:
-        answers: of clients that trained.
-        before: what uploads were like in the round before.
+        answers: answers with clients that trained.
+        before: types and shapes of the previous round's uploads.
     """
     votes = [(sum(len(b.ids) for b in answers if b.like == a.like), a.like) for a in answers]
     return max(votes, key=lambda vote: (vote[0], vote[1] == before))[1] if votes else None
@@ -94,15 +94,15 @@ def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
 def check_join(
     answer: Message | str, n_clients: int, taken: Iterable[range]
 ) -> tuple[range, list[int]]:
-    """Which clients a new node has, and their numbers of samples.
+    """Return the clients of a new node and their numbers of samples.
 
     Args:
-        answer: to the question.
+        answer: the node's answer to the request to join.
         n_clients: clients of the whole federation.
         taken: clients of other nodes.
 
     Raises:
-        Rejected: if that cannot be.
+        Rejected: if the answer is invalid.
     """
     about = _message(answer).about
     first, sizes = about.get("first"), about.get("sizes")
@@ -121,15 +121,17 @@ def check_join(
 
 
 def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> Answer:
-    """A node's part of a round. A node leaves out what is not finite itself; else it is not sound.
+    """Return a node's checked answer to a round.
+
+    Nodes leave out clients whose values are not finite, so such an upload is rejected.
 
     Args:
-        answer: of the node.
-        asked: numbers of its clients that were to train.
-        uplink: how the upload travels.
+        answer: the node's answer.
+        asked: numbers of its clients that were asked to train.
+        uplink: coding of the upload.
 
     Raises:
-        Rejected: if nothing of it can be used.
+        Rejected: if the answer is unusable.
     """
     message = _message(answer)
     try:
@@ -164,7 +166,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _decoded(wire: Payload, like: Like, n: int, uplink: Uplink) -> Payload:
-    """The upload, if what came is what the node says it is."""
+    """Decode the upload; raise `Rejected` unless it matches the announced types and shapes."""
     if uplink.bits == 32:
         upload = wire
     else:

@@ -1,8 +1,7 @@
 """A node: a trainer of some of the federation's clients, behind a link to the server.
 
-It answers messages, and keeps its clients' state on disk. A node's process may be started anew for
-every message, killed between two or in one: all that counts is the newest sound checkpoint in its
-folder.
+It answers messages and keeps its clients' state on disk. A node's process may be restarted for
+every message, or killed at any time: it continues from the newest intact checkpoint in its folder.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ log = logging.getLogger(__name__)
 def behind_link(method: Method) -> Method:
     """Make a method for a node's trainer: it broadcasts the rows that the node received."""
     here = copy.copy(method)
-    here.broadcast = _received_rows  # type: ignore[method-assign]  # Of this one instance.
+    here.broadcast = _received_rows  # type: ignore[method-assign]  # Only of this instance.
     return here
 
 
@@ -47,12 +46,12 @@ def _received_rows(server: dict[str, Tensor], to: Participants) -> Payload:
 
 
 class Node:
-    """Answers for a trainer.
+    """Answers the server's messages with a trainer.
 
     Args:
-        trainer: of this node's clients, with its method `behind_link`, before the first round.
-        folder: where their state is kept; it goes on from what lies there of the same run.
-        run: what the run is of, as JSON.
+        trainer: trainer of this node's clients, with its method `behind_link`, before round 1.
+        folder: folder of their state; the node continues from a checkpoint of the same run in it.
+        run: identity of the run, as JSON.
     """
 
     def __init__(self, trainer: Trainer, folder: Path, run: Mapping[str, Any]) -> None:
@@ -82,28 +81,28 @@ class Node:
 
     @property
     def current(self) -> bool:
-        """Whether what is on disk is what this object last read or wrote."""
+        """Return whether the newest checkpoint on disk is the one this object last used."""
         return self._newest == self._newest_on_disk()
 
     def join(self) -> Message:
-        """List the clients here, and how many samples each has."""
+        """List this node's clients and their numbers of samples."""
         sizes = self.trainer.train_data.sizes.tolist()
         return Message({"first": self.trainer.first, "sizes": sizes})
 
     def round(self, message: Message) -> Message:
-        """Validate the clients as they are with what came, then train those that are asked to.
+        """Validate the clients with the message, then train those that it asks for.
 
         Args:
-            message: with the round's index, the clients' numbers and the round that was best.
+            message: the round's index, the clients' numbers and the best round so far.
 
         Raises:
-            InputError: if it is not meant for these clients.
+            InputError: if it asks for clients of another node.
         """
         about, trainer = message.about, self.trainer
         rows = {len(t) for t in message.payload.values()} - {len(trainer)}
         if rows or not set(about["train"]) <= set(trainer.numbers):
             raise InputError(
-                f"the server means other clients than those of this node, {trainer.numbers.start} "
+                f"the server asks for clients that are not this node's, {trainer.numbers.start} "
                 f"to {trainer.numbers.stop - 1}; check first-client and the server's version"
             )
         self._choose_best(about["best"])
@@ -113,7 +112,7 @@ class Node:
         return answer
 
     def _validate(self) -> tuple[float, float]:
-        """Total and count of the validation score; the state that had it may prove the best."""
+        """Return total and count of the validation score; keep the state, it may be the best."""
         trainer = self.trainer
         if trainer.validation is None:
             return 0.0, 0.0
@@ -122,7 +121,7 @@ class Node:
         return trainer.score(trainer.validation, state)
 
     def _train(self, numbers: list[int], score: tuple[float, float]) -> Message:
-        """Train the clients of these numbers, if there are any, and make the answer to a round."""
+        """Train the clients of these numbers, if any, and return the answer to a round."""
         answer: dict[str, Any] = {
             "score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {},
         }  # fmt: skip
@@ -141,7 +140,7 @@ class Node:
         return Message(answer, trained.upload)
 
     def finish(self, message: Message) -> dict[str, State]:
-        """The clients after the `last` and after the `best` round."""
+        """Return the clients after the `last` and after the `best` round."""
         self._choose_best(message.about["best"])
         self._save()
         last = self.trainer.ready()
