@@ -1,6 +1,6 @@
 """The folder that `flwr run` takes: a Flower app of a few lines, and the run's configuration.
 
-The app holds no code of its own: nodes run the `stforecast` that their owners installed.
+The app contains no code of its own: nodes run their owners' installation of `stforecast`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ clientapp = "{package}.client:app"
 
 
 def write_app(folder: Path, run: RunSettings) -> Path:
-    """Write the app; what is there of an earlier one is replaced.
+    """Write the app; files of an earlier one are replaced.
 
     Args:
-        folder: made if it is not there.
-        run: what the run's configuration will say.
+        folder: folder of the app; created if missing.
+        run: settings for the run's configuration.
 
     Returns:
         The folder.
@@ -71,7 +71,7 @@ def write_app(folder: Path, run: RunSettings) -> Path:
 
 
 def _toml(value: Any) -> str:
-    """A number or a text as TOML; JSON texts hold quotes, so they stand in single ones."""
+    """Format a number or text as TOML; texts are in single quotes, as JSON has double ones."""
     if not isinstance(value, str):
         return repr(value)
     return f"'{value}'" if "'" not in value and "\n" not in value else _basic(value)

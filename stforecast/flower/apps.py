@@ -1,4 +1,4 @@
-"""The two ends of a Flower app: what runs on the SuperLink's side and what on a SuperNode's."""
+"""Flower's `ServerApp`, which runs beside the SuperLink, and `ClientApp`, which runs on nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def make_client_app() -> Any:
-    """Flower's `ClientApp` of a node."""
+    """Return Flower's `ClientApp`, which answers for a node."""
     import flwr.app
     from flwr.clientapp import ClientApp
 
@@ -44,7 +44,7 @@ def make_client_app() -> Any:
 
 
 def make_server_app() -> Any:
-    """Flower's `ServerApp`: the rounds."""
+    """Return Flower's `ServerApp`, which runs the rounds."""
     from flwr.serverapp import ServerApp
 
     app = ServerApp()
@@ -58,17 +58,17 @@ def make_server_app() -> Any:
 
 
 def serve(link: Any, run: RunSettings) -> dict[str, Any]:
-    """Do the run; write `server.log` on the way, then `rounds.csv` and, last, `federation.json`.
+    """Run the federation; write `server.log`, then `rounds.csv`, and last `federation.json`.
 
     Args:
-        link: to the nodes.
-        run: what the run's configuration says.
+        link: link to the nodes.
+        run: settings of the run.
 
     Returns:
         The contents of `federation.json`.
 
     Raises:
-        InputError: if the clients do not come, or no node answers any more.
+        InputError: if clients are missing at the start, or no node answers any more.
     """
     config, out = run.config, Path(run.out)
     method = build_method(config)
@@ -101,7 +101,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """Within the context, write this package's log to a file too, and an error's one line."""
+    """Write this package's log and an error's message also to a file within the context."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
     package = logging.getLogger("stforecast")
@@ -120,7 +120,7 @@ def logged(path: Path) -> Iterator[None]:
 
 
 def pooled_errors(last_messages: Mapping[int, Message]) -> dict[str, float]:
-    """Test MSE and MAE over all nodes' targets; a node that sends no numbers is left out."""
+    """Return test MSE and MAE over all nodes' targets; nodes without valid errors are left out."""
     sums: dict[str, list[tuple[float, int]]] = {}
     for node, message in last_messages.items():
         try:
@@ -129,7 +129,7 @@ def pooled_errors(last_messages: Mapping[int, Message]) -> dict[str, float]:
             if n < 1 or not all(map(math.isfinite, of_node.values())):
                 raise ValueError(f"{of_node} of {n} targets")
         except (KeyError, TypeError, ValueError) as e:
-            log.warning("node %d tells no errors (%r)", node, e)
+            log.warning("node %d sent no valid errors (%r)", node, e)
             continue
         for name, value in of_node.items():
             sums.setdefault(name, []).append((value, n))
@@ -149,6 +149,6 @@ def _log_round(report: RoundReport) -> None:
 
 
 def _show_log() -> None:
-    """Let Flower's processes show what this package logs."""
+    """Show this package's log in Flower's processes."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("stforecast").setLevel(logging.INFO)

@@ -1,8 +1,8 @@
-"""Nodes that a process keeps in memory between two messages.
+"""Cache of nodes that a process keeps in memory between two messages.
 
-A SuperNode starts a process for every message (Flower 1.41), but in its simulation a process
-answers many, and most of them find their node ready. The disk stays the truth: a node is made anew
-when its cube or its checkpoints are not what it last saw.
+A SuperNode starts a process for every message (Flower 1.41), but in Flower's simulation a process
+answers many, mostly with a cached node. A node is rebuilt from disk if its cube or its checkpoints
+have changed since it last read or wrote them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.settings import RunSettings
 
 MOST = 4
-"""Nodes that are kept; the one unused for longest goes first."""
+"""Largest number of cached nodes; the least recently used is dropped first."""
 
 _kept: dict[str, FlowerNode] = {}
 _lock = threading.Lock()
@@ -26,13 +26,13 @@ _lock = threading.Lock()
 def answer(
     run: RunSettings, node_config: Mapping[str, Any], run_id: int, message: Message
 ) -> Message:
-    """A node's answer to a message.
+    """Return a node's answer to a message.
 
     Args:
-        run: what the run's configuration says.
-        node_config: what the node's owner says.
+        run: settings of the run.
+        node_config: the node's configuration.
         run_id: Flower's number of the run.
-        message: from the server.
+        message: the server's message.
 
     Raises:
         InputError: if the configuration, the data or the message cannot be used.
@@ -42,7 +42,8 @@ def answer(
     key = json.dumps(
         [run_id, run.as_run_config(), [str(p) for p in place], cube.st_mtime_ns, cube.st_size]
     )
-    # Nobody else finds the node meanwhile, nor after an error: its memory may differ from its disk.
+    # Other threads cannot use the node meanwhile, and after an error it is dropped: its memory may
+    # differ from its disk.
     with _lock:
         node = _kept.pop(key, None)
     if node is None or not node.current:

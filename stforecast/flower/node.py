@@ -1,14 +1,14 @@
-"""A SuperNode's side: one cube of its own, its cells as clients, payloads in and out.
+"""A SuperNode's side: a cube whose cells are clients of the federation.
 
-The node's owner says, in the node's configuration, where its data are and which clients of the
-federation they are; nothing that comes from the server can change that:
+The node's configuration, set by its owner, gives the path of its data and their clients' numbers in
+the federation; the server cannot change it:
 
     data            path of the cube
     first-client    number of its first cell in the whole federation, from 0
     out             folder for the clients' state and results; by default beside the cube
 
-At the end the folder holds `metrics.csv`, the errors of this node's clients, and `model/`, which
-`Forecaster.load` reads: the forecaster of this node's cells, in need of no server.
+At the end the folder holds `metrics.csv`, the errors of this node's clients, and `model/`, the
+forecaster of this node's cells, which `Forecaster.load` reads and which needs no server.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from stforecast.saved_forecaster import SavedForecaster
 from stforecast.trained_method import TrainedMethod, build_method, client_samples
 
 ALONE = "solo"
-"""The method of a node's model once the server is gone."""
+"""Method of a node's saved model, which has no server."""
 
 
 class Place(NamedTuple):
-    """What the node's owner says, see above.
+    """Configuration of a node, see above.
 
     Attributes:
         data: path of the cube.
@@ -54,14 +54,14 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_id: int) -> Place:
-        """The place that a node's configuration names.
+        """Read a node's configuration.
 
         Args:
-            node_config: as Flower has it.
+            node_config: Flower's node configuration.
             run_id: Flower's number of the run.
 
         Raises:
-            InputError: if it names none, or there is no such cube.
+            InputError: if an entry is missing or invalid, or the cube does not exist.
         """
         try:
             data, first = Path(str(node_config["data"])), int(node_config["first-client"])
@@ -80,8 +80,8 @@ class FlowerNode:
     """Answers the server's messages with the clients of one cube.
 
     Args:
-        run: what the run's configuration says.
-        place: where its data and results are.
+        run: settings of the run.
+        place: configuration of the node.
 
     Raises:
         InputError: if the configuration or the data cannot be used.
@@ -110,14 +110,14 @@ class FlowerNode:
 
     @property
     def current(self) -> bool:
-        """Whether nothing but this object has changed what is on disk."""
+        """Return whether only this object has changed the files on disk."""
         return self.node.current
 
     def answer(self, message: Message) -> Message:
-        """What the node answers to a message.
+        """Return the node's answer to a message.
 
         Raises:
-            InputError: for a task that it does not know.
+            InputError: if the message's task is unknown.
         """
         task = message.about.get("task")
         if task == "join":
@@ -129,7 +129,7 @@ class FlowerNode:
         raise InputError(f"the server asks for {task!r}; it may be of another version")
 
     def _finish(self, message: Message) -> Message:
-        """Evaluate and save the models; the server learns the mean errors, not whose they are."""
+        """Evaluate and save the models; send the server only mean errors, not those of clients."""
         config, method = self.config, self.node.trainer.method
         states = self.node.finish(message)
         view = method.views[0]
@@ -153,7 +153,7 @@ class FlowerNode:
         return Message({"errors": errors, "targets": int(known.sum()), "model": saved})
 
     def _save(self, state: State) -> None:
-        """The clients' models with what the server last sent, as a forecaster of its own."""
+        """Save the clients' models with the server's last message as a forecaster."""
         series, config = self.data.series, alone(self.config)
         method = build_method(config)
         whole = {**state.clients.params, **state.clients.buffers, **state.server}
@@ -171,12 +171,12 @@ class FlowerNode:
 
 
 def _keeps_alone(method: Method) -> bool:
-    """Whether what the server sent can simply be put into the clients' models."""
+    """Return whether the server's message can be copied into the clients' models."""
     return type(method).predict is Method.predict and not method.personalises
 
 
 def alone(config: Config) -> Config:
-    """The settings of a node's model once the server is gone: those that are not the method's."""
+    """Return the settings of a node's saved model: all but the method's."""
     types = sections(ALONE, config.run.model)
     parts = [getattr(config, name) for name in types if name != "method_options"]
     return resolve(ALONE, **flatten(*parts))

@@ -1,4 +1,4 @@
-"""Settings that a federation of nodes gets at its start, and which of them nodes can have."""
+"""Settings of a federation of nodes, and checks that nodes support them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stforecast.methods import METHODS
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What the run's configuration says, the same for the server and all nodes.
+    """Settings in the run's configuration, the same for the server and all nodes.
 
     Attributes:
         config: settings of the forecast.
-        n_clients: cells of all nodes together.
-        patience: how long the server waits.
+        n_clients: number of cells of all nodes together.
+        patience: time limits of the server.
         out: folder on the server for its results.
     """
 
@@ -30,7 +30,7 @@ class RunSettings:
     out: str
 
     def as_run_config(self) -> dict[str, Any]:
-        """Flat, as Flower's run configuration has it."""
+        """Return flat values for Flower's run configuration."""
         return {
             "settings": json.dumps(self.config.flat()),
             "clients": self.n_clients,
@@ -42,10 +42,10 @@ class RunSettings:
 
     @classmethod
     def from_run_config(cls, values: Mapping[str, Any]) -> RunSettings:
-        """What `as_run_config` gave.
+        """Read the values of `as_run_config`.
 
         Raises:
-            InputError: naming what is missing or does not fit.
+            InputError: if a value is missing or invalid.
         """
         try:
             settings = json.loads(values["settings"])
@@ -57,7 +57,9 @@ class RunSettings:
             n_clients, out = int(values["clients"]), str(values["out"])
             config = resolve(**settings)
         except (KeyError, TypeError, ValueError) as e:
-            raise InputError(f"the run's configuration cannot be used ({e!r}); make it anew") from e
+            raise InputError(
+                f"the run's configuration cannot be used ({e!r}); create it again"
+            ) from e
         check_config(config)
         if n_clients < 1:
             raise InputError(f"clients is {n_clients}; a federation has at least one")
@@ -65,10 +67,10 @@ class RunSettings:
 
 
 def check_config(config: Config) -> None:
-    """Refuse what needs data that no node may see, or more than rounds.
+    """Check that nodes support the settings: no other node's data, and no steps besides rounds.
 
     Raises:
-        InputError: naming the setting.
+        InputError: with the unsupported setting.
     """
     if not config.federated or METHODS[config.method].pooled:
         raise InputError(f"{config.method} does not train in rounds of clients; no node can do it")
@@ -80,8 +82,8 @@ def check_config(config: Config) -> None:
         raise InputError("nodes neither refit nor calibrate intervals; leave both out")
     if not config.window.period:
         raise InputError(
-            "period is 0, a day: the server has no data that tell it the steps of a day; give "
-            "them, --period 24 for hours"
+            "period is 0, a day: the server has no data to find the steps of a day; give them, "
+            "such as --period 24 for hours"
         )
     if config.uplink.delta_coding:
-        raise InputError("an upload may get lost between nodes: no delta_coding there")
+        raise InputError("nodes may lose an upload, so they do not support delta_coding")

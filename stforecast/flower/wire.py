@@ -1,7 +1,7 @@
-"""Messages of a federation as Flower's, and the link to its nodes.
+"""Conversion of a federation's messages to Flower's, and the link to its nodes.
 
 Flower's message holds two records: `about`, one JSON text, and `payload`, the tensors. Flower
-unpickles nothing on the way.
+unpickles nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ABOUT, PAYLOAD = "about", "payload"
 """Names of a message's records."""
 
 POLL = 1.0
-"""Seconds between two looks for answers."""
+"""Seconds between two checks for answers."""
 
 
 def pack(message: Message) -> Any:
-    """The content of a message, a `RecordDict`."""
+    """Convert a message to Flower's content, a `RecordDict`."""
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
     records: dict[str, Any] = {ABOUT: ConfigRecord({"json": json.dumps(message.about)})}
@@ -32,10 +32,10 @@ def pack(message: Message) -> Any:
 
 
 def unpack(content: Any) -> Message:
-    """The message in the content of Flower's.
+    """Convert Flower's content to a message.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not a message of this package.
     """
     try:
         about = json.loads(content[ABOUT]["json"])
@@ -48,7 +48,7 @@ def unpack(content: Any) -> Message:
 
 
 class GridLink:
-    """Reaches SuperNodes through the SuperLink; see `stforecast.federated.nodes.messages.Link`.
+    """A `stforecast.federated.nodes.messages.Link` to SuperNodes through the SuperLink.
 
     Args:
         grid: Flower's `Grid`.
@@ -58,11 +58,11 @@ class GridLink:
         self.grid = grid
 
     def nodes(self) -> set[int]:
-        """SuperNodes whose heartbeat was heard lately."""
+        """Return the SuperNodes with a recent heartbeat."""
         return set(self.grid.get_node_ids())
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Send all messages and wait for answers, but for none from a node that is gone."""
+        """Send all messages and wait for the answers of nodes that are still connected."""
         import flwr.app
 
         sent = [

@@ -252,7 +252,7 @@ def check_what_was_said(log):
     assert re.search(f"{without}it sent numbers that are not finite", log)
     assert re.search(rf"{without}it answers for the clients \[0, 1\]", log)
     assert re.search(f"{without}its answer lacks what a round needs", log)
-    assert re.search(r"node \d+ tells no errors", log)
+    assert re.search(r"node \d+ sent no valid errors", log)
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def test_an_unknown_task_is_refused(federation):
         ("fuels", {"scale": "global"}, "no node knows the others' values"),
         ("fuels", {"refit": "daily"}, "neither refit nor calibrate"),
         ("fuels", {"intervals": "conformal"}, "neither refit nor calibrate"),
-        ("fuels", {"delta_coding": True}, "no delta_coding"),
+        ("fuels", {"delta_coding": True}, "not support delta_coding"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
@@ -163,7 +163,7 @@ def test_errors_are_pooled_by_targets(caplog):
         5: Message({"targets": -9, "errors": {"mse": 1.0, "mae": 1.0}}),
     }
     assert pooled_errors(words) == {"mse": 1.75, "mae": 3.5}
-    assert all(f"node {node} tells no errors" in caplog.text for node in (3, 4, 5))
+    assert all(f"node {node} sent no valid errors" in caplog.text for node in (3, 4, 5))
 
 
 def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
