@@ -1,1 +1,1 @@
-"""Uploads: payloads, compression and noise on their way, robust aggregation, privacy accounting."""
+"""Uploads: payloads, compression, noise, robust aggregation and privacy accounting."""

@@ -1,6 +1,6 @@
-"""What travels between server and clients: named tensors with a leading client axis.
+"""Payloads between server and clients: named tensors with a leading client axis.
 
-A round's bytes are counted from these, never written by hand.
+A round's bytes are counted from these.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 Payload = dict[str, Tensor]
-"""Name to tensor `(clients, …)`; an empty dict is "nothing is sent"."""
+"""Name to tensor `(clients, …)`; empty if nothing is sent."""
 
 Like = dict[str, list[Any]]
 """Name of a tensor to its type and its shape without the client axis."""
 
 
 def floats_per_client(payload: Payload) -> int:
-    """Number of values that one client sends or receives.
+    """Return the number of values that one client sends or receives.
 
     >>> floats_per_client({"prototypes": torch.zeros(100, 24, 256)})
     6144
@@ -28,7 +28,7 @@ def floats_per_client(payload: Payload) -> int:
 
 
 def total_bytes(payload: Payload) -> int:
-    """Bytes over all clients, at the width of each tensor's dtype (broadcast views count in full).
+    """Return the bytes over all clients by each tensor's dtype (broadcast views count in full).
 
     >>> total_bytes({"weight": torch.zeros(1, 3).expand(100, 3)})
     1200
@@ -37,7 +37,7 @@ def total_bytes(payload: Payload) -> int:
 
 
 def like_of(payload: Payload) -> Like:
-    """Types and shapes of a payload.
+    """Return the types and shapes of a payload.
 
     Example:
         >>> like_of({"weight": torch.zeros(2, 3)})
@@ -47,7 +47,7 @@ def like_of(payload: Payload) -> Like:
 
 
 def joined(parts: Sequence[tuple[Tensor, Payload]]) -> tuple[Tensor, Payload]:
-    """Payloads of several cohorts as one, in order of client ids.
+    """Join the payloads of several cohorts, in order of client ids.
 
     Args:
         parts: client ids `(n,)` and payload of each cohort.
@@ -56,7 +56,7 @@ def joined(parts: Sequence[tuple[Tensor, Payload]]) -> tuple[Tensor, Payload]:
         All ids, increasing, and their payload.
 
     Raises:
-        ValueError: if the payloads do not hold the same names.
+        ValueError: if the payloads have different names.
     """
     ids, payloads = torch.cat([ids for ids, _ in parts]), [payload for _, payload in parts]
     names = payloads[0].keys()
@@ -67,7 +67,7 @@ def joined(parts: Sequence[tuple[Tensor, Payload]]) -> tuple[Tensor, Payload]:
 
 
 def _in_order(parts: list[Tensor], order: Tensor) -> Tensor:
-    """Rows of all parts, row `order[i]` as the i-th, copied once at most."""
+    """Return the rows of all parts, `order[i]` as the i-th, copied at most once."""
     places = order.argsort()
     if torch.equal(places, torch.arange(len(places))):
         return parts[0] if len(parts) == 1 else torch.cat(parts)

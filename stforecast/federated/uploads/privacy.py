@@ -1,11 +1,11 @@
-"""What the Gaussian mechanism on uploads guarantees, by a well-kept accountant.
+"""Privacy accounting of the Gaussian mechanism on uploads.
 
-The guarantee is each client's own, against everyone, the server included (local differential
+The guarantee holds for each client against everyone, including the server (local differential
 privacy): its whole training series may be replaced by any other. A client's clipped upload then
-moves by at most twice the clipping norm. Sampling of clients amplifies nothing here, since the
-server sees who uploads. Choosing the best round by a validation loss is not accounted for.
+changes by at most twice the clipping norm. Sampling of clients gives no amplification, since the
+server sees who uploads. Selecting the best round by a validation loss is not accounted for.
 
-Needs the extra `privacy` (dp-accounting, kept by Google).
+Needs the extra `privacy` (dp-accounting, maintained by Google).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from stforecast.federated.uploads.uplink import Uplink
 
 
 def epsilon(uplink: Uplink, uploads: int) -> float:
-    """ε of a client that sent `uploads` uploads, at δ = `uplink.privacy_delta`.
+    """Return ε of a client that sent `uploads` uploads, at δ = `uplink.privacy_delta`.
 
     Args:
-        uplink: with a clipping norm and Gaussian noise.
-        uploads: how often the client uploaded.
+        uplink: uplink with a clipping norm and Gaussian noise.
+        uploads: number of the client's uploads.
 
     Raises:
         InputError: if the accountant is not installed.
@@ -28,7 +28,7 @@ def epsilon(uplink: Uplink, uploads: int) -> float:
         import dp_accounting
     except ImportError as e:
         raise InputError(
-            "the privacy account needs dp-accounting; pip install 'stforecast[privacy]'"
+            "privacy accounting needs dp-accounting; pip install 'stforecast[privacy]'"
         ) from e
     noise_multiplier = uplink.noise_std / (2 * uplink.clip)
     accountant = dp_accounting.pld.PLDAccountant()

@@ -1,21 +1,21 @@
-"""Robust aggregation: what the server makes of uploads of which some may be of bad will.
+"""Robust aggregation of uploads, some of which may be Byzantine.
 
-The guard stands before a method's `aggregate`, so every method has it. Where a method joins uploads
-to one, each becomes their robust centre, and so do all their means, whatever the weights (which
-bad will could choose). Where the server keeps uploads apart (`Method.keeps_apart`: prototypes mixed
-for each receiver, models grouped into clusters) that would make all clients alike; there uploads
-are only brought back to where others are:
+The guard is applied before a method's `aggregate`, so it works with every method. If a method
+averages uploads, each is replaced by their robust aggregate, which is then also any weighted mean
+(Byzantine clients could choose the weights). If the server uses each upload by itself
+(`Method.keeps_apart`: prototypes mixed for each receiver, models grouped into clusters), that would
+make all clients equal; there only outlying values are changed:
 
 =========  ====================================  ==============================================
-           joined by the method                  kept apart
+           averaged by the method                kept apart
 =========  ====================================  ==============================================
-`median`   coordinate-wise median                outlying uploads become it, others stay
+`median`   coordinate-wise median                outlying uploads are replaced by the median
 `trimmed`  coordinate-wise trimmed mean          coordinates are limited to the trimmed range
-`clip`     drawn towards the median, until no further from it than the median client
+`clip`     moved towards the median, to at most the distance of the median client
 =========  ====================================  ==============================================
 
-Of prototypes, a key's statistics are those of the clients that hold it, as the integer or boolean
-tensor of the same keys says that is sent with them. Integers stay as they are.
+For prototypes, a key's statistics are over the clients that hold it, given by the integer or
+boolean tensor of the same keys that is sent with them. Integers are not changed.
 
 Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018, arXiv 1803.01498
 (median, trimmed mean). Karimireddy, He, Jaggi: Learning from History for Byzantine Robust
@@ -37,29 +37,30 @@ from stforecast.federated.options import CheckedOptions
 from stforecast.federated.uploads.payload import Payload
 
 OUTLYING = 3.0
-"""How many times further from the median than the median client an outlying one is."""
+"""Distance to the median beyond which a client is outlying, in that of the median client."""
 
 
 @dataclass(frozen=True)
 class Robust(CheckedOptions):
-    """How uploads are guarded; by default they are not.
+    """Settings of robust aggregation, by default off.
 
     Attributes:
-        robust: none, median, trimmed (mean) or clip (distance to the median). It bears fewer than
-            half of the clients, or robust_trim. See `stforecast.federated.uploads.robust`.
-        robust_trim: share of the clients that trimmed leaves out at either end.
+        robust: none, median, trimmed (mean) or clip (distance to the median). It tolerates less
+            than half of the clients being Byzantine, trimmed at most a share robust_trim. See
+            `stforecast.federated.uploads.robust`.
+        robust_trim: share of the clients that trimmed leaves out at each end.
     """
 
     robust: Literal["none", "median", "trimmed", "clip"] = "none"
     robust_trim: Annotated[NonNegativeFloat, Lt(0.5)] = 0.2
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
-        """The uploads as the method shall see them.
+        """Return the uploads for the method's aggregation.
 
         Args:
-            uploads: each `(clients, …)`.
-            apart: whether the method keeps them apart.
-            model: names of the model's own tensors, which all clients hold whole.
+            uploads: tensors `(clients, …)` by name.
+            apart: whether the method uses each upload by itself.
+            model: names of the model's own tensors, which all clients have in full.
         """
         if self.robust == "none":
             return uploads
@@ -82,7 +83,7 @@ class Robust(CheckedOptions):
         return {**uploads, **guarded}
 
     def _drawn(self, parts: dict[str, _Part]) -> Payload:
-        """Uploads drawn to their median: all that are far by `clip`, else the outlying wholly."""
+        """Move uploads to their median: far ones partly for `clip`, else outlying ones fully."""
         centres = {name: part.trimmed_mean(0.5) for name, part in parts.items()}
         squares = torch.stack([p.square_to(centres[name]) for name, p in parts.items()]).sum(0)
         values = torch.stack([p.count() for p in parts.values()]).sum(0)
@@ -101,11 +102,11 @@ class Robust(CheckedOptions):
 
 
 class _Part:
-    """One tensor of the uploads as `(clients, keys, values)`, and who holds which key.
+    """A tensor of the uploads as `(clients, keys, values)`, and the clients that hold each key.
 
     Args:
         tensor: `(clients, …)`; with `held`, `(clients, keys, …)`.
-        held: `(clients, keys)`; None where there are no keys.
+        held: `(clients, keys)` whether the client holds the key; None without keys.
     """
 
     def __init__(self, tensor: Tensor, held: Tensor | None) -> None:
@@ -115,15 +116,15 @@ class _Part:
         self.values = tensor.reshape(n, self._held.shape[1], -1)
 
     def count(self) -> Tensor:
-        """Values that each client holds, `(clients,)`."""
+        """Return the number of values that each client holds, `(clients,)`."""
         return self._held.sum(1) * self.values.shape[2]
 
     def square_to(self, centre: Tensor) -> Tensor:
-        """Squared distance of each client to `centre` `(keys, values)`, over the keys it holds."""
+        """Return each client's squared distance to `centre` `(keys, values)` over its keys."""
         return ((self.values - centre).double().square().sum(2) * self._held).sum(1)
 
     def trimmed_mean(self, trim: float) -> Tensor:
-        """Coordinate-wise mean without the extreme clients, `(keys, values)`; 0.5: the median."""
+        """Return the coordinate-wise trimmed mean `(keys, values)`; for 0.5, the median."""
         ordered, low, high = self._ordered(trim)
         place = torch.arange(len(ordered), device=low.device)[:, None]
         used = (place >= low) & (place <= high)
@@ -131,14 +132,14 @@ class _Part:
         return total / used.sum(0).clamp(min=1)[:, None]
 
     def limited(self, trim: float) -> Tensor:
-        """The tensor with each coordinate limited to what the trimmed mean is made of."""
+        """Return the tensor with each coordinate limited to the range of the trimmed mean."""
         ordered, *ends = self._ordered(trim)
         width = ordered.shape[2]
         low, high = (ordered.gather(0, e[None, :, None].expand(1, -1, width)) for e in ends)
         return self.filled(self.values.clamp(low, high))
 
     def _ordered(self, trim: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Holders' values in order of size, and the first and last place to keep `(keys,)`."""
+        """Return sorted values of the holders, and the first and last index to keep `(keys,)`."""
         holders = self._held.sum(0)
         most = (holders - 1).clamp(min=0)
         cut = torch.minimum((trim * holders).long(), most // 2)
@@ -146,13 +147,13 @@ class _Part:
         return ordered, cut, (most - cut).clamp(min=0)
 
     def filled(self, values: Tensor) -> Tensor:
-        """The tensor with other values `(clients or 1, keys, values)` where they are held."""
+        """Return the tensor with new values `(clients or 1, keys, values)` of held keys."""
         new = torch.where(self._held[..., None], values, self.values)
         return new.view_as(self._tensor).to(self._tensor)
 
 
 def _held(t: Tensor, uploads: Payload) -> Tensor | None:
-    """Who holds which key of prototypes, by the counts or flags that are sent with them."""
+    """Return which client holds which key of prototypes, by the counts or flags sent with them."""
     for flags in uploads.values():
         if not flags.is_floating_point() and flags.ndim == 2 and flags.shape == t.shape[:2]:
             return flags > 0

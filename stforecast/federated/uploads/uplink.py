@@ -1,11 +1,11 @@
-"""What happens to an upload on its way: clipping, noise, delta coding, quantisation.
+"""Coding of uploads: clipping, noise, delta coding, quantisation.
 
-A method's upload is encoded on the client and decoded on the server; bytes are counted on what lies
-between, so any method can use it. The order is clip, noise, difference, quantise: what is private
-stays private whatever follows.
+A method's upload is encoded on the client and decoded on the server, and bytes are counted on the
+encoded upload, so any method can use it. The order is clip, noise, difference, quantise: steps
+after the noise do not weaken privacy.
 
 Delta coding sends the difference to the server's copy of the client's previous upload. Client and
-server both know that copy, errors of quantisation included, so the errors do not add up.
+server both have that copy, including quantisation errors, so the errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.uploads.payload import Like, Payload
 
 CODES, SCALE = "/codes", "/scale"
-"""Endings of the names under which a quantised tensor travels."""
+"""Suffixes of the names of a quantised tensor's parts."""
 
 
 @dataclass(frozen=True)
 class Uplink(CheckedOptions):
-    """What is done to every upload; the defaults do nothing.
+    """Settings of the processing of uploads; the defaults do nothing.
 
     Attributes:
-        noise: law of the noise added to each value: none, laplace, gaussian or exponential (FUELS,
-            appendix D.2). Noise alone is not differential privacy: see clip.
-        noise_mean: mean of the noise; an exponential law has its mean at noise_std.
+        noise: distribution of the noise added to each value: none, laplace, gaussian or exponential
+            (FUELS, appendix D.2). Noise alone is not differential privacy: see clip.
+        noise_mean: mean of the noise; the exponential distribution has mean noise_std.
         noise_std: standard deviation of the noise.
-        clip: L2 norm that a client's whole upload is scaled down to, 0 for none. With Gaussian
-            noise this is the Gaussian mechanism, and its (ε, δ) is reported.
+        clip: largest L2 norm of a client's whole upload, 0 for no limit. With Gaussian noise this
+            is the Gaussian mechanism, and its (ε, δ) is reported.
         privacy_delta: the δ for which ε is reported.
-        bits: bits a value: 32 sends floats, 8 and 4 integers with one scale a row (last axis).
-        delta_coding: whether to send differences to the previous upload.
+        bits: bits per value: 32 sends floats, 8 and 4 integers with one scale per row (last axis).
+        delta_coding: send differences to the previous upload.
     """
 
     noise: Literal["none", "laplace", "gaussian", "exponential"] = "none"
@@ -51,33 +51,33 @@ class Uplink(CheckedOptions):
     delta_coding: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse values that do not go together."""
+        """Check that the values are consistent."""
         super().__post_init__()
         if self.noise == "exponential" and self.noise_mean:
             raise InputError("an exponential law has the mean noise_std; leave noise_mean at 0")
 
     @property
     def plain(self) -> bool:
-        """Whether uploads travel as they are."""
+        """Return whether uploads are sent unchanged."""
         return self.noise == "none" and not self.clip and self.bits == 32 and not self.delta_coding
 
     @property
     def private(self) -> bool:
-        """Whether this is the Gaussian mechanism, which has an (ε, δ)."""
+        """Return whether this is the Gaussian mechanism, which has an (ε, δ)."""
         return self.noise == "gaussian" and self.clip > 0 and self.noise_std > 0
 
     def encode(
         self, upload: Payload, known: Payload, generators: Sequence[torch.Generator]
     ) -> Payload:
-        """What travels.
+        """Encode an upload.
 
         Args:
-            upload: what the method sends; integer tensors (counters) travel as they are.
+            upload: the method's upload; integer tensors (counters) are sent unchanged.
             known: the server's copies of these clients' previous uploads; may be empty.
             generators: one for each client, for the noise.
 
         Raises:
-            InputError: if the Gaussian mechanism is asked of an upload that holds integers.
+            InputError: if the Gaussian mechanism is set and the upload has integers.
 
         Returns:
             The message, with `NAME/codes` and `NAME/scale` in place of a quantised `NAME`.
@@ -105,10 +105,10 @@ class Uplink(CheckedOptions):
         return wire
 
     def decode(self, wire: Payload, known: Payload, like: Like) -> Payload:
-        """The upload as the server reads it.
+        """Decode an upload.
 
         Args:
-            wire: what `encode` made.
+            wire: the result of `encode`.
             known: as for `encode`.
             like: types and shapes of the upload.
         """
@@ -126,13 +126,13 @@ class Uplink(CheckedOptions):
         return upload
 
     def _noise(self, like: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Noise of the set law, drawn per client so that cohorts do not change it."""
+        """Draw noise of the chosen distribution, keyed by client so that cohorts do not matter."""
         rows = [_draw(self.noise, like.shape[1:], g) for g in generators]
         return self.noise_mean + self.noise_std * torch.stack(rows).to(like)
 
 
 def _draw(law: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Values of standard deviation 1: mean 0, or 1 for the exponential law."""
+    """Draw values of standard deviation 1 and mean 0, or mean 1 if exponential."""
     if law == "gaussian":
         return torch.randn(shape, generator=generator)
     positive = torch.empty(shape).exponential_(generator=generator)
@@ -152,14 +152,14 @@ def clipped(values: Payload, norm: float) -> Payload:
 
 
 def quantise(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Symmetric uniform quantisation with one scale a row.
+    """Quantise symmetrically and uniformly, with one scale per row.
 
     Args:
-        values: `(clients, …)`; the last axis is a row (scalars a client are rows of one).
+        values: `(clients, …)`; the last axis is a row (one scalar per client is a row of one).
         bits: 8 or 4.
 
     Returns:
-        Codes, uint8 `(clients, …)`, two of 4 bits in a byte; scales, float32 `(clients, rows)`.
+        Codes, uint8 `(clients, …)`, two 4-bit codes per byte; scales, float32 `(clients, rows)`.
 
     Example:
         >>> codes, scale = quantise(torch.tensor([[-7.0, 0.0, 3.4]]), bits=4)
@@ -180,7 +180,7 @@ def quantise(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def dequantise(codes: Tensor, scale: Tensor, like: Tensor, bits: int) -> Tensor:
-    """The values that codes and scales stand for, with the shape and type of `like`."""
+    """Return the values of codes and scales, with the shape and type of `like`."""
     if bits == 4:
         codes = torch.stack([codes >> 4, codes & 15], dim=-1).flatten(1)
     rows = _rows(like)
@@ -190,6 +190,6 @@ def dequantise(codes: Tensor, scale: Tensor, like: Tensor, bits: int) -> Tensor:
 
 
 def _rows(values: Tensor) -> Tensor:
-    """`(clients, rows, width)`."""
+    """Return the values as `(clients, rows, width)`."""
     width = values.shape[-1] if values.ndim > 1 else 1
     return values.reshape(len(values), -1, width)
