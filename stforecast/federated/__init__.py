@@ -1,4 +1,4 @@
 """The federated core: populations of clients, methods over them, and what the methods exchange.
 
-It knows nothing of series or images; `stforecast` and `vision` are its users.
+It is independent of time series and images; `stforecast` and `vision` build on it.
 """

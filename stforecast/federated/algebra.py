@@ -1,4 +1,4 @@
-"""Arithmetic on stacked parameters: means over clients, distances and slopes of each client."""
+"""Arithmetic on stacked parameters: means over clients, and distances and products of each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over the client axis; that of integers (counters) is rounded.
+    """Return the weighted mean over the client axis, rounded for integers (counters).
 
     Args:
         stacked: `(clients, …)`.
-        weights: `(clients,)`, not negative.
+        weights: `(clients,)`, non-negative.
 
     Returns:
         `(…)`.
@@ -30,12 +30,12 @@ def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
 
 
 def plain_mean(stacked: Tensor) -> Tensor:
-    """Mean over the client axis, each client counted once whatever its number of samples."""
+    """Return the mean over the client axis; clients count equally, whatever their samples."""
     return weighted_mean(stacked, torch.ones(len(stacked)))
 
 
 def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
-    """`‖w - w^t‖²` of each client, over all its parameters that w^t has.
+    """Return `‖w - w^t‖²` of each client, over all its parameters that w^t has.
 
     Args:
         params: w, each `(clients, …)`.
@@ -60,12 +60,12 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
 def slope(
     direction: Mapping[str, Tensor], params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
 ) -> Tensor:
-    """`⟨d, w - w^t⟩` of each client: a term whose gradient for w is d.
+    """Return `⟨d, w - w^t⟩` of each client, a term whose gradient for w is d.
 
     Args:
         direction: d, each `(clients, …)`.
         params: w, with at least the names of d.
-        anchor: w^t, likewise.
+        anchor: w^t, with at least the names of d.
 
     Returns:
         `(clients,)`.
@@ -83,5 +83,5 @@ def slope(
 
 
 def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, under what follows it."""
+    """Return the tensors whose names begin with `prefix`, with the prefix removed."""
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 Batch = dict[str, Tensor]
-"""Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task knows their names."""
+"""Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task defines the names."""
 
 Augment = Callable[[Batch, Sequence[torch.Generator]], Batch]
-"""Makes a training batch another one, drawing for each client from its own generator."""
+"""Augments a training batch, with random draws for each client from its own generator."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class ClientData:
 
     Attributes:
         tensors: name to `(clients, samples, …)`. Clients with fewer samples are padded at the end.
-        sizes: `(clients,)` number of samples that each client really has.
-        augment: changes a training batch, with a generator for each of its clients.
+        sizes: `(clients,)` number of samples of each client, without padding.
+        augment: augments a training batch, with a generator for each of its clients.
     """
 
     tensors: dict[str, Tensor]
@@ -33,20 +33,20 @@ class ClientData:
         return len(self.sizes)
 
     def take(self, ids: Tensor) -> ClientData:
-        """The data of some clients, without copying where `ids` is a contiguous range."""
+        """Return the data of some clients, without copying if `ids` is a contiguous range."""
         sizes = self.sizes[ids.to(self.sizes.device)]
         return ClientData(take(self.tensors, ids), sizes, self.augment)
 
     def to(self, device: torch.device | str) -> ClientData:
-        """The same data on another device; sizes stay on the CPU, where they are read."""
+        """Return the same data on another device; sizes stay on the CPU, where they are read."""
         tensors = {name: t.to(device) for name, t in self.tensors.items()}
         return ClientData(tensors, self.sizes, self.augment)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
-        """All samples in order, `rows` at a time: for prediction.
+        """Yield all samples in order, `rows` at a time, for prediction.
 
         Yields:
-            Batches, with `valid` `(clients, rows)` besides: False where a client is padded.
+            Batches that also have `valid` `(clients, rows)`: False where a client is padded.
         """
         total = int(self.sizes.max()) if len(self) else 0
         for start in range(0, total, rows):
@@ -58,7 +58,7 @@ class ClientData:
 
 
 def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
-    """Rows `ids` of tensors with a leading client axis: views where `ids` is a contiguous range."""
+    """Return the rows `ids` of tensors `(clients, …)`, as views if `ids` is a contiguous range."""
     first, n = (int(ids[0]), len(ids)) if len(ids) else (0, 0)
     if is_range(ids):
         return {name: t[first : first + n] for name, t in tensors.items()}
@@ -66,7 +66,7 @@ def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
 
 
 def is_range(ids: Tensor) -> bool:
-    """Whether `ids` is `first, first + 1, …`."""
+    """Return whether `ids` is `first, first + 1, …`."""
     return len(ids) > 0 and bool((ids[1:] - ids[:-1] == 1).all())
 
 
@@ -76,11 +76,11 @@ def batches(
     generators: Sequence[torch.Generator] | None = None,
     drop_last: bool = True,
 ) -> Iterator[Batch]:
-    """Batches of one epoch for clients of equal size.
+    """Yield the batches of one epoch for clients of equal size.
 
     Args:
-        data: samples of clients that all have the same number of them.
-        batch_size: samples a batch.
+        data: samples of clients that all have the same number of samples.
+        batch_size: samples per batch.
         generators: one for each client, to shuffle its samples; None keeps their order.
         drop_last: leave out a last batch that is not full.
     """

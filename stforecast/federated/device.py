@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Choice of the device to compute on."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from data_prep.errors import InputError
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one.
+    """Return the device of this name; `auto` is a GPU if there is one, else the CPU.
 
     Raises:
-        InputError: if the device is not known or not there.
+        InputError: if the device is unknown or not available.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError(f"device is {name!r}; choose auto, cpu or cuda")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device is {name!r}, but torch finds no GPU here; use --device cpu")
+        raise InputError(f"device is {name!r}, but torch finds no GPU; use --device cpu")
     return torch.device(name)

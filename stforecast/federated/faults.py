@@ -1,8 +1,8 @@
 """Clients that fail in a round: their tensors are not finite, or their local update raises.
 
-Such a client is left out of the round: it sends nothing, its state stays what it was before the
-round, so that it may do better in the next one, and nobody else's numbers change by more than its
-absence. What is everyone's fault passes: bad settings, and memory that is too small.
+Such a client is left out of the round: it sends nothing, and its state is restored to that before
+the round, so that it may take part in the next one. Other clients' numbers change only by its
+absence. Errors that no single client causes, such as bad settings or too little memory, are raised.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from data_prep.errors import InputError
 DIVERGED = "its values are not finite"
 
 NOT_THE_CLIENTS = (InputError, MemoryError, torch.OutOfMemoryError)
-"""Errors that no single client is to blame for."""
+"""Errors that are not caused by a single client."""
 
 
 def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
-    """Which clients hold neither NaN nor infinity.
+    """Return which clients hold neither NaN nor infinity.
 
     Args:
         groups: named tensors `(clients, …)`.
@@ -37,13 +37,13 @@ def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
     """
     sound = torch.ones(n, dtype=torch.bool)
     for t in (t.detach().reshape(n, -1) for group in groups for t in group.values()):
-        if t.is_floating_point() and not t.sum(1).isfinite().all():  # Of all, and fast: a sum.
+        if t.is_floating_point() and not t.sum(1).isfinite().all():  # A quick test.
             sound &= t.isfinite().all(1).cpu()
     return sound
 
 
 def describe(failed: Mapping[int, str]) -> str:
-    """Failures in words, by reason.
+    """Describe failures in words, by reason.
 
     Example:
         >>> describe({0: "too late", 3: DIVERGED, 4: DIVERGED})

@@ -1,7 +1,7 @@
 """Stacked layers: every parameter has a leading client axis, so N clients are one batched product.
 
-They stand in the core because the population does; any model, of series or of images, may use them.
-Parameters are created with a client axis of length 1; `Population` gives them the real one.
+They belong to the core, as models of series and of images use them. Parameters are created with a
+client axis of length 1; `Population` expands it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stforecast.federated.kernels.gru import Weights, grus_usable, stacked_grus
 
 
 class Stacked(nn.Module):
-    """Base of the layers whose parameters have a client axis; `Population` asks for it."""
+    """Base of the layers whose parameters have a client axis; `Population` requires it."""
 
 
 class ClientLinear(Stacked):
@@ -38,21 +38,21 @@ class ClientLinear(Stacked):
         self.bias = _uniform(bound, out_features)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply each client's own map."""
-        if self.weight.shape[-1] == 1:  # Libraries' products are slow for one column.
+        """Apply each client's own layer."""
+        if self.weight.shape[-1] == 1:  # Batched products of libraries are slow for one column.
             return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias.unsqueeze(1)
         return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
 
 
 class ClientGRU(Stacked):
-    """One-layer `nn.GRU` for each client, returning the last hidden state.
+    """One-layer `nn.GRU` for each client that returns the last hidden state.
 
     The gates and their order (reset, update, new) are those of `torch.nn.GRU`; the weights are
     stored transposed, `(in, 3 hidden)`, so that a step is one batched product. The first step skips
     the hidden product, since h₀ = 0.
 
     Args:
-        input_size: values a time step.
+        input_size: values per time step.
         hidden_size: width of the hidden state.
 
     Shapes:
@@ -69,7 +69,7 @@ class ClientGRU(Stacked):
 
     @property
     def weights(self) -> Weights:
-        """All of its parameters."""
+        """Weights and biases of the input and of the hidden state."""
         return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class ClientGRU(Stacked):
 
 
 def side_by_side(networks: Sequence[nn.Module], xs: Sequence[Tensor]) -> Tensor:
-    """What several networks make of an input each, `(clients, batch, …)`, along the last axis."""
+    """Apply each network to its input `(clients, batch, …)`; concatenate along the last axis."""
     weights = [n.weights for n in networks if isinstance(n, ClientGRU)]
     if len(weights) == len(networks) and grus_usable(xs, weights):
         return stacked_grus(xs, weights)
@@ -105,16 +105,16 @@ def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor | None) -> Tenso
 
 
 class ClientLSTM(Stacked):
-    """`nn.LSTM` for each client, returning the last hidden state of the top layer.
+    """`nn.LSTM` for each client that returns the last hidden state of the top layer.
 
     The gates and their order (input, forget, cell, output) and the parameters' names are those of
     `torch.nn.LSTM`; the weights are stored transposed, `(in, 4 hidden)`, so that a step is one
     batched product. The first step skips the hidden product, since h₀ = c₀ = 0.
 
     Args:
-        input_size: values a time step.
+        input_size: values per time step.
         hidden_size: width of the hidden state.
-        num_layers: LSTMs on top of each other, at least 1.
+        num_layers: number of stacked LSTM layers, at least 1.
         dropout: share of the values between two layers that training zeroes, in [0, 1).
 
     Shapes:
@@ -143,7 +143,7 @@ class ClientLSTM(Stacked):
         return states[-1]
 
     def _layer(self, layer: int, values: Tensor) -> list[Tensor]:
-        """Hidden states of one layer after each step of `values` `(clients, steps, batch, in)`."""
+        """Return hidden states after each step of `values` `(clients, steps, batch, in)`."""
         clients, steps, batch, _ = values.shape
         weight_ih, weight_hh, bias_ih, bias_hh = (
             getattr(self, f"{name}_l{layer}")

@@ -1,4 +1,4 @@
-"""Clients of a federation that are here: their samples and their state."""
+"""Clients that this process trains: their samples and their state."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class LocalClients:
 
     Args:
         method: the method, with its model, task and settings.
-        train: training samples of these clients, or a stream of them, stage after stage.
-        validation: samples to choose the best round by, or None.
+        train: training samples of these clients, or a stream of stages of them.
+        validation: samples that select the best round, or None.
         seed: seed of the run.
         device: where to compute.
-        cohort_size: most clients trained together; None takes what fits the caches of a CPU or
-            the free memory of a GPU, and one by one where the model runs client by client.
-        uplink: what is done to uploads on their way.
+        cohort_size: largest number of clients trained together; None takes as many as fit the
+            caches of a CPU or the free memory of a GPU, or 1 if the model runs client by client.
+        uplink: processing of uploads before they are sent.
         workers: cohorts that train at the same time, on a CPU.
-        memory: bytes that the run may take; where it needs more, the clients' states are kept in
-            files. By default what the machine has left.
+        memory: bytes that the run may take; if it needs more, the clients' states are kept in
+            files. By default the machine's free memory.
         first: number of the first of these clients in the whole federation.
-        n_clients: clients of the whole federation; by default these are all.
+        n_clients: clients of the whole federation; by default the number of these clients.
 
     Raises:
-        InputError: if the data do not fit the settings, the numbers not the federation, or the run
-            not the memory.
+        InputError: if the data do not match the settings, the clients' numbers do not fit the
+            federation, or the run does not fit the memory.
 
     Attributes:
-        state: everything that survives a round.
-        train_data: samples of the present stage.
+        state: everything that is kept from round to round.
+        train_data: samples of the current stage.
         workers: copies of the method, one for each cohort that trains at the same time.
     """
 
@@ -76,7 +76,7 @@ class LocalClients:
         if not 0 <= first <= n_clients - len(self):
             raise InputError(
                 f"this node's {len(self)} clients begin at number {first}, which does not fit a "
-                f"federation of {n_clients}; set first-client or the number of clients right"
+                f"federation of {n_clients}; correct first-client or the number of clients"
             )
         self.workers = Workers(method, workers if self.device.type == "cpu" else 1)
         self.cohort_size = cohort_size or sizing.cohort_size(
@@ -91,11 +91,11 @@ class LocalClients:
 
     @property
     def numbers(self) -> range:
-        """The clients' numbers in the whole federation."""
+        """Numbers of these clients in the whole federation."""
         return range(self.first, self.first + len(self))
 
     def predicted_memory(self) -> sizing.Memory:
-        """Predict what the run needs, without what the method adds."""
+        """Predict the memory of the run, without what the method adds."""
         data = [*self.stream.stages, *([self.validation] if self.validation else [])]
         return sizing.predicted_memory(
             self.method.population, self.method.training, len(self),
@@ -103,7 +103,7 @@ class LocalClients:
         )  # fmt: skip
 
     def _make_store(self, memory: int | None) -> Store | None:
-        """Files for the clients' states, where memory has no room for them."""
+        """Return files for the clients' states if these do not fit in memory, else None."""
         if self.device.type != "cpu":
             return None
         needed = self.predicted_memory()
@@ -118,7 +118,7 @@ class LocalClients:
     def _initial_state(self, n_clients: int, seed: int) -> State:
         """Build the state before the first round, with these clients' rows only."""
         own, rows = self.train_data.sizes, slice(self.numbers.start, self.numbers.stop)
-        sizes = own.min().repeat(n_clients)  # Those of the others are not known here.
+        sizes = own.min().repeat(n_clients)  # The sizes of other clients are unknown here.
         sizes[rows] = own
         state = initial_state(self.method, sizes, seed, self.device)
         clients, store = state.clients, self._store
@@ -132,34 +132,34 @@ class LocalClients:
         return state
 
     def receive(self, server: Payload, round: int) -> None:
-        """Take what the server sends before a round.
+        """Receive the server's state before a round.
 
         Args:
-            server: what the method's `broadcast` makes messages of.
+            server: the tensors that the method's `broadcast` reads.
             round: index of the round, from 0.
         """
         self.state.server, self.state.round = server, round
 
     def place(self) -> tuple[int, int]:
-        """Stage of the coming round, and the index by which its participants are drawn."""
+        """Stage of the next round, and the index that seeds the draw of its participants."""
         return self.stream.place(self.state.round, self.method.training.rounds)
 
     def enter(self, stage: int) -> None:
-        """Turn to the data of a stage."""
+        """Switch to the data of a stage."""
         if len(self.stream) > 1:
             self.train_data = self.stream.stages[stage].to(self.device)
             self.state.clients.sizes = self.train_data.sizes
 
     def participants(self, ids: Tensor) -> Participants:
-        """Describe the clients `ids` in the coming round."""
+        """Return the clients `ids` as participants of the next round."""
         return Participants(ids, self.train_data.sizes[ids], self.state.round, self.place()[0])
 
     def copy(self, state: State, into: State | None = None) -> State:
-        """Copy what predicts of a state: all but the optimiser's moments.
+        """Copy the part of a state that predicts: all but the optimiser's moments.
 
         Args:
             state: any state of these clients.
-            into: an older copy, whose memory is used where it fits.
+            into: an older copy, whose tensors are overwritten where the shapes match.
         """
         clients = dataclasses.replace(state.clients, moments={})
         kept, now, copies = into.flat() if into else {}, self.state.flat(), {}
@@ -174,10 +174,10 @@ class LocalClients:
         return State.from_flat(copies, state.round, state.seed)
 
     def restore(self, state: State) -> None:
-        """Take up the state that the same clients had after a round, maybe in another process.
+        """Restore the state that the same clients had after a round, maybe in another process.
 
         Raises:
-            InputError: if the state's clients are not these.
+            InputError: if the state is not of these clients.
         """
         own, given = self.state.clients.flat(), state.clients.flat()
         for name in own.keys() | given.keys():
@@ -185,11 +185,11 @@ class LocalClients:
             if shapes[0] != shapes[1]:
                 raise InputError(f"a state with {name} {shapes[1]} is of another run: {shapes[0]}")
         for name, t in own.items():
-            if name != "sizes":  # Those may be the data's own.
+            if name != "sizes":  # The data may share this tensor.
                 t.copy_(given[name])
         own_sizes = Clients({}, {}, {}, given["sizes"])
         rest = self.copy(dataclasses.replace(state, clients=own_sizes))
         rest.clients = dataclasses.replace(self.state.clients, sizes=given["sizes"])
-        vars(self.state).update(vars(rest))  # The server may hold this very state.
+        vars(self.state).update(vars(rest))  # The server may hold this same object.
         if state.round:
             self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])

@@ -1,4 +1,4 @@
-"""What a federated method is: four functions over populations."""
+"""Base class of federated methods, which are functions over populations of clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stforecast.federated.uploads.payload import Payload
 
 
 class Task(Protocol):
-    """What is learned. The core sees this, never a series or an image.
+    """A learning task: loss, prototype keys and validation score, whatever the kind of data.
 
     Attributes:
         n_keys: number of prototype keys: classes, or slots of the period.
@@ -27,25 +27,25 @@ class Task(Protocol):
     def n_keys(self) -> int: ...  # noqa: D102  described above
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """Mean training loss of each client over the batch, `(clients,)`."""
+        """Return the mean training loss of each client over the batch, `(clients,)`."""
         ...
 
     def keys(self, batch: Batch) -> Tensor:
-        """Prototype key of each sample, `(clients, batch)` integers below `n_keys`."""
+        """Return the prototype key of each sample, `(clients, batch)` integers below `n_keys`."""
         ...
 
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Validation loss of each sample as `(sum, count)`, each `(clients, batch)`."""
+        """Return the validation loss of each sample as `(sum, count)`, each `(clients, batch)`."""
         ...
 
 
 @dataclass(frozen=True)
 class Participants:
-    """The clients that one message concerns.
+    """Clients that a message is for or from.
 
     Attributes:
         ids: `(n,)` increasing client ids.
-        sizes: `(n,)` training samples of each.
+        sizes: `(n,)` numbers of training samples.
         round: index of the round, from 0.
         stage: index of the stage of the task stream, from 0.
     """
@@ -58,14 +58,14 @@ class Participants:
 
 @dataclass(frozen=True)
 class NoOptions:
-    """A method without options of its own."""
+    """Options of a method that has none."""
 
 
 class Method:
     """Base of all methods: clients that train alone and send nothing.
 
-    A method overrides what it changes; `local_loss` alone is usual. Tensors have a leading client
-    axis throughout. Registries list the subclasses that have a `name`.
+    A method overrides what it changes, often only `local_loss`. All tensors have a leading client
+    axis. Registries list the subclasses that have a `name`.
 
     Args:
         population: the model.
@@ -78,20 +78,20 @@ class Method:
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     views: ClassVar[tuple[str, ...]] = ("personal",)
-    """Which models predict, the first one chosen by default: `personal`, `global`."""
+    """Models that can predict, `personal` or `global`; the first one is the default."""
     personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     keeps_apart: ClassVar[bool] = False
-    """Whether the server keeps uploads apart: see `stforecast.federated.uploads.robust`."""
+    """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
     reads_next: ClassVar[bool] = False
-    """Whether it reads `x_next`, a training sample's inputs one step later, made for it alone."""
+    """Whether it reads `x_next`, a training sample's inputs one step later."""
     pooled: ClassVar[bool] = False
-    """Whether it is meant for one client that holds the data of all, which no federation allows."""
+    """Whether it trains one client on the pooled data of all, which is not federated."""
     Options: ClassVar[type] = NoOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the run that the method is made for, by name, where the user gives none."""
+    """Defaults of the run's settings with this method, by name."""
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None
@@ -105,43 +105,43 @@ class Method:
         """Add the method's own tensors to `clients` and return the server's state.
 
         Args:
-            clients: with the model's parameters, the same for all; may be added to.
+            clients: clients with equal model parameters; tensors may be added.
             sizes: `(clients,)` training samples of each client.
             seed: seed of the run.
         """
         return {}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """What the server sends to each of the clients `to`."""
+        """Return what the server sends to each of the clients `to`."""
         return {}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train the cohort in place for the round's local epochs; return what it sends back."""
+        """Train the cohort in place for the round's local epochs; return its upload."""
         self.receive(cohort, payload)
         for batch in cohort.batches():
             cohort.step(self.local_loss(cohort, batch, payload))
         return self.upload(cohort)
 
     def receive(self, cohort: Cohort, payload: Payload) -> None:
-        """Overwrite the cohort's parameters and buffers with those that the server sent."""
+        """Overwrite the cohort's parameters and buffers with the received ones."""
         with torch.no_grad():
             for name, t in cohort.state.items():
                 if name in payload:
                     t.copy_(payload[name])
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Loss of each client on a batch, `(clients,)`; here the task's own."""
+        """Return the loss of each client on a batch, `(clients,)`; here the task's loss."""
         features = self.population.encode(cohort.state, batch["x"])
         return self.task_loss(cohort, features, batch)
 
     def task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
-        """The task's loss of the head on `features`, noted for the round's report."""
+        """Return the task's loss of the head on `features`, and record it for the report."""
         loss = self.task.loss(self.population.decode(cohort.state, features), batch)
         cohort.record("task_loss", loss)
         return loss
 
     def loss_of(self, model: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """The task's loss of any model on a batch, `(clients,)`.
+        """Return the task's loss of any model on a batch, `(clients,)`.
 
         Args:
             model: parameters and buffers `(clients, …)` under the model's names.
@@ -151,25 +151,25 @@ class Method:
         return self.task.loss(self.population.decode(model, features), batch)
 
     def upload(self, cohort: Cohort) -> Payload:
-        """What the cohort sends back after its local training."""
+        """Return what the cohort sends to the server after local training."""
         return {}
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """The server's next state, from the uploads of the clients `of`."""
+        """Return the server's next state, given the uploads of the clients `of`."""
         return server
 
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
-        """Fit a copy of the cohort to its own data before it predicts, where `personalises`.
+        """Fit a copy of the cohort to its own data before it predicts, if `personalises`.
 
         Args:
-            cohort: copies of the clients' state; training them leaves the federation as it is.
+            cohort: copies of the clients' state; training them does not change the federation.
             payload: what `broadcast` would send to them now.
         """
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """Predictions of clients from their own state and the server's latest message.
+        """Predict with the clients' own state and the server's latest message.
 
         Args:
             state: the clients' parameters, buffers and memory `(clients, …)`.
@@ -184,9 +184,9 @@ class Method:
 def initial_state(
     method: Method, sizes: Tensor, seed: int, device: torch.device | str = "cpu"
 ) -> State:
-    """Clients and server before the first round.
+    """Return clients and server before the first round.
 
-    The clients' tensors may be views of one client's; whoever trains them needs copies.
+    The clients' tensors may be views of one client's; copy them before training.
 
     Args:
         method: the method.

@@ -1,7 +1,7 @@
-"""Options that check themselves: types, ranges and choices, in one wording for errors and help.
+"""Validated options: types, ranges and choices, with the same wording in errors and help.
 
 The range of an option is part of its type, as in `lr: PositiveFloat` or `shift: Share`. Pydantic
-reads it; `range_of` says it in words.
+checks it; `range_of` describes it in words.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from pydantic_core import ErrorDetails
 from data_prep.errors import InputError
 
 LARGEST = 2**32 - 1
-"""Largest whole number of any option: generators take no larger seed, and no count is above."""
+"""Largest integer of any option, which is the largest seed that generators take."""
 
 Share = Annotated[float, Ge(0), Le(1)]
-"""0 to 1, both included."""
+"""Number in [0, 1]."""
 
 PositiveShare = Annotated[float, Gt(0), Le(1)]
-"""Above 0, up to 1."""
+"""Number in (0, 1]."""
 
 ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
-"""From 0, below 1."""
+"""Number in [0, 1)."""
 
 Width = Annotated[PositiveInt, Le(8192)]
-"""Units of a layer: with more, one client's model alone may fill a machine."""
+"""Units of a layer; with more, one client's model alone may fill the memory."""
 
 Depth = Annotated[PositiveInt, Le(16)]
-"""Layers of a kind: with dilations of 1, 2, 4, … the last one reaches 32,768 steps."""
+"""Number of layers; with dilations of 1, 2, 4, … the largest dilation is 32,768 steps."""
 
 Workers = Annotated[NonNegativeInt, Le(1024)]
-"""Each is a thread with a model of its own."""
+"""Number of workers; each is a thread with its own copy of the model."""
 
 TOO_LOW = {"greater_than", "greater_than_equal", "finite_number"}
 TOO_HIGH = {"less_than", "less_than_equal"}
-"""Pydantic's names of the errors of a range."""
+"""Pydantic's names of range errors."""
 
 
 class CheckedOptions:
-    """Base of frozen dataclasses whose values are converted and checked when one is made.
+    """Base of frozen dataclasses whose values are converted and checked at construction.
 
     >>> @dataclass(frozen=True)
     ... class Ties(CheckedOptions):
@@ -58,23 +58,23 @@ class CheckedOptions:
     data_prep.errors.InputError: mu is 2; it must be in [0, 1]
 
     Raises:
-        InputError: naming the field, its value and what it must be.
+        InputError: with the field, its value and the expected range or type.
     """
 
     def __post_init__(self) -> None:
-        """Convert the values to the types of their fields, within their ranges."""
+        """Convert the values to the types of their fields and check their ranges."""
         self.__dict__.update(converted(type(self), self.__dict__))
 
 
 def converted(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of some of a dataclass's fields, in the types of the fields.
+    """Convert values of some of a dataclass's fields to the types of the fields.
 
     Args:
         options: the dataclass.
-        values: name of a field to its value, converted where it can be without loss.
+        values: field name to value; only lossless conversions are made.
 
     Raises:
-        InputError: naming the first value that does not fit and what it must be.
+        InputError: with the first invalid value and the expected range or type.
     """
     hints = type_hints(options)
     return {name: _convert(name, hints[name], value) for name, value in values.items()}
@@ -82,14 +82,14 @@ def converted(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def type_hints(options: type) -> dict[str, Any]:
-    """Types of a dataclass's fields, their ranges included."""
+    """Return the types of a dataclass's fields, including their ranges."""
     hints = get_type_hints(options, include_extras=True)
     return {field.name: hints[field.name] for field in fields(options)}
 
 
 @functools.cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    """A validator, which takes about a millisecond to make."""
+    """Return a cached validator; making one takes about a millisecond."""
     return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
 
 
@@ -105,10 +105,10 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
 
 
 def _check_switch(name: str, value: Any, is_switch: bool) -> None:
-    """Refuse true and false where another value is meant, and numbers where one of them is.
+    """Reject true and false for a field that is no switch, and other values for a switch.
 
     Raises:
-        InputError: as that would count as 1 and 0.
+        InputError: as pydantic would convert between true, false and 1, 0.
     """
     if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
         raise InputError(f"{name} is {value}; it must be true or false")
@@ -117,7 +117,7 @@ def _check_switch(name: str, value: Any, is_switch: bool) -> None:
 
 
 def _objection(hint: Any, value: Any, error: ErrorDetails) -> str:
-    """The value and what is wrong with it."""
+    """Describe the value and what is wrong with it."""
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "")
         return f"{value!r}; choose {choices}"
@@ -128,14 +128,14 @@ def _objection(hint: Any, value: Any, error: ErrorDetails) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers that an option may be.
+    """Range of an option's numbers.
 
     Attributes:
-        whole: whether only whole numbers are meant.
-        low: the lower bound, if there is one.
-        above: whether the number must lie above it.
-        high: the upper bound, if there is one.
-        below: whether the number must lie below it.
+        whole: whether the range has only integers.
+        low: lower bound, or None.
+        above: whether the lower bound is excluded.
+        high: upper bound, or None.
+        below: whether the upper bound is excluded.
     """
 
     whole: bool
@@ -145,13 +145,13 @@ class Range:
     below: bool = False
 
     def wanted(self, too_high: bool) -> str:
-        """In words, what a number outside must be: a share in its range, others beyond one bound.
+        """Describe the range, or the violated bound if the range is no share, in words.
 
         >>> range_of(Share).wanted(True), range_of(Width).wanted(True)
         ('in [0, 1]', 'at most 8192')
 
         Args:
-            too_high: whether the upper bound is broken.
+            too_high: whether the upper bound is violated.
         """
         if self.low is not None and self.high is not None and not self.whole:
             return f"in {'[('[self.above]}{self.low}, {self.high}{'])'[self.below]}"
@@ -164,7 +164,7 @@ class Range:
         return f"{self.low} or more"
 
     def __str__(self) -> str:
-        """In signs, as click writes ranges; empty without bounds.
+        """Format the range as click does; empty without bounds.
 
         >>> print(range_of(PositiveShare), range_of(PositiveInt | None))
         0<x<=1 x>0
@@ -178,10 +178,10 @@ class Range:
 
 
 def range_of(hint: Any) -> Range:
-    """The range that a type gives a number; without bounds if it gives none.
+    """Return the range of a type; without bounds if the type has none.
 
     Args:
-        hint: such as `float`, `PositiveInt` or `Share | None`.
+        hint: type such as `float`, `PositiveInt` or `Share | None`.
     """
     if NoneType in get_args(hint):
         (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)

@@ -1,8 +1,8 @@
-"""A population: N clients as one network whose every parameter has a leading client axis.
+"""A population: N clients as one network whose parameters have a leading client axis.
 
 Inputs are `(clients, batch, …)` and losses `(clients,)`; the sum of the losses back-propagates into
-independent gradients. A model is an `encoder` (input to features) and a `head` (features to
-prediction); either is made of stacked layers (`stforecast.federated.layers`) or is any `nn.Module`
+independent gradients. A model has an `encoder` (input to features) and a `head` (features to
+prediction); each consists of stacked layers (`stforecast.federated.layers`) or is any `nn.Module`
 inside `PerClient`.
 """
 
@@ -22,12 +22,12 @@ Params = dict[str, Tensor]
 
 
 class PerClient(nn.Module):
-    """Makes a population of any `nn.Module` by running it client by client, buffers included.
+    """A population of any `nn.Module`, run client by client, including its buffers.
 
-    Big models (ResNet-18, a ViT) fill the processor on their own, so a loop costs nothing there.
+    Large models (ResNet-18, a ViT) use the whole processor for one client, so a loop is not slower.
 
     Args:
-        module: an ordinary module, as for one client.
+        module: module of one client.
 
     Shapes:
         x: `(clients, batch, …)`; returns the module's output with a leading client axis.
@@ -49,7 +49,7 @@ class PerClient(nn.Module):
 
 
 class SplitModel(nn.Module):
-    """A model in two parts, as personalised federated learning needs it.
+    """A model in two parts, as personalised federated learning requires.
 
     Args:
         encoder: input `(clients, batch, …)` to features `(clients, batch, d)`.
@@ -58,8 +58,8 @@ class SplitModel(nn.Module):
 
     name: ClassVar[str] = ""
     own: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of the names of parameters that tell a client from others, such as an embedding of
-    its place: methods that average models leave them on the client."""
+    """Prefixes of the names of client-specific parameters, such as an embedding of the location;
+    methods that average models leave them on the client."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -71,15 +71,15 @@ class Population:
     """Runs one model with the parameters of many clients.
 
     Args:
-        build: makes the model; called once, under a generator seeded with `seed`.
-        seed: seed of the initial weights. All clients start from the same ones.
+        build: builds the model; called once, with torch's generator seeded by `seed`.
+        seed: seed of the initial weights, which are the same for all clients.
         mixed_precision: `no`, or `bf16` for matrix products and convolutions in bfloat16.
 
     Attributes:
         names: names of the model's parameters and buffers, `encoder.…` and `head.…`.
 
     Raises:
-        ValueError: naming a module whose parameters have no client axis.
+        ValueError: if a module's parameters have no client axis.
     """
 
     def __init__(
@@ -115,43 +115,43 @@ class Population:
 
     @property
     def per_client(self) -> bool:
-        """Whether a part of the model runs client by client, so that a cohort gains nothing."""
+        """Return whether a part of the model runs client by client, so cohorts are not faster."""
         return bool(self._lone)
 
     def initial(self) -> Params:
-        """Initial parameters and buffers of one client, each `(1, …)`."""
+        """Return the initial parameters and buffers of one client, each `(1, …)`."""
         return {**self._parameters, **self._buffers}
 
     def parameters(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Trainable parameters of `n_clients` clients, each `(n_clients, …)`.
+        """Return the trainable parameters of `n_clients` clients, each `(n_clients, …)`.
 
         Args:
             n_clients: number of clients.
-            device: where to put them.
+            device: device of the tensors.
         """
         return _repeat(self._parameters, n_clients, device)
 
     def buffers(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`.
+        """Return the buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`.
 
         Args:
             n_clients: number of clients.
-            device: where to put them.
+            device: device of the tensors.
         """
         return _repeat(self._buffers, n_clients, device)
 
     def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Features `(clients, batch, d)` of inputs `(clients, batch, …)`."""
+        """Return the features `(clients, batch, d)` of inputs `(clients, batch, …)`."""
         return self._run(self.model.encoder, "encoder", params, x)
 
     def decode(self, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        """Predictions of features `(clients, batch, d)`."""
+        """Return the predictions from features `(clients, batch, d)`."""
         return self._run(self.model.head, "head", params, features)
 
     def _run(self, module: nn.Module, part: str, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Apply a part of the model with given tensors for its own.
+        """Apply a part of the model with given tensors in place of its own.
 
-        As `functional_call`, whose care for other cases takes longer than a small model.
+        This does as `functional_call`, whose overhead exceeds the time of a small model.
         """
         slots = self._slots[part]
         own = [table[key] for table, key, _ in slots]
@@ -177,9 +177,9 @@ def _repeat(tensors: Params, n_clients: int, device: torch.device | str) -> Para
 
 
 def _slots(model: nn.Module, prefix: str) -> list[tuple[dict[str, Any], str, str]]:
-    """Where a part of a model keeps its tensors: table, key there, and name.
+    """Return the dict, key and name of each tensor of a part of a model.
 
-    Tied tensors have one name, the first.
+    Tied tensors share one name, the first.
     """
     names: dict[int, str] = {}
     slots = []

@@ -1,4 +1,4 @@
-"""What clients predict, some samples at a time."""
+"""Predictions of clients, in batches of samples."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stforecast.federated.method import Method, Participants
 from stforecast.federated.state import State
 
 COHORT = 16
-"""Clients that predict together where nobody says how many."""
+"""Default number of clients that predict together."""
 
 ROWS_ON_CPU = 128
 """Samples of a client predicted at once on a CPU: activations then stay in cache."""
 
 ROWS_ON_GPU = 4096
-"""The same on a GPU, which wants big products."""
+"""The same on a GPU, which needs large products."""
 
 
 @torch.no_grad()
@@ -30,14 +30,14 @@ def predictions(
     view: str | None = None,
     cohort_size: int = COHORT,
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """What every client predicts with its own state and the server's latest message.
+    """Yield every client's predictions from its own state and the server's latest message.
 
     Args:
         method: the method.
         state: its state, on one device.
         data: samples of all clients, on that device.
         view: one of the method's `views`; by default the first.
-        cohort_size: most clients that predict together.
+        cohort_size: largest number of clients that predict together.
 
     Yields:
         A batch `(some clients, some samples, …)` and its predictions, clients in order.
@@ -49,7 +49,7 @@ def predictions(
 def predictions_of(
     method: Method, state: State, data: ClientData, ids: Tensor, view: str | None = None
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """As `predictions`, of the clients `ids`, together."""
+    """Yield as `predictions`, for the clients `ids` together."""
     method.population.train(False)
     clients = state.clients
     on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())

@@ -1,6 +1,6 @@
-"""What prototype methods share: means of features under a key, divergences, selections.
+"""Building blocks of prototype methods: means of features by key, divergences, losses.
 
-A prototype is a mean feature vector under an integer key: the class for PFPL, GLDP and FedTA, the
+A prototype is the mean feature vector of an integer key: the class for PFPL, GLDP and FedTA, the
 slot of the period for FUELS. Prototypes of N clients are one tensor `(clients, keys, d)`.
 """
 
@@ -17,10 +17,10 @@ from stforecast.federated.kernels.features import add_by_key
 
 
 class PrototypeMeans:
-    """Running mean of the features seen under each key, without another pass over the data.
+    """Running mean of the features of each key, without another pass over the data.
 
     Args:
-        n_keys: keys, numbered from 0.
+        n_keys: number of keys.
     """
 
     def __init__(self, n_keys: int) -> None:
@@ -29,7 +29,7 @@ class PrototypeMeans:
         self._counts: Tensor | None = None
 
     def add(self, features: Tensor, keys: Tensor) -> None:
-        """Take in a batch.
+        """Add a batch.
 
         Args:
             features: `(clients, batch, d)`; no gradient flows into the means.
@@ -48,7 +48,7 @@ class PrototypeMeans:
 
     @property
     def counts(self) -> Tensor:
-        """Samples seen under each key, `(clients, keys)` int32.
+        """Number of samples of each key, `(clients, keys)` int32.
 
         Raises:
             ValueError: if nothing was added.
@@ -58,7 +58,7 @@ class PrototypeMeans:
         return self._counts.int()
 
     def means(self) -> Tensor:
-        """Prototypes `(clients, keys, d)`; zeros under a key that was never seen.
+        """Return the prototypes `(clients, keys, d)`; zeros for a key without samples.
 
         Raises:
             ValueError: if nothing was added.
@@ -69,32 +69,32 @@ class PrototypeMeans:
 
 
 ACCURACY = 1e-10
-"""Error of the series in `jensen_shannon`; what is smaller counts as 0."""
+"""Error of the series in `jensen_shannon`; smaller divergences count as 0."""
 
 MOST_TERMS = 128
-"""Chebyshev terms up to which the series pays."""
+"""Largest number of Chebyshev terms for which the series is faster."""
 
 IN_CACHE = 2**18
-"""Values of a temporary that is read at once again: 2 MB in double precision."""
+"""Values of a temporary that should stay in cache: 2 MB in double precision."""
 
 IN_MEMORY = 2**22
-"""Values of the features of one side at a time: 32 MB."""
+"""Values of one side's features in memory at a time: 32 MB."""
 
 BLOCK, BLOCKS = 64, 8
-"""Rows of a symmetric product that are made at once, as far as the diagonal, at least; and parts in
-which they are made, at most."""
+"""Smallest number of rows and largest number of blocks in which a symmetric product is computed;
+each block ends at the diagonal."""
 
 
 def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
-    """Jensen–Shannon divergence in nats between softmax distributions, for all pairs.
+    """Return the Jensen–Shannon divergence in nats of all pairs of softmax distributions.
 
     The mixture's entropy needs `g(u, v) = m log m` with `m = (eᵘ + eᵛ)/2` for every pair and entry.
-    g is symmetric and smooth, so some six features `f` of one value separate it,
+    g is symmetric and smooth, so about six features `f` of one value separate it,
     `g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)`, to about 1e-10, and all pairs become one matrix product.
 
     Args:
-        p: `(n, d)` logits: any real values, of which softmax makes a distribution.
-        q: `(m, d)` likewise; by default p, which takes half as long and is exactly symmetric.
+        p: `(n, d)` logits.
+        q: `(m, d)` logits; by default p, which takes half as long and is exactly symmetric.
 
     Returns:
         `(n, m)` divergences between 0 and log 2, in double precision.
@@ -122,12 +122,12 @@ def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
 
 
 def _entropy(log_p: Tensor) -> Tensor:
-    """`-Σ p log p` over the last axis; 0 where p is 0."""
+    """Return `-Σ p log p` over the last axis; terms with p = 0 are 0."""
     return -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
 
 
 def _terms(width: float) -> int:
-    """Chebyshev terms for `ACCURACY` on an interval of u: g's singularities lie at v ± iπ."""
+    """Return the Chebyshev terms for `ACCURACY`; g's singularities in u lie at v ± iπ."""
     if not math.isfinite(width):
         return MOST_TERMS + 1
     reach = 2 * math.pi / max(width, 1e-3)
@@ -138,10 +138,10 @@ class _Separation:
     """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised.
 
     Args:
-        low: least u and v.
-        high: largest.
-        terms: of the series.
-        device: where to compute.
+        low: smallest value of u and v.
+        high: largest value of u and v.
+        terms: terms of the series.
+        device: device to compute on.
     """
 
     def __init__(self, low: float, high: float, terms: int, device: torch.device) -> None:
@@ -159,7 +159,7 @@ class _Separation:
         self._combine = (vectors * weights.abs().sqrt())[:, kept].mT.contiguous()
 
     def sums(self, u: Tensor, v: Tensor) -> Tensor:
-        """Σ g(u, v) over the last axis of `(n, d)` and `(m, d)`, for all pairs: `(n, m)`."""
+        """Return Σ g(u, v) over the last axis of `(n, d)` and `(m, d)`, for all pairs: `(n, m)`."""
         total, rank = u.new_zeros(len(u), len(v)), len(self._combine)
         width = max(1, IN_MEMORY // (rank * max(len(u), len(v))))
         for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
@@ -171,7 +171,7 @@ class _Separation:
         return total.tril() + total.tril(-1).mT if v is u else total
 
     def _features(self, u: Tensor) -> Tensor:
-        """Features of each value of `(n, d)`, `(n, rank, d)`."""
+        """Return the features `(n, rank, d)` of each value of `(n, d)`."""
         (rank, terms), (n, width) = self._combine.shape, u.shape
         found = u.new_empty(n, rank, width)
         rows = max(1, IN_CACHE // (terms * width))
@@ -190,7 +190,7 @@ class _Separation:
 
 
 def _add_products(total: Tensor, a: Tensor, b: Tensor, sign: int, half: bool) -> None:
-    """Add `sign * a @ b.mT` to `total`; `half`: at least up to the diagonal."""
+    """Add `sign * a @ b.mT` to `total`; with `half`, at least its part up to the diagonal."""
     rows = max(BLOCK, math.ceil(len(a) / BLOCKS)) if half else len(a)
     for start in range(0, len(a), rows):
         end = start + rows
@@ -199,7 +199,7 @@ def _add_products(total: Tensor, a: Tensor, b: Tensor, sign: int, half: bool) ->
 
 
 def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:
-    """Mixtures of the clients' prototypes, one for each receiver.
+    """Return mixtures of the clients' prototypes, one for each receiver.
 
     Args:
         prototypes: `(clients, keys, d)`.
@@ -213,7 +213,7 @@ def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:
 
 
 def by_key(prototypes: Tensor, keys: Tensor) -> Tensor:
-    """The prototype of each sample's key.
+    """Return the prototype of each sample's key.
 
     Args:
         prototypes: `(clients, n_keys, d)`.
@@ -226,9 +226,9 @@ def by_key(prototypes: Tensor, keys: Tensor) -> Tensor:
 
 
 def instance_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Mean squared error of features to the prototypes of their keys, over batch and features.
+    """Return the mean squared error of features to the prototypes of their keys.
 
-    A sample whose key has no prototype counts as 0.
+    The mean is over batch and features. A sample whose key has no prototype counts as 0.
 
     Args:
         features: `(clients, batch, d)`.
@@ -244,7 +244,7 @@ def instance_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known:
 
 
 def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Scores of which the largest is that of the nearest prototype: minus squared distances.
+    """Return logits of the nearest prototype: negative squared distances.
 
     Args:
         features: `(clients, batch, d)`.
@@ -267,7 +267,7 @@ def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Te
 def attract_repel_loss(
     features: Tensor, attract: Tensor, repel: Tensor, temperature: float
 ) -> Tensor:
-    """Contrastive loss that pulls features to one prototype and pushes them from another.
+    """Return a contrastive loss between a prototype that attracts and one that repels.
 
     `-log(e^{a/τ} / (e^{a/τ} + e^{b/τ}))` for cosine similarities a and b, written as
     `softplus((b - a)/τ)`, which does not overflow at τ = 0.02. A sample with no prototype on either
@@ -276,7 +276,7 @@ def attract_repel_loss(
     Args:
         features: `(clients, batch, d)`.
         attract: `(clients, batch, d)` prototype to approach.
-        repel: `(clients, batch, d)` prototype to leave.
+        repel: `(clients, batch, d)` prototype to move away from.
         temperature: τ.
 
     Returns:

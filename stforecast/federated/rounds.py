@@ -1,4 +1,4 @@
-"""The in-process executor: one server over one trainer of all clients, without a wire."""
+"""The in-process executor: one server and one trainer of all clients."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from stforecast.federated.uploads.uplink import Uplink
 
 
 class Federation:
-    """Trains a method on many clients in this process. Server and trainer share one state.
+    """Federated training of a method in this process. Server and trainer share one state.
 
     Args:
         method: the method, with its model, task and settings.
-        train: training samples, or a stream of them, stage after stage.
-        validation: samples to choose the best round by, or None.
+        train: training samples, or a stream of stages of them.
+        validation: samples that select the best round, or None.
         seed: seed of the run.
-        device: where to compute.
-        cohort_size: most clients trained together, see `Trainer`.
-        uplink: what is done to uploads on their way.
-        robust: how the server guards itself against bad uploads.
+        device: device to compute on.
+        cohort_size: largest number of clients trained together, see `Trainer`.
+        uplink: processing of uploads before they are sent.
+        robust: the server's defence against Byzantine uploads.
         workers: cohorts that train at the same time, on a CPU.
         memory: bytes that the run may take, see `Trainer`.
 
     Raises:
-        InputError: if the data do not fit the settings, or the run not the memory.
+        InputError: if the data do not match the settings, or the run does not fit the memory.
 
     Attributes:
-        best: copy of the state that predicted after the round of the lowest validation loss,
-            without the optimiser's moments (None at the start and without a validation part).
+        best: copy of the state that predicts after the round of the lowest validation loss,
+            without the optimiser's moments (None at the start and without validation samples).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Federation:
 
     @property
     def state(self) -> State:
-        """Everything that survives a round."""
+        """Everything that is kept from round to round."""
         return self.trainer.state
 
     @state.setter
@@ -83,26 +83,26 @@ class Federation:
 
     @property
     def train(self) -> ClientData:
-        """Training samples of the present stage."""
+        """Training samples of the current stage."""
         return self.trainer.train_data
 
     @property
     def validation(self) -> ClientData | None:
-        """Samples to choose the best round by."""
+        """Samples that select the best round."""
         return self.trainer.validation
 
     @property
     def reports(self) -> list[RoundReport]:
-        """One entry a round."""
+        """Reports of all rounds done."""
         return self.server.reports
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done, or patience has run out."""
+        """Return whether all rounds are done, or early stopping has ended the run."""
         return self.server.finished
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> None:
-        """Train until the settings' number of rounds, or until patience runs out.
+        """Train for the settings' number of rounds, or until early stopping.
 
         Args:
             after_round: called with each round's report, e.g. to draw a progress bar.
@@ -113,7 +113,7 @@ class Federation:
                 after_round(report)
 
     def run_round(self) -> RoundReport:
-        """Do one round and return its report."""
+        """Run one round and return its report."""
         start = time.perf_counter()
         server, trainer = self.server, self.trainer
         trainer.enter(trainer.place()[0])
@@ -138,12 +138,12 @@ class Federation:
         return self.reports[-1]
 
     def participants(self) -> Participants:
-        """The clients of the coming round."""
+        """Return the clients of the next round."""
         stage, draw = self.trainer.place()
         return self.server.participants(draw, stage)
 
     def _validate(self) -> float:
-        """Validation loss now; keeps a copy of the state if it is the best so far."""
+        """Return the validation loss; keep a copy of the state if it is the best so far."""
         if self.validation is None:
             return math.nan
         state = self.ready()
@@ -153,21 +153,21 @@ class Federation:
         return loss
 
     def ready(self) -> State:
-        """The state as it predicts, see `Trainer.ready`."""
+        """Return the state that predicts, see `Trainer.ready`."""
         return self.trainer.ready()
 
     def evaluate(self, data: ClientData, state: State | None = None) -> float:
-        """The task's score over all samples of all clients: total sum over total count.
+        """Return the task's score over all samples of all clients: total sum over total count.
 
         Args:
             data: samples of all clients.
-            state: the state that predicts; by default what `ready` gives now.
+            state: the state that predicts; by default `ready()`.
         """
         total, count = self.trainer.score(data, state or self.ready())
         return total / count if count else math.nan
 
     def restore(self, state: State, best: State | None, reports: Sequence[RoundReport]) -> None:
-        """Take up what another federation of the same run had after a round.
+        """Restore what another federation of the same run had after a round.
 
         Args:
             state: its state.
@@ -175,7 +175,7 @@ class Federation:
             reports: its reports.
 
         Raises:
-            InputError: if the state's clients are not those of this federation.
+            InputError: if the state is not of this federation's clients.
         """
         self.trainer.restore(state)
         self.best = self.trainer.copy(best) if best else None
@@ -183,5 +183,5 @@ class Federation:
         self.server.reports = list(reports)
 
     def history(self) -> list[dict[str, float]]:
-        """The rounds' reports as rows of a table."""
+        """Return the rounds' reports as rows of a table."""
         return [dataclasses.asdict(r) for r in self.reports]

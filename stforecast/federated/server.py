@@ -1,7 +1,7 @@
-"""The server's side of a federation: who takes part, aggregation, the best round and the reports.
+"""The server's side of a federation: participants, aggregation, the best round and the reports.
 
-It knows neither samples nor how messages travel: in one process it shares its state with the
-clients' trainer, over a link it has a state of its own.
+It needs neither samples nor the transport of messages: in one process it shares its state with the
+clients' trainer, over a link it has its own state.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One line of `rounds.csv`.
+    """Report of a round, a line of `rounds.csv`.
 
     Attributes:
         round: number of the round, from 1.
         train_loss: mean of the whole local loss over clients and batches.
         train_task_loss: mean of the task's loss alone.
-        validation_loss: pooled over clients after the round's aggregation; NaN without a
-            validation part.
-        participants: clients that took part.
+        validation_loss: pooled over clients after the round's aggregation; NaN without
+            validation samples.
+        participants: number of clients that took part.
         bytes_down: bytes sent to clients, counted from the payloads.
         bytes_up: bytes sent by clients.
-        seconds: wall-clock seconds of the round, validation included.
-        failed: participants that were left out, see `stforecast.federated.faults`; the losses and
+        seconds: wall-clock seconds of the round, including validation.
+        failed: number of participants left out, see `stforecast.federated.faults`; the losses and
             `bytes_up` are those of the others.
     """
 
@@ -57,18 +57,18 @@ class RoundReport:
 
 
 class Server:
-    """Aggregates uploads round after round and notes how the rounds went.
+    """Aggregates the uploads of each round and records the rounds' reports.
 
     Args:
         method: the method, with its settings.
-        state: of which the server's tensors, the round and the clients' sizes are used.
-        rounds: to do in all.
-        uplink: how uploads were encoded.
-        robust: how the server guards itself against bad uploads.
-        lag: rounds by which validation losses come late.
+        state: state whose server tensors, round and clients' sizes are used.
+        rounds: total number of rounds.
+        uplink: encoding of uploads.
+        robust: defence against Byzantine uploads.
+        lag: rounds by which validation losses are delayed.
 
     Attributes:
-        reports: one entry a round.
+        reports: reports of all rounds done.
         best_round: the round of the lowest validation loss so far, from 1; None without one.
     """
 
@@ -89,7 +89,7 @@ class Server:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done, or patience has run out."""
+        """Return whether all rounds are done, or early stopping has ended the run."""
         patience, done = self.method.training.patience, self.state.round
         if done >= self.rounds:
             return True
@@ -99,10 +99,10 @@ class Server:
         return False
 
     def participants(self, draw: int | None = None, stage: int = 0) -> Participants:
-        """Draw the clients of the coming round: a random share α of those that have samples.
+        """Draw the clients of the next round: a random share α of those that have samples.
 
         Args:
-            draw: index by which they are drawn; by default that of the round.
+            draw: index that seeds the draw; by default that of the round.
             stage: index of the stage of the task stream.
         """
         sizes, training = self.state.clients.sizes, self.method.training
@@ -116,18 +116,18 @@ class Server:
 
     @torch.no_grad()
     def decode(self, ids: Tensor, upload: Payload, like: Like) -> Payload:
-        """Decode what the clients `ids` sent.
+        """Decode the upload of the clients `ids`.
 
         Args:
             ids: `(n,)` increasing client ids.
-            upload: as it travelled.
-            like: types and shapes of what was encoded.
+            upload: the encoded upload.
+            like: types and shapes before encoding.
         """
         return self.uplink.decode(upload, take(self.state.received, ids), like)
 
     @torch.no_grad()
     def aggregate(self, ids: Tensor, upload: Payload, stage: int = 0) -> None:
-        """Hand the uploads of the clients `ids` to the method: that ends the round."""
+        """Aggregate the uploads of the clients `ids` by the method; this ends the round."""
         state, method = self.state, self.method
         if self.uplink.delta_coding:
             for name, t in upload.items():
@@ -142,14 +142,14 @@ class Server:
         state.round += 1
 
     def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
-        """Warn of clients that failed, the first time.
+        """Warn of failed clients, only the first time.
 
         Args:
-            failed: client ids, and why.
-            n_participants: clients that should have trained.
+            failed: client ids and reasons.
+            n_participants: number of clients that were to train.
 
         Raises:
-            InputError: if nobody is left.
+            InputError: if all participants failed.
         """
         if failed and len(failed) == n_participants:
             diverged = DIVERGED in failed.values()
@@ -164,7 +164,7 @@ class Server:
             )  # fmt: skip
 
     def report(self, report: RoundReport) -> None:
-        """Note how the round went, and its validation loss if that is known already."""
+        """Add the report of a round, and its validation loss if that is known already."""
         if not math.isfinite(report.train_loss):
             loss = report.train_loss
             log.warning("round %d: the training loss is %s; try a smaller lr", report.round, loss)
@@ -172,11 +172,11 @@ class Server:
         self.record_score(report.validation_loss)
 
     def record_score(self, loss: float) -> None:
-        """Note the validation loss after the latest round."""
+        """Record the validation loss after the latest round."""
         if self.is_best(loss):
             self.best_round = self.state.round
         self.reports[-1] = dataclasses.replace(self.reports[-1], validation_loss=loss)
 
     def is_best(self, loss: float) -> bool:
-        """Whether no round so far had so low a validation loss."""
+        """Return whether the validation loss is the lowest so far."""
         return not math.isnan(loss) and not any(r.validation_loss <= loss for r in self.reports)

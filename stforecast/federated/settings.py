@@ -1,4 +1,4 @@
-"""Flat settings: each goes to the dataclass that has a field of its name, types checked."""
+"""Flat settings: assign each to the dataclass with a field of its name, and check its type."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def distribute(
     """Make one instance of each dataclass from settings under flat names.
 
     Args:
-        owner: whose settings they are, for messages.
+        owner: owner of the settings, for messages.
         types: name of each section to its dataclass.
-        settings: flat name to value, converted where it can be without loss.
+        settings: flat name to value; only lossless conversions are made.
 
     Returns:
-        Name of each section to its instance; fields that are not given have their defaults.
+        Name of each section to its instance; missing fields have their defaults.
 
     Raises:
-        InputError: for an unknown name (with those like it) or a value that does not fit.
+        InputError: for an unknown name (with similar ones) or an invalid value.
         ValueError: if two sections have a field of the same name.
     """
     owned = [(f.name, section) for section, t in types.items() for f in dataclasses.fields(t)]
@@ -39,17 +39,17 @@ def distribute(
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
     for name, value in settings.items():
         chosen[section_of[name]][name] = value
-    # Dataclasses of other packages may not convert what they are given.
+    # Dataclasses of other packages may not convert their values.
     return {section: t(**converted(t, chosen[section])) for section, t in types.items()}
 
 
 def flatten(*parts: Any) -> dict[str, Any]:
-    """The fields of dataclass instances under their flat names."""
+    """Return the fields of dataclass instances under their flat names."""
     return {name: value for part in parts for name, value in dataclasses.asdict(part).items()}
 
 
 def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
-    """An error that suggests the names most like it, or lists all."""
+    """Return an error that suggests similar names, or lists all."""
     if close := difflib.get_close_matches(name, list(valid)):
         return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
     return choose(kind, name, valid)

@@ -1,7 +1,7 @@
-"""How many clients train together, and how much memory a run takes: from the machine and the model.
+"""Cohort size and memory of a run, predicted from the machine and the model.
 
-On a CPU a cohort's parameters and gradients should stay in the last cache that its worker has a
-share of; on a GPU the cohort fills the free memory.
+On a CPU a cohort's parameters and gradients should fit its worker's share of the last-level cache;
+on a GPU the cohort fills the free memory.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from stforecast.federated.training import STEPS, Training, moment_names
 
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 16 * 2**20
-"""Bytes to expect where the system does not say how large its caches are."""
+"""Assumed bytes if the system does not report its cache sizes."""
 
 FEWEST, MOST = 4, 64
-"""Clients of a cohort on a CPU: below, calling torch takes longer than what it does."""
+"""Clients of a cohort on a CPU; with fewer, torch's overhead exceeds the computation."""
 
 ROWS = 1024
-"""Samples in a cohort's batch on a CPU, which keep activations in cache."""
+"""Samples in a cohort's batch on a CPU, so that activations stay in cache."""
 
 COPIES = 3
-"""Times the parameters that a client in training needs: they, their gradients, activations."""
+"""Memory of a client in training, in multiples of its parameters: with gradients, activations."""
 
 KEPT_FREE = 256 * 2**20
-"""Freed bytes that a thread's heap keeps, see `keep_freed_memory`."""
+"""Freed bytes that a thread's heap retains, see `keep_freed_memory`."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD = -1, -3, 32 * 2**20
-"""Of glibc's `mallopt`."""
+"""Parameters of glibc's `mallopt`."""
 
 WORTH_LOGGING = 10**9
-"""Predicted bytes from which a run logs before it starts what it will take."""
+"""Predicted bytes from which the log shows the prediction at the start of a run."""
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -50,13 +50,13 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 def cohort_size(
     population: Population, n_clients: int, batch_size: int, device: torch.device, workers: int = 1
 ) -> int:
-    """Clients that train together, so few that all workers have equally many cohorts on a CPU.
+    """Return the number of clients that train together; on a CPU, all workers get equal shares.
 
     Args:
         population: the model.
         n_clients: clients of the federation.
-        batch_size: samples a batch.
-        device: where to compute.
+        batch_size: samples per batch.
+        device: device to compute on.
         workers: cohorts that train at the same time.
     """
     if population.per_client:
@@ -74,7 +74,7 @@ def cohort_size(
 
 
 def cache_bytes() -> int:
-    """Size of the largest cache of the first core."""
+    """Return the size of the largest cache of the first core."""
     sizes = [USUAL_CACHE]
     for path in sorted(CPU_CACHES.glob("index*/size")):
         if found := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
@@ -83,10 +83,10 @@ def cache_bytes() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, where the C library can do so.
+    """Let this process retain the memory that it frees, if the C library supports it.
 
-    glibc returns a batch's activations and gradients to the system, only to fault them in again for
-    the next batch: a 20th of a round.
+    glibc returns a batch's activations and gradients to the system and faults them in again for the
+    next batch, which takes a 20th of a round.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -98,12 +98,12 @@ def keep_freed_memory() -> None:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a run is predicted to need, in bytes.
+    """Predicted memory of a run, in bytes.
 
     Attributes:
         clients: state of all clients: parameters, buffers and the optimiser's moments.
-        best: the copy that is kept of the best round.
-        training: what the cohorts in training need besides.
+        best: copy of the best round.
+        training: further memory of the cohorts in training.
         data: samples.
     """
 
@@ -114,22 +114,22 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it in memory."""
+        """Total bytes, all in memory."""
         return self.clients + self.best + self.resident
 
     @property
     def resident(self) -> int:
-        """What stays in memory where the clients' state is in files."""
+        """Bytes that stay in memory if the clients' state is in files."""
         return self.training + self.data
 
     def fits(self, allowed: int | None = None) -> bool:
-        """Whether all of it has room in memory; if not, the clients' states belong in files.
+        """Return whether all of it fits in memory; if not, the clients' states belong in files.
 
         Args:
-            allowed: bytes that the run may take; by default what the machine has left.
+            allowed: bytes that the run may take; by default the machine's free memory.
 
         Raises:
-            InputError: if even the rest has no room.
+            InputError: if it does not fit even with the clients' states in files.
         """
         allowed = allowed or limits.memory()
         if self.resident > allowed:
@@ -141,7 +141,7 @@ class Memory:
         return self.total <= allowed
 
     def __str__(self) -> str:
-        """In words, for the log."""
+        """Describe the bytes in words, for the log."""
         named = ("clients", self.clients), ("best round", self.best), ("training", self.training)
         parts = ", ".join(
             f"{name} {size / 1e9:.2f}" for name, size in (*named, ("data", self.data))
@@ -158,11 +158,11 @@ def predicted_memory(
     *,
     best: bool,
 ) -> Memory:
-    """Predict what a run needs, without what its method adds.
+    """Predict the memory of a run, without what its method adds.
 
     Args:
         population: the model.
-        training: the optimiser, and what happens to its state.
+        training: optimiser and whether its state is kept.
         n_clients: clients of the run.
         n_in_training: clients that train at the same time.
         data: samples.
@@ -180,10 +180,10 @@ def predicted_memory(
 
 
 def parse_bytes(text: str) -> int:
-    """A size as people write it.
+    """Parse a size such as 8GB.
 
     Raises:
-        InputError: for anything else.
+        InputError: if the text is not a size.
 
     Example:
         >>> parse_bytes("8GB"), parse_bytes("500 mb")
@@ -196,5 +196,5 @@ def parse_bytes(text: str) -> int:
 
 
 def total_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes of all values; views that repeat memory count in full."""
+    """Return the bytes of all values; views that repeat memory count in full."""
     return sum(t.numel() * t.element_size() for t in tensors.values())

@@ -1,4 +1,4 @@
-"""All that survives a round, as plain tensors: saving it is a checkpoint."""
+"""State of a run as plain tensors: everything that is kept from round to round."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Clients:
     Attributes:
         params: trainable tensors: the model's and those that a method adds, by name.
         buffers: the model's running statistics.
-        moments: the optimiser's state for `params`, where it outlives a round.
+        moments: the optimiser's state for `params`, if it is kept across rounds.
         sizes: `(clients,)` training samples of each client.
-        memory: what a method keeps on its clients besides, e.g. moving averages.
+        memory: further tensors of the method on its clients, e.g. moving averages.
     """
 
     params: Params
@@ -40,7 +40,7 @@ class Clients:
         return len(self.sizes)
 
     def groups(self) -> list[tuple[str, Params]]:
-        """All groups of tensors with a client axis, by name."""
+        """Return all groups of tensors with a client axis, by name."""
         moments = [(f"moments.{name}", tensors) for name, tensors in self.moments.items()]
         return [
             ("params", self.params),
@@ -50,7 +50,7 @@ class Clients:
         ]
 
     def flat(self) -> dict[str, Tensor]:
-        """Every tensor under the name `group/name`."""
+        """Return all tensors under the names `group/name`."""
         named = {f"{group}/{name}": t for group, ts in self.groups() for name, t in ts.items()}
         return {**named, "sizes": self.sizes}
 
@@ -60,9 +60,9 @@ class State:
     """State of a federated run after `round` rounds.
 
     Attributes:
-        clients: the clients' side.
-        server: the server's side, names to tensors.
-        round: rounds done.
+        clients: state of the clients.
+        server: state of the server, name to tensor.
+        round: number of rounds done.
         seed: seed of the run; every generator is keyed by (seed, round, client).
         received: the server's copies of the clients' latest uploads `(clients, …)`, kept for delta
             coding only.
@@ -75,7 +75,7 @@ class State:
     received: Params = field(default_factory=dict)
 
     def flat(self) -> dict[str, Tensor]:
-        """Every tensor of the state by name: `clients/…`, `server/…`, `received/…`."""
+        """Return all tensors by name: `clients/…`, `server/…`, `received/…`."""
         sides = [
             ("clients", self.clients.flat()),
             ("server", self.server),
@@ -85,7 +85,7 @@ class State:
 
     @classmethod
     def from_flat(cls, tensors: Mapping[str, Tensor], round: int, seed: int) -> State:
-        """The state whose `flat` this is.
+        """Return the state whose `flat` this is.
 
         Raises:
             KeyError: if `clients/sizes` is missing or a tensor belongs to none of the three.
@@ -110,7 +110,7 @@ class State:
 
 
 def generator(seed: int, *key: int) -> torch.Generator:
-    """A generator for one place of a run, e.g. `generator(seed, round, client)`.
+    """Return a generator keyed by its place in a run, e.g. `generator(seed, round, client)`.
 
     Streams of different keys are independent, so no number depends on the order of the work.
     """
@@ -119,10 +119,10 @@ def generator(seed: int, *key: int) -> torch.Generator:
 
 
 class Cohort:
-    """Some clients that train together; all have the same size and have stepped equally often.
+    """Clients that train together, with equal sizes and equal numbers of optimiser steps.
 
-    The tensors are views of the population's where the ids are a range, unless asked otherwise;
-    else copies, which `write_back` returns.
+    The tensors are views of the population's if the ids are a range, unless `copied`; else copies,
+    which `write_back` returns.
 
     Args:
         clients: the whole population's state.
@@ -131,19 +131,19 @@ class Cohort:
         training: settings.
         seed: seed of the run.
         round: index of the round, from 0.
-        copied: whether to work on copies in any case: autograd's checks do not let two threads
-            change parts of one tensor.
+        copied: whether to always work on copies: autograd's checks do not let two threads change
+            parts of one tensor.
         stage: index of the stage of the task stream, from 0.
-        apart: prefixes of the names of parameters whose gradients are clipped by themselves.
-        first: number of the population's first client, which keys what is random.
+        apart: prefixes of the names of parameters whose gradients are clipped separately.
+        first: number of the population's first client, which keys the random generators.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
         buffers: running statistics `(n, …)`.
-        memory: the method's own tensors `(n, …)`, to be changed in place.
+        memory: the method's own tensors `(n, …)`, updated in place.
         epoch: index of the current local epoch.
-        records: name to the `(n,)` values noted at each batch (losses, for the report).
-        scratch: what a method keeps only until the end of this local update.
+        records: name to the `(n,)` values recorded at each batch (losses, for the report).
+        scratch: temporary values of the method during this local update.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Cohort:
         self.ids, self.data, self.training = ids, data, training
         self.round, self.stage = round, stage
         self.generators = [generator(seed, round, first + int(i)) for i in ids]
-        views = copied and is_range(ids)  # Of other rows `take` makes copies.
+        views = copied and is_range(ids)  # Of other rows, `take` returns copies.
         params, self.buffers, self.memory, *moments = (
             {name: t.clone() if views else t for name, t in take(group, ids).items()}
             for group in (
@@ -191,11 +191,11 @@ class Cohort:
 
     @property
     def last_epoch(self) -> bool:
-        """Whether this is the last local epoch of the round."""
+        """Return whether this is the last local epoch of the round."""
         return self.epoch == self.training.epochs - 1
 
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
-        """Batches of some local epochs in order, by default all that are set; sets `epoch`."""
+        """Yield the batches of some local epochs, by default the run's; update `epoch`."""
         training, augment = self.training, self.data.augment
         shuffled = self.generators if training.shuffle else None
         for epoch in range(training.epochs if epochs is None else epochs):
@@ -205,7 +205,7 @@ class Cohort:
 
     @contextmanager
     def training_only(self, *prefixes: str) -> Iterator[None]:
-        """Within the context, only parameters whose names start so are trained."""
+        """Train only the parameters with these prefixes within the context."""
         for name, p in self.params.items():
             p.requires_grad_(name.startswith(prefixes))
         try:
@@ -215,26 +215,26 @@ class Cohort:
                 p.requires_grad_(True)
 
     def step(self, losses: Tensor) -> Params:
-        """One optimiser step of every client, and its gradients. `losses`: `(n,)`."""
+        """Take an optimiser step of every client; return the gradients. `losses`: `(n,)`."""
         self.record("loss", losses)
         return self._optimizer.step(losses)
 
     def record(self, name: str, values: Tensor) -> None:
-        """Note a `(n,)` value of this batch for the round's report."""
+        """Record a `(n,)` value of this batch for the round's report."""
         self.records.setdefault(name, []).append(values.detach())
 
     def rand(self, *shape: int) -> Tensor:
-        """Uniform numbers `(n, *shape)`, drawn per client so that cohorts do not change them."""
+        """Draw uniform numbers `(n, *shape)`, keyed by client so that cohorts do not matter."""
         return torch.stack([torch.rand(shape, generator=g) for g in self.generators])
 
     def write_back(self, sound: Tensor | None = None) -> None:
-        """Return the cohort's state to the population, where it is not a view of it.
+        """Copy the cohort's state to the population, unless it is a view of it.
 
         Args:
-            sound: `(n,)` whether a client's state shall be returned; by default all are.
+            sound: `(n,)` whether to copy a client's state; by default all are copied.
 
         Raises:
-            KeyError: for a name that the method's `init` did not give to all clients.
+            KeyError: for a name that the method's `init` did not add to all clients.
         """
         parts = dataclasses.replace(
             self._clients,
@@ -254,14 +254,14 @@ class Cohort:
 
 
 def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
-    """Split clients into even cohorts of equal size and step counts, at most `limit` in each.
+    """Split clients into even cohorts of equal sizes and step counts, at most `limit` in each.
 
-    Equal sizes give equal batch plans, and equal steps make the shared optimiser exact.
+    Equal sizes give equal numbers of batches, and equal steps make the shared optimiser exact.
 
     Args:
         ids: `(n,)` increasing client ids.
         clients: the whole population's state.
-        limit: most clients in a cohort.
+        limit: largest number of clients in a cohort.
 
     Returns:
         Ids of each cohort, increasing.

@@ -1,7 +1,7 @@
-"""Clients' states in memory-mapped files, where there are more of them than memory holds.
+"""Clients' states in memory-mapped files, for more clients than fit in memory.
 
-A tensor of the store is an ordinary tensor whose memory is a file: rows that nobody touches are not
-resident, and the system writes back those that were. Methods and cohorts see no difference.
+A tensor of the store is an ordinary tensor whose memory is a file: unused rows are not resident,
+and the system writes back used ones. Methods and cohorts need no changes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from data_prep.errors import InputError
 
 
 class Store:
-    """A folder of plain files, one a tensor, removed with this object.
+    """A folder of plain files, one per tensor, which is removed with this object.
 
     Args:
-        folder: where to make it; by default the system's folder for temporary files.
+        folder: parent folder; by default the system's folder for temporary files.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -32,10 +32,10 @@ class Store:
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def zeros(self, like: Tensor) -> Tensor:
-        """Zeros of a tensor's shape and type, which take no space until they are written.
+        """Return zeros of a tensor's shape and type, which take no space until they are written.
 
         Raises:
-            InputError: if the disk has no room for them.
+            InputError: if they do not fit on the disk.
         """
         size = like.numel() * like.element_size()
         if size > (free := shutil.disk_usage(self.folder).free):
@@ -48,5 +48,5 @@ class Store:
         return mapped.view(like.shape)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """A tensor's values in the store."""
+        """Return a copy of a tensor in the store."""
         return self.zeros(tensor).copy_(tensor)

@@ -1,4 +1,4 @@
-"""Task streams: stages of data that follow each other inside a round or across rounds."""
+"""Task streams: stages of data that follow each other within a round or across rounds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ Order = Literal["inside", "sequential"]
 class Stream:
     """Training data that change from stage to stage.
 
-    A stage ends with an aggregation, so one pass over clients and server is one round of the core,
-    whatever the order: `inside` visits all stages in turn again and again (GLDP, Algorithm 1: its
-    global round is as many of ours as there are stages), `sequential` stays at each for all its
-    rounds (FedTA).
+    A stage ends with an aggregation, so each visit of a stage is one round of the core, in either
+    order: `inside` cycles through all stages (GLDP, Algorithm 1; its global round is one of our
+    rounds per stage), `sequential` does all rounds of a stage before the next (FedTA).
 
     Args:
-        stages: data of all clients in each stage; a client without samples there sits it out.
-        order: how they follow each other.
+        stages: data of all clients in each stage; clients without samples skip the stage.
+        order: order of the stages.
     """
 
     def __init__(self, stages: Sequence[ClientData], order: Order = "inside") -> None:
@@ -32,10 +31,10 @@ class Stream:
         return len(self.stages)
 
     def check(self, training: Training) -> None:
-        """Refuse settings that do not fit the data.
+        """Check that the settings fit the data.
 
         Raises:
-            InputError: naming the setting, or the client and its samples.
+            InputError: with the setting, or the client and its samples.
         """
         several = len(self) > 1
         if several and training.schedule != "constant":
@@ -56,14 +55,14 @@ class Stream:
                 )
 
     def place(self, round: int, rounds: int) -> tuple[int, int]:
-        """Stage of a round, and the index by which its participants are drawn.
+        """Return the stage of a round, and the index that seeds the draw of its participants.
 
         Args:
             round: index of the round, from 0.
-            rounds: rounds of each stage.
+            rounds: number of rounds of each stage.
 
         Returns:
-            The stage, and the global round: with `inside`, all stages of a global round have the
+            The stage and the global round; with `inside`, all stages of a global round have the
             same participants.
 
         Example:

@@ -1,4 +1,4 @@
-"""What clients send after a round."""
+"""Result of a round's local training."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stforecast.federated.uploads.payload import Like, Payload, joined, total_by
 
 @dataclass(frozen=True)
 class Trained:
-    """What some clients send after their local training.
+    """Result of local training: uploads and losses of some clients.
 
     Attributes:
         ids: `(n,)` increasing ids of the clients that did not fail.
-        upload: what they send, encoded, one row a client.
-        like: types and shapes of what was encoded.
+        upload: their encoded upload, one row per client.
+        like: types and shapes before encoding.
         loss: `(n,)` mean of the whole local loss of each, in the order of the cohorts.
         task_loss: `(n,)` the same of the task's loss alone.
         bytes_down: bytes of what was sent to all of them.
-        failed: ids of the others, and why they failed.
+        failed: ids of failed clients and the reasons.
     """
 
     ids: Tensor
@@ -40,13 +40,13 @@ class Trained:
 
     @classmethod
     def nobody(cls, failed: dict[int, str], bytes_down: int) -> Trained:
-        """Build the result of clients that all failed."""
+        """Return the result if all clients failed."""
         ids, loss = torch.empty(0, dtype=torch.long), torch.empty(0)
         return cls(ids, {}, {}, loss, loss, bytes_down, failed)
 
     @classmethod
     def merged(cls, parts: Sequence[Trained]) -> Trained:
-        """Merge what several cohorts send, in order of client ids."""
+        """Merge the results of several cohorts, in order of client ids."""
         failed = {i: reason for part in parts for i, reason in part.failed.items()}
         bytes_down = sum(part.bytes_down for part in parts)
         found = [part for part in parts if len(part.ids)]

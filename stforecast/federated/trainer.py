@@ -1,11 +1,12 @@
-"""The clients' side of a federation: they train, validate, personalise and predict.
+"""The clients' side of a federation: train, validate, personalise and predict.
 
-A `Trainer` knows no wire. It trains on what the server last sent, `state.server`, out of which the
-method's `broadcast` makes each client's message. In one process that is the server's own state; on
-a node, see `stforecast.federated.nodes.node`, it is what arrived there.
+A `Trainer` does not depend on the transport. It trains on what the server last sent,
+`state.server`, from which the method's `broadcast` makes each client's message. In one process that
+is the server's own state; on a node it is what the node received
+(`stforecast.federated.nodes.node`).
 
-Clients are numbered through the whole federation, and their numbers key all that is random, so they
-train alike wherever they are.
+Clients are numbered through the whole federation, and their numbers key all random generators, so
+they train the same in any process.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class Trainer(LocalClients):
-    """Trains clients of a federation, and predicts with them. Made of what `LocalClients` takes."""
+    """Trains and validates clients of a federation. The arguments are those of `LocalClients`."""
 
     def train(self, ids: Tensor) -> Trained:
-        """Train some of the clients for a round; those that fail keep their state.
+        """Train some clients for a round; those that fail keep their state.
 
         Args:
             ids: `(n,)` increasing ids, at least one.
@@ -47,7 +48,7 @@ class Trainer(LocalClients):
         return Trained.merged([t for part in self.workers.map(self._train, work) for t in part])
 
     def _train(self, method: Method, ids: Tensor) -> list[Trained]:
-        """Train a cohort; if that fails, client by client."""
+        """Train a cohort; if that fails, train client by client."""
         method.population.train()
         payload = method.broadcast(self.state.server, self.participants(ids))
         cohort = self._cohort(self.state, ids, copied=True)
@@ -66,7 +67,7 @@ class Trainer(LocalClients):
         return [self._returned(cohort, payload, upload)]
 
     def _returned(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
-        """Keep the state of the clients that did not diverge, and encode what they send."""
+        """Keep the state of the clients that did not diverge, and encode their upload."""
         of_client = (cohort.params, cohort.buffers, cohort.memory, upload)
         sound = sound_clients(*of_client, n=len(cohort))
         failed, bytes_down = {int(i): DIVERGED for i in cohort.ids[~sound]}, total_bytes(payload)
@@ -115,7 +116,7 @@ class Trainer(LocalClients):
             yield
 
     def ready(self) -> State:
-        """The state as it predicts: where the method says so, fitted to each client's own data.
+        """Return the state that predicts, personalised if the method does so.
 
         A client without samples in this stage predicts with what it receives.
         """
@@ -132,11 +133,11 @@ class Trainer(LocalClients):
         return state
 
     def score(self, data: ClientData, state: State) -> tuple[float, float]:
-        """Sum the task's score over all samples of all clients: total and count.
+        """Return the task's score over all samples of all clients as total and count.
 
         Args:
             data: samples of all clients.
-            state: the state that predicts, as `ready` gives it.
+            state: the state that predicts, see `ready`.
         """
 
         @torch.no_grad()
@@ -154,6 +155,6 @@ class Trainer(LocalClients):
 
 
 def _mean_record(cohort: Cohort, name: str) -> Tensor:
-    """Mean of what the cohort noted under `name`, `(clients,)`; NaN if it noted nothing."""
+    """Return the mean of the cohort's records of `name`, `(clients,)`; NaN without records."""
     nothing = [torch.full((len(cohort),), math.nan)]
     return torch.stack(cohort.records.get(name, nothing)).mean(0)

@@ -1,4 +1,4 @@
-"""How a client trains: settings of a run, and the optimiser over stacked parameters."""
+"""Training of clients: settings of a run, and the optimiser over stacked parameters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stforecast.federated.options import CheckedOptions, PositiveShare
 from stforecast.federated.population import Params
 
 Moments = dict[str, Params]
-"""Name of an optimiser's moment to one tensor for each parameter, `(clients, …)`."""
+"""Name of an optimiser's moment to a tensor `(clients, …)` for each parameter."""
 
 STEPS = "steps"
-"""Among the moments of Adam: how often each client has stepped a parameter, `(clients,)`."""
+"""Name of Adam's step counts, `(clients,)` for each parameter."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class Training(CheckedOptions):
 
     Attributes:
         rounds: communication rounds.
-        epochs: local epochs a round.
-        batch_size: samples a batch; FUELS needs it equal to the period.
-        lr: learning rate, in the first round.
+        epochs: local epochs per round.
+        batch_size: samples per batch; FUELS needs it equal to the period.
+        lr: learning rate in the first round.
         schedule: `constant`, or `cosine`: from lr down to 0 over the rounds by half a cosine.
         optimizer: `adam` or `sgd`.
-        optimizer_state: what happens to a client's moments and momentum between rounds: `keep`, or
-            `round`: every round starts with a new optimiser.
+        optimizer_state: a client's moments between rounds: `keep`, or `round`: reset the optimiser
+            at the start of every round.
         momentum: momentum of `sgd`.
         weight_decay: L2 penalty added to the gradient.
-        clip_gradients: largest L2 norm of the gradient of a client's model in a step; a longer one
-            is scaled down to it. 0 never clips. A client's second model is clipped by itself.
+        clip_gradients: largest L2 norm of the gradient of a client's model in a step; longer
+            gradients are scaled down. 0 never clips. A client's second model is clipped separately.
         participation: share α of the clients that take part in a round.
         full_start: all clients take part in the first round (FUELS, section 3.3.2).
-        shuffle: draw batches in random order instead of in time.
-        drop_last: leave out an epoch's last batch where it is not full; the paper's slots need it.
+        shuffle: draw batches in random order instead of in order of time.
+        drop_last: leave out an epoch's last batch if it is not full; the paper's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
-        mixed_precision: `no`, or `bf16`: models multiply matrices in bfloat16, as torch's autocast
-            has it; parameters, losses and uploads stay in single precision. Faster where the
-            processor multiplies bfloat16.
+        mixed_precision: `no`, or `bf16`: models multiply matrices in bfloat16 by torch's autocast;
+            parameters, losses and uploads stay in single precision. Faster if the processor
+            supports bfloat16.
     """
 
     rounds: PositiveInt = 200
@@ -67,7 +67,7 @@ class Training(CheckedOptions):
     mixed_precision: Literal["no", "bf16"] = "no"
 
     def lr_in(self, round: int) -> float:
-        """Learning rate of a round, counted from 0; after the last round still that of the last."""
+        """Return the learning rate of a round, from 0; after the last round, the last one's."""
         if self.schedule == "constant":
             return self.lr
         done = min(round, self.rounds - 1) / self.rounds
@@ -75,7 +75,7 @@ class Training(CheckedOptions):
 
 
 class Optimizer:
-    """Steps the stacked parameters of one cohort; each client is as if optimised alone.
+    """Optimiser of the stacked parameters of a cohort, equal to one optimiser for each client.
 
     The arithmetic is elementwise, so torch's fused steps over `(clients, …)` tensors are exact for
     every client, provided that the clients of a cohort have stepped a parameter equally often. They
@@ -84,9 +84,9 @@ class Optimizer:
     Args:
         params: leaf tensors `(clients, …)` that require gradients; changed in place.
         moments: the optimiser's state for them; changed in place.
-        training: learning rate and the like.
+        training: settings such as the learning rate.
         round: index of the round, from 0.
-        apart: prefixes of the names of parameters whose gradients are clipped by themselves, see
+        apart: prefixes of the names of parameters whose gradients are clipped separately, see
             `clip_by_client`.
     """
 
@@ -103,12 +103,12 @@ class Optimizer:
         self._step = STEP_OF[training.optimizer]
 
     def step(self, losses: Tensor) -> Params:
-        """One step down the gradient of the sum of `losses`, `(clients,)`.
+        """Step down the gradient of the sum of `losses`, `(clients,)`.
 
-        A parameter that the losses do not reach stays as it is, and so do its moments.
+        A parameter that the losses do not depend on is unchanged, and so are its moments.
 
         Returns:
-            The gradient of each other parameter, clipped where the settings say so.
+            The gradient of each other parameter, clipped if `clip_gradients` is set.
         """
         trained = {name: p for name, p in self._params.items() if p.requires_grad}
         found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
@@ -127,13 +127,13 @@ class Optimizer:
 
 @torch.no_grad()
 def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Params:
-    """Gradients scaled down so that each client's have at most a given L2 norm.
+    """Return gradients scaled down to at most a given L2 norm for each client.
 
     Args:
         grads: gradients `(clients, …)` by name.
-        norm: the largest norm of all of a client's gradients together.
-        apart: prefixes of names; the gradients of each prefix have a norm of their own, and the
-            others one together.
+        norm: largest norm of all of a client's gradients together.
+        apart: prefixes of names; the gradients of each prefix are clipped separately, and all
+            others together.
 
     Example:
         >>> grads = {"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}
@@ -148,19 +148,19 @@ def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Par
     for names in groups.values():
         squares = [grads[name].flatten(1).square().sum(1) for name in names]
         length = torch.stack(squares).sum(0).sqrt()
-        scale = (norm / (length + 1e-6)).clamp(max=1)  # As torch's clip_grad_norm_ has it.
+        scale = (norm / (length + 1e-6)).clamp(max=1)  # As in torch's clip_grad_norm_.
         for name in names:
             clipped[name] = grads[name] * scale.view(-1, *[1] * (grads[name].ndim - 1))
     return {name: clipped[name] for name in grads}
 
 
 def _laid_out_as(p: Tensor, g: Tensor) -> Tensor:
-    """A gradient whose values lie in the order of the parameter's, as fused steps need it."""
+    """Return the gradient with the parameter's strides, which fused steps require."""
     return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
 
 
 def moment_names(training: Training) -> tuple[str, ...]:
-    """Names of the moments that the optimiser keeps for each parameter."""
+    """Return the names of the moments that the optimiser keeps for each parameter."""
     if training.optimizer == "adam":
         return ("exp_avg", "exp_avg_sq", STEPS)
     return ("momentum_buffer",) if training.momentum else ()
@@ -171,12 +171,12 @@ def kept_moments(
     training: Training,
     zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
 ) -> Moments:
-    """Moments that clients keep from round to round, before the first; none where each starts anew.
+    """Return the initial moments that clients keep across rounds; none if rounds reset them.
 
     Args:
         params: the parameters, `(clients, …)`.
-        training: the optimiser, and what happens to its state.
-        zeros: gives zeros like a parameter.
+        training: optimiser and whether its state is kept.
+        zeros: returns zeros like a parameter.
     """
     return zero_moments(params, training, zeros) if training.optimizer_state == "keep" else {}
 
@@ -186,12 +186,12 @@ def zero_moments(
     training: Training,
     zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
 ) -> Moments:
-    """Moments before the first step.
+    """Return the moments before the first step.
 
     Args:
         params: the parameters, `(clients, …)`.
         training: the optimiser.
-        zeros: gives zeros like a parameter.
+        zeros: returns zeros like a parameter.
     """
     return {
         moment: {
@@ -203,7 +203,7 @@ def zero_moments(
 
 Lists = dict[str, list[Tensor]]
 Step = Callable[[list[Tensor], list[Tensor], Lists, Training], None]
-"""Changes parameters in place, by their gradients and the moments of each."""
+"""Updates parameters and moments in place, given the gradients."""
 
 
 def _adam(params: list[Tensor], grads: list[Tensor], moments: Lists, training: Training) -> None:

@@ -1,7 +1,7 @@
-"""Cohorts in parallel: threads of this process, one torch thread each, on the same tensors.
+"""Parallel training of cohorts: threads of this process with one torch thread each.
 
-The cohorts of a round touch different clients, so no number changes. Two one-thread workers beat
-two threads inside each small product, since they meet once a round.
+The cohorts of a round have different clients, so no number changes. Two one-thread workers are
+faster than two threads inside each small product, since they synchronise once a round.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """A method and copies of it, one for each thread: a model runs one cohort at a time.
+    """A method and its copies, one for each thread, since a model runs one cohort at a time.
 
     Args:
         method: the method.
-        n: number of workers; a model with dropout has one, since torch's generator is shared.
+        n: number of workers; a model with dropout has one, since threads share torch's generator.
 
     Attributes:
         draws: whether the model draws random numbers.
@@ -42,11 +42,11 @@ class Workers:
 
     @property
     def parallel(self) -> bool:
-        """Whether several cohorts may train at the same time."""
+        """Return whether several cohorts train at the same time."""
         return len(self.methods) > 1
 
     def map(self, work: Callable[[Method, Item], Result], items: Sequence[Item]) -> list[Result]:
-        """`[work(method, item) for item in items]`."""
+        """Return `[work(method, item) for item in items]`."""
         if not self.parallel or len(items) < 2:
             return [work(self.methods[0], item) for item in items]
         free: SimpleQueue[Method] = SimpleQueue()
@@ -61,7 +61,7 @@ class Workers:
                 free.put(method)
 
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # Of the math library, for all threads of the process.
+        torch.set_num_threads(1)  # Also sets the math library, for all threads of the process.
         try:
             with ThreadPoolExecutor(len(self.methods), initializer=_use_one_thread) as pool:
                 return list(pool.map(run, items))
@@ -70,7 +70,7 @@ class Workers:
 
 
 def has_dropout(method: Method) -> bool:
-    """Whether the method's model draws random numbers, by the names that layers have for it."""
+    """Return whether the method's model draws random numbers, judged by its layers' names."""
     modules = list(method.population.model.modules())
     by_name = any(getattr(m, name, 0) for m in modules for name in ("dropout", "drop_prob"))
     return by_name or any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p for m in modules)
