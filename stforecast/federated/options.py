@@ -101,7 +101,7 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_python(value)
     except ValidationError as e:
-        raise InputError(f"{name} is {_objection(hint, value, e.errors()[0])}") from e
+        raise InputError(f"{name} is {_describe_error(hint, value, e.errors()[0])}") from e
 
 
 def _check_switch(name: str, value: Any, is_switch: bool) -> None:
@@ -116,7 +116,7 @@ def _check_switch(name: str, value: Any, is_switch: bool) -> None:
         raise InputError(f"{name} is {str(value).lower()}; it is no switch, give it a value")
 
 
-def _objection(hint: Any, value: Any, error: ErrorDetails) -> str:
+def _describe_error(hint: Any, value: Any, error: ErrorDetails) -> str:
     """Describe the value and what is wrong with it."""
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "")

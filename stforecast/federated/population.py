@@ -89,7 +89,7 @@ class Population:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = build().requires_grad_(False)
-        self._lone = tuple(
+        self._looped = tuple(
             f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
         )
         self._refuse_unstacked()
@@ -101,7 +101,7 @@ class Population:
     def _refuse_unstacked(self) -> None:
         for name, module in self.model.named_modules():
             own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-            if own and not isinstance(module, Stacked) and not name.startswith(self._lone):
+            if own and not isinstance(module, Stacked) and not name.startswith(self._looped):
                 raise ValueError(
                     f"{name} ({type(module).__name__}) has no client axis; put it in PerClient(…) "
                     "or derive it from stforecast.federated.layers.Stacked"
@@ -109,14 +109,14 @@ class Population:
 
     def _stackable(self, tensors: Mapping[str, Tensor]) -> Params:
         return {
-            name: (t[None] if name.startswith(self._lone) else t).detach()
+            name: (t[None] if name.startswith(self._looped) else t).detach()
             for name, t in tensors.items()
         }
 
     @property
     def per_client(self) -> bool:
         """Return whether a part of the model runs client by client, so cohorts are not faster."""
-        return bool(self._lone)
+        return bool(self._looped)
 
     def initial(self) -> Params:
         """Return the initial parameters and buffers of one client, each `(1, …)`."""

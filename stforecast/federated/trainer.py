@@ -53,7 +53,7 @@ class Trainer(LocalClients):
         payload = method.broadcast(self.state.server, self.participants(ids))
         cohort = self._cohort(self.state, ids, copied=True)
         try:
-            with self._own_randomness(int(ids[0])):
+            with self._seeded(int(ids[0])):
                 upload = method.local_update(cohort, payload)
         except NOT_THE_CLIENTS:
             raise
@@ -64,9 +64,9 @@ class Trainer(LocalClients):
             failed = {int(ids[0]): f"{type(e).__name__}: {e}"}
             return [Trained.nobody(failed, total_bytes(payload))]
         self._refuse_samples(upload)
-        return [self._returned(cohort, payload, upload)]
+        return [self._write_back(cohort, payload, upload)]
 
-    def _returned(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
+    def _write_back(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
         """Keep the state of the clients that did not diverge, and encode their upload."""
         of_client = (cohort.params, cohort.buffers, cohort.memory, upload)
         sound = sound_clients(*of_client, n=len(cohort))
@@ -105,7 +105,7 @@ class Trainer(LocalClients):
         return generator(self.state.seed, self.state.round, self.first + i, purpose)
 
     @contextmanager
-    def _own_randomness(self, i: int) -> Iterator[None]:
+    def _seeded(self, i: int) -> Iterator[None]:
         """Key torch's global generators, which dropout uses, to the run, round and cohort."""
         if not self.workers.draws:
             yield
@@ -127,7 +127,7 @@ class Trainer(LocalClients):
         for ids in cohorts(torch.arange(len(self)), state.clients, self.cohort_size):
             cohort = self._cohort(state, ids)
             payload = self.method.broadcast(state.server, self.participants(ids))
-            with self._own_randomness(int(ids[0])):
+            with self._seeded(int(ids[0])):
                 self.method.personalise(cohort, payload)
             cohort.write_back()
         return state

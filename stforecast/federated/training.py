@@ -120,7 +120,7 @@ class Optimizer:
         params = [trained[name] for name in grads]
         moments = {m: [tensors[name] for name in grads] for m, tensors in self._moments.items()}
         with torch.no_grad():
-            alike = [_laid_out_as(p, g) for p, g in zip(params, grads.values(), strict=True)]
+            alike = [_with_strides_of(p, g) for p, g in zip(params, grads.values(), strict=True)]
             self._step(params, alike, moments, self._training)
         return grads
 
@@ -154,7 +154,7 @@ def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Par
     return {name: clipped[name] for name in grads}
 
 
-def _laid_out_as(p: Tensor, g: Tensor) -> Tensor:
+def _with_strides_of(p: Tensor, g: Tensor) -> Tensor:
     """Return the gradient with the parameter's strides, which fused steps require."""
     return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
 

@@ -139,7 +139,7 @@ class FlowerNode:
         )
         write_csv(table, self.folder / "metrics.csv")
         chosen = states[config.run.select]
-        saved = _keeps_alone(method)
+        saved = _can_copy_message(method)
         if saved:
             self._save(chosen)
         pooled = table[
@@ -170,7 +170,7 @@ class FlowerNode:
         ).write(self.folder / "model")  # fmt: skip
 
 
-def _keeps_alone(method: Method) -> bool:
+def _can_copy_message(method: Method) -> bool:
     """Return whether the server's message can be copied into the clients' models."""
     return type(method).predict is Method.predict and not method.personalises
 

@@ -142,7 +142,7 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
         assert about["nodes"] == 3
         assert "stranger" not in flower.flwr("supernode", "list", "here")
     text = log.read_text()
-    assert "9 clients are there, on 3 nodes" in text
+    assert "9 clients are connected, on 3 nodes" in text
     assert "(clients 6 to 8)" in text
     rounds = pd.read_csv(tmp_path / "rounds.csv")
     done = rounds["participants"] - rounds["failed"]

@@ -149,14 +149,14 @@ def _build(command: tuple[str, ...], text: str, key: str, cache: Path) -> Path:
         made = Path(folder) / "kernels.so"
         _run([command[0], *objects, "-shared", "-lm", "-o", str(made)])
         made.chmod(0o700)
-        return made.replace(cache / f"kernels-{key}-{_sum(made)}.so")
+        return made.replace(cache / f"kernels-{key}-{_checksum(made)}.so")
 
 
 def _run(command: list[str], input: str | None = None) -> None:
     subprocess.run(command, input=input, text=True, check=True, capture_output=True)
 
 
-def _sum(path: Path) -> str:
+def _checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -166,7 +166,7 @@ def _is_sound(path: Path) -> bool:
     Loading a damaged one kills the process; loading another user's runs that user's code.
     """
     own = not path.is_symlink() and path.is_file() and _is_own(path)
-    return own and path.stem.endswith(f"-{_sum(path)}")
+    return own and path.stem.endswith(f"-{_checksum(path)}")
 
 
 def _is_own(path: Path) -> bool:

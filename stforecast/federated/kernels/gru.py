@@ -76,7 +76,7 @@ def _forward(
     x = x if x.stride(3) == 1 else x.contiguous()
     weights = [w.contiguous() for w in weights]
     kept = x.new_empty(clients, 5 * steps - 1, batch, size)
-    call("gru_forward", variant, *_given(x, size), *weights, kept, states, states.stride(1))
+    call("gru_forward", variant, *_inputs(x, size), *weights, kept, states, states.stride(1))
     return x, *weights, kept
 
 
@@ -87,12 +87,12 @@ def _backward(
     x, *weights, kept = saved
     d_x = x.new_empty(x.shape) if needs_x else None
     d_weights = [w.new_empty(w.shape) for w in weights]
-    given = *_given(x, grad.shape[2]), *weights[:2], kept, grad, *grad.stride()[:2]
+    given = *_inputs(x, grad.shape[2]), *weights[:2], kept, grad, *grad.stride()[:2]
     call("gru_backward", variant, *given, d_x, *d_weights)
     return d_x, d_weights
 
 
-def _given(x: Tensor, size: int) -> tuple[int | Tensor, ...]:
+def _inputs(x: Tensor, size: int) -> tuple[int | Tensor, ...]:
     """Return the first arguments of both passes: sizes, the input and its strides."""
     clients, batch, steps, inputs = x.shape
     return clients, steps, batch, inputs, size, x, *x.stride()[:3]

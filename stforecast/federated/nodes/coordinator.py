@@ -174,7 +174,7 @@ class Coordinator:
                 answers[node] = dataclasses.replace(answer, bytes_down=down[node])
             except Rejected as e:
                 self._leave_out(node, str(e))
-        return self._alike(answers)
+        return self._without_odd_shapes(answers)
 
     def _ask(self, messages: Mapping[int, Message]) -> dict[int, Message | str]:
         return self.link.ask(messages, self.patience.answer) if messages else {}
@@ -183,7 +183,7 @@ class Coordinator:
         name = self.membership.name(node)
         log.warning("round %d goes on without %s: %s", self.server.state.round + 1, name, reason)
 
-    def _alike(self, answers: dict[int, Answer]) -> dict[int, Answer]:
+    def _without_odd_shapes(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Leave out answers whose tensors differ in type or shape from those of most clients."""
         like = most_common([a for a in answers.values() if len(a.ids)], self._like)
         self._like = like or self._like

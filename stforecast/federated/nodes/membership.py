@@ -53,7 +53,7 @@ class Membership:
         self._unusable: set[int] = set()
 
     def known_sizes(self) -> Tensor:
-        """The clients' sizes; for those that never connected, the smallest known size."""
+        """Return the clients' sizes; for those that never connected, the smallest known size."""
         return torch.where(self.sizes > 0, self.sizes, self.sizes[self.sizes > 0].min())
 
     def gather(self) -> None:
@@ -65,7 +65,7 @@ class Membership:
         end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
             if n != before:
-                log.info("%d of %d clients are there; waiting for the others", n, len(self.sizes))
+                log.info("%d of %d clients are connected; waiting", n, len(self.sizes))
                 before = n
             if time.monotonic() > end:
                 if 0 < self.patience.enough <= n:
@@ -76,7 +76,7 @@ class Membership:
                     f"(without {absent}); start their nodes or wait longer"
                 )
             time.sleep(self.patience.poll)
-        log.info("%d clients are there, on %d nodes", n, len(self.numbers))
+        log.info("%d clients are connected, on %d nodes", n, len(self.numbers))
 
     def welcome(self, round: int) -> int:
         """Admit new nodes and drop those that are gone; return the number of connected clients.

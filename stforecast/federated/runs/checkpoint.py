@@ -120,16 +120,16 @@ def _write(checkpoint: Checkpoint, folder: Path) -> None:
     if checkpoint.extra:
         tensors["extra"] = checkpoint.extra
     for name, named in tensors.items():
-        save_file(_alone(named), folder / f"{name}.safetensors")
+        save_file(_without_shared_memory(named), folder / f"{name}.safetensors")
     (folder / ABOUT).write_text(json.dumps(checkpoint.about(), indent=1) + "\n")
-    lines = [f"{_sum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    lines = [f"{_checksum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
     (folder / SUMS).write_text("".join(lines))
     for path in (*folder.iterdir(), folder):
         path.chmod(0o755 if path is folder else 0o644)
         _flush(path)
 
 
-def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors on the CPU without shared memory, as the format requires."""
     own: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -143,7 +143,7 @@ def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return own
 
 
-def _sum(path: Path) -> str:
+def _checksum(path: Path) -> str:
     return checksum(path).removeprefix("sha256:")
 
 
@@ -238,8 +238,8 @@ def _check_sums(folder: Path, remedy: str) -> None:
             raise InputError(f"{path}: names no {needed}; {remedy}")
     for name, expected in sums.items():
         if Path(name).name != name:
-            raise InputError(f"{path}: {name!r} lies elsewhere; {remedy}")
-        if _sum(folder / name) != expected:
+            raise InputError(f"{path}: {name!r} is outside this folder; {remedy}")
+        if _checksum(folder / name) != expected:
             raise InputError(f"{folder / name}: cannot be trusted, its checksum differs; {remedy}")
 
 

@@ -72,7 +72,7 @@ class Robust(CheckedOptions):
         if not parts:
             return uploads
         if self.robust == "clip" or (self.robust == "median" and apart):
-            guarded = self._drawn(parts)
+            guarded = self._moved_to_median(parts)
         elif apart:
             guarded = {name: part.limited(self.robust_trim) for name, part in parts.items()}
         else:
@@ -82,7 +82,7 @@ class Robust(CheckedOptions):
             }
         return {**uploads, **guarded}
 
-    def _drawn(self, parts: dict[str, _Part]) -> Payload:
+    def _moved_to_median(self, parts: dict[str, _Part]) -> Payload:
         """Move uploads to their median: far ones partly for `clip`, else outlying ones fully."""
         centres = {name: part.trimmed_mean(0.5) for name, part in parts.items()}
         squares = torch.stack([p.square_to(centres[name]) for name, p in parts.items()]).sum(0)

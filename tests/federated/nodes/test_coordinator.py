@@ -184,7 +184,7 @@ def test_a_letter_for_other_clients_is_refused(train, rows, federate, split):
     _, link = split(federate(FedAvg), (3,))
     node = link.factories[0]()
     payload = {name: t.expand(rows, *t.shape) for name, t in _initial(node).items()}
-    with pytest.raises(InputError, match="clients that are not this node.s, 0 to 2"):
+    with pytest.raises(InputError, match="clients that are not this node's, 0 to 2"):
         node.round(Message({"round": 0, "train": train, "best": None}, payload))
 
 
@@ -238,7 +238,7 @@ def test_a_node_that_comes_late_is_let_in(method, federate, split, logged):
     link.absent = lambda node, round: node == 1 and round < 2
     coordinator.run()
     assert [r.participants - r.failed for r in coordinator.server.reports] == [4, 4, 5, 5]
-    assert "4 of 5 clients are there" in logged()
+    assert "4 of 5 clients are connected" in logged()
     assert "round 3: node 1 (clients 2 to 2) joins" in logged()
     assert all(t.isfinite().all() for t in coordinator.server.state.server.values())
 

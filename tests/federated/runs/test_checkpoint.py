@@ -143,7 +143,8 @@ def rewritten(folder, **changes):
     path = folder / "checkpoint.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     lines = [
-        f"{checkpoints._sum(folder / n)}  {n}\n" for n in ("checkpoint.json", "state.safetensors")
+        f"{checkpoints._checksum(folder / n)}  {n}\n"
+        for n in ("checkpoint.json", "state.safetensors")
     ]
     (folder / "SHA256SUMS").write_text("".join(lines))
 
