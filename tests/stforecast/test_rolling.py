@@ -131,7 +131,8 @@ def test_a_run_that_gets_sigkill_in_its_refits_goes_on_after_the_last_one(
     kept = [json.loads(path.read_text())["notes"]["seconds"] for path in refits_of(out)]
     assert 2 <= len(kept) < 4
     found = resume(out)
-    assert found.refits()["seconds"][: len(kept)].tolist() == kept
+    seconds = found.refits()["seconds"][: len(kept)]
+    np.testing.assert_allclose(seconds, kept, rtol=1e-14)  # pandas 2 loses a last digit
     columns = ["time", "windows", "rounds", "bytes_down", "bytes_up"]
     pd.testing.assert_frame_equal(found.refits()[columns], whole.refits()[columns])
     assert found.forecasts().identical(whole.forecasts())
