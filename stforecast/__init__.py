@@ -1,6 +1,6 @@
 """Personalised federated forecasting of cellular and road traffic.
 
-`Forecaster` fits, saves, loads and predicts; `stforecast.federated` is the core that other fields
+`Forecaster` fits, predicts, saves and loads; `stforecast.federated` is the core, which other fields
 may use without the rest.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["Forecaster"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the forecaster when it is asked for, so that the core alone stays light."""
+    """Import the forecaster on first use, so that importing the core alone stays fast."""
     if name == "Forecaster":
         from stforecast.forecaster import Forecaster
 

@@ -1,8 +1,7 @@
-"""Settings of a forecast: flat names for people, one dataclass for each thing they configure.
+"""Settings of a forecast: flat names for users, grouped into one dataclass per topic.
 
 `Forecaster("fuels", rounds=50, tau=0.1, split="days:20,5,5")`, the options of `stforecast run` and
-the lines of a benchmark's TOML are the same names; `resolve` sends each to the dataclass that has
-it.
+the keys of a benchmark's TOML file use the same names; `resolve` assigns each to its dataclass.
 """
 
 from __future__ import annotations
@@ -34,14 +33,13 @@ from stforecast.task import LossOptions
 
 @dataclass(frozen=True)
 class DataOptions(CheckedOptions):
-    """What is forecast, and on which part of it.
+    """Variable to forecast, and the split and scaling of its data.
 
     Attributes:
-        service: variable of the cube, such as internet or speed; may be left out if there is one.
+        service: variable of the cube, such as internet or speed; optional if there is only one.
         split: training, validation and test part: fuels, fedda, days:20,5,5, steps:0.7,0.1,0.2 or
             windows:0.7,0.1,0.2.
-        scale: z-score each cell by itself (cell) or all alike (global); fitted on the training
-            part.
+        scale: z-scores per cell (cell) or over all cells (global); fitted on the training part.
     """
 
     service: str | None = None
@@ -51,19 +49,19 @@ class DataOptions(CheckedOptions):
 
 @dataclass(frozen=True)
 class RunOptions(CheckedOptions):
-    """How it is computed.
+    """Model, seed, device and resources.
 
     Attributes:
         model: name of the model that federated methods train.
-        seed: seed of everything random; the same seed gives the same numbers.
-        device: where to compute: auto, cpu or cuda; auto takes a GPU where there is one.
-        select: whether the model of the best validation round or of the last one is kept.
-        cohort: most clients trained together; 0 chooses.
-        workers: cohorts that train at the same time on a CPU; 0 takes as many as there are cores.
-        memory: what a run may take, like 8GB; where it needs more, the clients' states are kept in
-            files. By default what the machine has left.
-        checkpoint_every: rounds from one checkpoint to the next; 0 takes one on a signal only. By
-            default as often as that costs no more than a 20th of the time.
+        seed: random seed; the same seed gives the same numbers.
+        device: auto, cpu or cuda; auto uses a GPU if there is one.
+        select: model to keep, of the best validation round (best) or of the last round (last).
+        cohort: maximum number of clients trained together; 0 chooses.
+        workers: number of cohorts trained in parallel on a CPU; 0 uses all cores.
+        memory: memory limit, such as 8GB; beyond it, the clients' states are kept in files. By
+            default the free memory.
+        checkpoint_every: rounds between checkpoints; 0 writes one on a signal only. By default as
+            often as costs at most a 20th of the time.
     """
 
     model: str = "dual_gru"
@@ -76,7 +74,7 @@ class RunOptions(CheckedOptions):
     checkpoint_every: NonNegativeInt | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a memory that is no size."""
+        """Refuse a memory limit that is not a size."""
         super().__post_init__()
         if self.memory:
             parse_bytes(self.memory)
@@ -84,13 +82,13 @@ class RunOptions(CheckedOptions):
 
 @dataclass(frozen=True)
 class RollingOptions(CheckedOptions):
-    """Refitting while the test part goes by; see `stforecast.rolling`.
+    """Refits during the test part; see `stforecast.rolling`.
 
     Attributes:
-        refit: before each day or week of the test part but the first, the chosen model is refitted
-            on what is known by then: never, daily or weekly.
-        refit_rounds: rounds of such a refit, of federated methods.
-        refit_lr: their learning rate; 0 takes a tenth of lr.
+        refit: never, daily or weekly: refit the selected model on the data known so far before each
+            day or week of the test part except the first.
+        refit_rounds: rounds of each refit of a federated method.
+        refit_lr: learning rate of these rounds; 0 takes a tenth of lr.
     """
 
     refit: Literal["never", "daily", "weekly"] = "never"
@@ -104,15 +102,16 @@ class Config:
 
     Attributes:
         method: name of a method or of a reference forecaster.
-        data: what is forecast.
-        window: which steps a window reads and forecasts.
-        training: rounds, batches and the like; like the next two, only for federated methods.
-        loss: what training minimises.
-        uplink: what is done to uploads on their way.
-        robust: how the server guards itself against bad uploads.
-        interval: how sure a forecast is.
-        rolling: refitting while the test part goes by.
-        run: model, seed, device.
+        data: variable, split and scaling.
+        window: input and target steps of a window.
+        training: rounds, batches, optimiser; like `uplink` and `robust`, read by federated methods
+            only.
+        loss: training loss.
+        uplink: compression and privacy of uploads.
+        robust: the server's defences against Byzantine uploads.
+        interval: prediction intervals.
+        rolling: refits during the test part.
+        run: model, seed, device and resources.
         method_options: an instance of the method's `Options`.
         model_options: an instance of the model's `Options`.
     """
@@ -131,14 +130,14 @@ class Config:
     model_options: Any
 
     def __post_init__(self) -> None:
-        """Refuse settings that do not go together."""
+        """Refuse settings that contradict each other."""
         if self.interval.intervals != "none" and not self.coverages:
             raise InputError(
                 f"quantiles is {self.loss.quantiles!r}; intervals need a pair, like 0.05,0.5,0.95"
             )
 
     def at(self, step: pd.Timedelta) -> Config:
-        """These settings for a series whose steps have this length.
+        """Return the settings with times converted to steps of this length.
 
         Raises:
             InputError: naming a time that is not a whole number of steps.
@@ -147,47 +146,47 @@ class Config:
 
     @property
     def coverages(self) -> tuple[float, ...]:
-        """Shares of the targets that the pairs of `quantiles` should hold, narrow ones first."""
+        """Nominal coverages of the pairs of `quantiles`, from narrow to wide."""
         return tuple(pair_coverages(parse_levels(self.loss.quantiles)))
 
     @property
     def coverage(self) -> float:
-        """The widest of them: that of the interval that is reported; 0 without a pair."""
+        """Nominal coverage of the widest interval, which is the one reported; 0 without a pair."""
         return max(self.coverages, default=0.0)
 
     @property
     def federated(self) -> bool:
-        """Whether the method trains in rounds (not a reference forecaster)."""
+        """True if the method trains in rounds, False for a reference forecaster."""
         return self.method not in BASELINES
 
     @property
     def has_intervals(self) -> bool:
-        """Whether forecasts say how sure they are."""
+        """True if forecasts come with prediction intervals."""
         learned = self.federated and len(self.loss.levels) > 1
         return learned or self.interval.intervals != "none"
 
     def flat(self) -> dict[str, Any]:
-        """The settings under their flat names, so that `resolve(**config.flat())` equals this."""
+        """Return the settings by flat name; `resolve(**config.flat())` equals this config."""
         method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
         return {"method": method, **flatten(*parts)}
 
 
 def options_type(method: str) -> type:
-    """The dataclass of a method's own settings.
+    """Return the dataclass of a method's own settings.
 
     Raises:
-        InputError: listing the methods if there is no such one.
+        InputError: listing the methods if there is no such method.
     """
     return _find(method).Options
 
 
 def defaults(method: str) -> dict[str, Any]:
-    """Settings that a method is made for, where they are not everyone's; the model always.
+    """Return a method's own defaults of shared settings, always including the model.
 
     The help of the command line and `resolve` both start from them.
 
     Raises:
-        InputError: listing the methods if there is no such one.
+        InputError: listing the methods if there is no such method.
     """
     return {"model": RunOptions.model, **getattr(_find(method), "defaults", {})}
 
@@ -197,7 +196,7 @@ def _find(method: str) -> Any:
 
 
 def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
-    """Name of each section of `Config` and its dataclass, for a method and a model.
+    """Return the dataclass of each section of `Config`, for a method and a model.
 
     Raises:
         InputError: listing the valid names if there is no such method or model.
@@ -225,7 +224,7 @@ UNREAD = ("model", "cohort", "workers", "memory", "checkpoint_every", "refit_rou
 
 
 def unread(method: str, settings: Mapping[str, Any]) -> list[str]:
-    """Names of settings that a method does not read, of those that are not at their default.
+    """Return the names of non-default settings that a method does not read.
 
     Args:
         method: name of the method.
@@ -242,21 +241,21 @@ def unread(method: str, settings: Mapping[str, Any]) -> list[str]:
     types = sections(method, str(settings.get("model", RunOptions.model)))
     fields = {f.name: (s, f.default) for s, t in types.items() for f in dataclasses.fields(t)}
     names = {n for n, (s, _) in fields.items() if s in UNREAD_SECTIONS or n in UNREAD}
-    names.discard("quantiles")  # Of conformal intervals, which every method may have.
+    names.discard("quantiles")  # Conformal intervals read it, which every method may have.
     return [n for n, value in settings.items() if n in names and value != fields[n][1]]
 
 
 def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that a method does not read."""
+    """Return the settings that a method reads."""
     left_out = unread(method, settings)
     return {name: value for name, value in settings.items() if name not in left_out}
 
 
 def resolve(method: str, **settings: Any) -> Config:
-    """Settings by flat name to a `Config`, types checked and converted.
+    """Build a `Config` from flat settings, with types checked and converted.
 
     Raises:
-        InputError: for an unknown name (with those like it) or a value that does not fit.
+        InputError: for an unknown name (suggesting similar ones) or an invalid value.
     """
     settings = {**defaults(method), **settings}
     types = sections(method, str(settings["model"]))

@@ -1,4 +1,4 @@
-"""Judging a predictor on the validation and the test part of its data."""
+"""Evaluation of a predictor on the validation and the test part of its data."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from stforecast.predictor import Predictor
 
 log = logging.getLogger(__name__)
 
-Judged = tuple[Bands, np.ndarray, np.ndarray]
+Forecasts = tuple[Bands, np.ndarray, np.ndarray]
 """Bands, targets and mask of one part, `(cells, windows, horizon)`, z-scored."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Forecasts of the validation and the test part by one predictor, each made once.
+    """Forecasts of the validation and the test part by one predictor, each computed once.
 
     Attributes:
         config: settings of the run.
         data: the series.
-        predictor: what is judged.
+        predictor: the predictor to evaluate.
     """
 
     config: Config
@@ -41,38 +41,38 @@ class Evaluation:
     predictor: Predictor
 
     @cached_property
-    def _validation(self) -> Judged:
-        return self._judged(self.data.split.validation, self.data.validation_targets)
+    def _validation(self) -> Forecasts:
+        return self._forecasts(self.data.split.validation, self.data.validation_targets)
 
     @cached_property
-    def _test(self) -> Judged:
-        return self._judged(self.data.split.test, self.data.test_targets)
+    def _test(self) -> Forecasts:
+        return self._forecasts(self.data.split.test, self.data.test_targets)
 
-    def _judged(self, starts: np.ndarray, targets: Targets) -> Judged:
+    def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
         data, coverages = self.data, self.config.coverages
         bands = raw_bands(self.predictor, data.z, starts, data.calendar, coverages)
         return bands, *targets
 
     @cached_property
     def _calibrated(self) -> tuple[Bands, dict[float, np.ndarray]]:
-        """Bands of the test part, and radii of the window after it."""
+        """Return the bands of the test part and the radii of the window after it."""
         options, test = self.config.interval, self._test
         if options.intervals == "none":
             n_cells, _, horizon = test[1].shape
             return test[0], dict.fromkeys(test[0].bounds, np.zeros((n_cells, 1, horizon)))
         starts, known = self.data.calibration, self._validation
         if len(starts) < len(self.data.split.validation):
-            known = self._judged(starts, self.data.targets(starts))
+            known = self._forecasts(starts, self.data.targets(starts))
         bands, after = calibrated(known, test, options)
         if np.isinf(after[self.config.coverage]).any():
             log.warning(
                 "%s: too few validation targets for an interval of coverage %g of some cells: "
-                "those have no end", self.data.series.name, self.config.coverage,
+                "those are infinite", self.data.series.name, self.config.coverage,
             )  # fmt: skip
         return bands, after
 
     def errors(self) -> dict[str, pd.DataFrame]:
-        """Errors on `validation` and `test`, each where there are windows."""
+        """Compute the errors on `validation` and `test`, each if it has windows."""
         found = {}
         if len(self.data.split.validation):
             found["validation"] = self._errors(self._validation)
@@ -83,7 +83,7 @@ class Evaluation:
         return found
 
     def test_forecasts(self) -> xr.Dataset:
-        """Forecasts of the test part beside what was observed; see `Forecaster.test_forecasts`."""
+        """Return forecasts and targets of the test part; see `Forecaster.test_forecasts`."""
         bands, y, mask = self._test
         values = {"y_hat": (bands.centre, "forecast"), "y": (y, "observed")}
         if self.config.has_intervals:
@@ -110,15 +110,15 @@ class Evaluation:
         return ds
 
     def radius(self) -> np.ndarray:
-        """How far calibration moves the bounds of the window after the data, `(cells, horizon)`."""
+        """Return the calibration radius `(cells, horizon)` of the window after the data."""
         return self._calibrated[1][self.config.coverage][:, 0]
 
     def raw(self, values: np.ndarray) -> np.ndarray:
-        """Z-scores `(cells, …)` in the data's units."""
+        """Convert z-scores `(cells, …)` to the data's units."""
         return self.data.scaler.inverse(values, cell_axis=0)
 
-    def _errors(self, judged: Judged) -> pd.DataFrame:
-        bands, y, mask = judged
+    def _errors(self, forecasts: Forecasts) -> pd.DataFrame:
+        bands, y, mask = forecasts
         cells = self.data.series.cells
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled = evaluate(bands.centre, y, mask, cells, of_scores)
@@ -139,11 +139,11 @@ class Evaluation:
 
 
 def error_table(evaluations: Iterable[tuple[str, Evaluation]]) -> pd.DataFrame:
-    """Errors of several predictors; see `Forecaster.evaluate`.
+    """Tabulate the errors of several predictors; see `Forecaster.evaluate`.
 
     Args:
-        evaluations: name of a selection, and its evaluation. One that is kept nowhere else is
-            given free after its turn.
+        evaluations: pairs of a selection's name and its evaluation. Each is released after use,
+            unless the caller keeps it.
     """
     tables: dict[str, list[pd.DataFrame]] = {"validation": [], "test": []}
     for selection, evaluation in evaluations:
@@ -153,7 +153,7 @@ def error_table(evaluations: Iterable[tuple[str, Evaluation]]) -> pd.DataFrame:
 
 
 def check_calibration(config: Config, data: PreparedSeries) -> None:
-    """Refuse intervals that nothing could calibrate.
+    """Refuse intervals that cannot be calibrated.
 
     Raises:
         InputError: if intervals are asked for and no validation window is known in time.

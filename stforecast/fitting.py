@@ -1,4 +1,4 @@
-"""Fitting the configured method, whatever its kind, and restoring what was saved of it."""
+"""Fitting and restoring of the configured method, federated or not."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def fit(
         config: settings.
         data: the series.
         after_round: called with each round's report.
-        checkpointer: takes checkpoints, and goes on from the newest that it has.
+        checkpointer: writes checkpoints and resumes from the newest one.
 
     Returns:
-        What predicts by selection, `last` and `best` and those of a method's other models; and one
-        row a round, none if there are no rounds.
+        The predictor of each selection, `last` and `best` and those of a method's other models; and
+        a table with one row per round, empty without rounds.
     """
     if config.federated:
         trained, federation = train(config, data, after_round, checkpointer)
@@ -44,19 +44,19 @@ def fit(
 
 
 def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Baseline:
-    """The configured reference forecaster, fitted to the windows whose first targets are given."""
+    """Fit the configured reference forecaster to the windows with these first target steps."""
     baseline = BASELINES[config.method](config.method_options)
     return baseline.fit(data.z, starts, config.window, data.calendar)
 
 
 def restore(config: Config, state: Mapping[str, np.ndarray], round: int, n_cells: int) -> Predictor:
-    """The predictor whose `state` this is.
+    """Restore a predictor from its `state`.
 
     Args:
         config: settings that it was fitted with.
-        state: what its `state` gave.
-        round: the round that it is of.
-        n_cells: how many cells it was fitted on.
+        state: arrays returned by its `state`.
+        round: round of the state.
+        n_cells: number of cells it was fitted on.
 
     Raises:
         InputError: if the state does not fit the settings.

@@ -1,4 +1,4 @@
-"""The object a user fits, saves, loads and predicts with."""
+"""The forecaster: fit, predict, evaluate, save and load."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Forecaster:
         **settings: any setting of `stforecast.config`, e.g. `rounds=50`, `split="days:20,5,5"`.
 
     Attributes:
-        asked: all settings, as they were given.
-        config: the same; once it is fitted, with windows in steps of the data.
-        rounds_: one row a round: losses, bytes, seconds (empty for reference forecasters).
-        refits_: one row a refit of the test part: windows, bytes, seconds (empty without).
-        cells: `(cells,)` ids; like the following, there once it is fitted or loaded.
+        asked: all settings as given.
+        config: the resolved settings; after `fit`, with windows in steps of the data.
+        rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
+        refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
+        cells: `(cells,)` ids; this and the following are set by `fit` and `load`.
         step: length of a time step.
-        service: what is forecast.
-        units: its unit.
+        service: name of the forecast variable.
+        units: unit of the service.
         split: windows of each part of the data that it was fitted on.
 
     Raises:
@@ -94,15 +94,15 @@ class Forecaster:
         after_round: Callable[[RoundReport], None] | None = None,
         checkpointer: Checkpointer | None = None,
     ) -> Forecaster:
-        """Train on the training part of `data`, choosing by its validation part.
+        """Train on the training part of `data` and select the model on its validation part.
 
         Args:
             data: a cube, a wide table (time × cell) or the path of a cube.
             after_round: called with each round's report, e.g. to draw a progress bar.
-            checkpointer: takes checkpoints of the training, and goes on from its newest.
+            checkpointer: writes checkpoints of the training and resumes from the newest one.
 
         Returns:
-            Itself.
+            The fitted forecaster.
 
         Raises:
             InputError: if the data cannot be used with these settings.
@@ -135,22 +135,22 @@ class Forecaster:
         """Forecast what follows the end of `history`, in the data's own units.
 
         Args:
-            history: data of at least the cells that the model was fitted on; others are ignored
-                with a warning. As a table (time × cell) it is taken to be the fitted service.
-                What `read` gave is not read again.
-            steps: how many steps to forecast; by default the model's horizon. Beyond the horizon,
-                forecasts are fed back as if they had been observed.
+            history: data of at least the cells that the model was fitted on; other cells are
+                ignored with a warning. The values of a table (time × cell) are taken to be of the
+                fitted service. A `Series` from `read` is used directly.
+            steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
+                forecasts are fed back as inputs.
 
         Returns:
             Table (time × cell) with the times of the forecast steps on the data's clock; `attrs`
             names `service`, `units` and `clock` ("utc" or "local").
 
-        Missing inputs are taken for the cell's mean, as in training, and told of in a warning; a
-        cell without any has no forecast (NaN).
+        Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
+        without any observed input gets no forecast (NaN).
 
         Raises:
             InputError: if the history lacks cells, has another step length, is too short or has no
-                value that the model reads.
+                observed input.
         """
         fitted = self._chosen()
         steps = self.config.window.horizon if steps is None else steps
@@ -174,18 +174,18 @@ class Forecaster:
         return table
 
     def predict_interval(self, history: Data | Series, steps: int | None = None) -> Interval | None:
-        """Bounds of what `predict` gives; steps beyond the model's horizon have none (NaN).
+        """Return bounds of the forecast; those beyond the model's horizon are NaN.
 
         Args:
             history: as for `predict`.
             steps: as for `predict`.
 
         Returns:
-            Lower and upper bounds in the data's own units, `attrs` with the `coverage` that they
-            are made for; None if the settings ask for no intervals.
+            Lower and upper bounds in the data's own units, with the nominal `coverage` in `attrs`;
+            None if the settings ask for no intervals.
 
         Raises:
-            InputError: as `predict` does.
+            InputError: as `predict`.
         """
         fitted, radius = self._chosen(), self._interval_radius()
         if radius is None:
@@ -207,12 +207,12 @@ class Forecaster:
         return Interval(*tables)
 
     def _table(self, z: np.ndarray, series: Series, unknown: np.ndarray) -> pd.DataFrame:
-        """Z-scores `(steps, cells)` that follow a series, as a table in the data's units.
+        """Return forecast z-scores as a table in the data's units.
 
         Args:
-            z: the z-scores.
-            series: what they follow.
-            unknown: `(cells,)` of which cells nothing was known; they get no values.
+            z: `(steps, cells)` z-scores.
+            series: the history before them.
+            unknown: `(cells,)` bool, cells without any observed input; their values become NaN.
         """
         times = series.times[-1] + self.step * np.arange(1, len(z) + 1)
         table = pd.DataFrame(
@@ -224,68 +224,68 @@ class Forecaster:
         return table
 
     def read(self, history: Data | Series) -> Series:
-        """The series of the fitted cells in a history, to forecast from it more than once.
+        """Read the series of the fitted cells from a history, to forecast from it repeatedly.
 
         Args:
             history: as for `predict`.
 
         Raises:
-            InputError: as `predict` does, but for missing values.
+            InputError: as `predict`, except for missing values.
         """
         self._chosen()
         reach = self.config.window.reach
         return read_history(history, self.service, self.cells, self.step, reach)
 
     def _interval_radius(self) -> np.ndarray | None:
-        """How far the bounds are moved `(cells, horizon)`; None without intervals."""
+        """Return the calibration radius `(cells, horizon)`; None without intervals."""
         if self._radius is None and self._evaluation and self.config.has_intervals:
             self._radius = self._evaluation.radius()
         return self._radius
 
     def evaluate(self) -> pd.DataFrame:
-        """Errors on the validation and test part of the data that it was fitted on.
+        """Compute the errors on the validation and test parts of the data it was fitted on.
 
         Returns:
             One row for each client (and "all"), horizon step (and "all"), split, selection and
-            metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units; on the test part
-            with intervals `coverage`, `width`, `pinball` and `crps` too. Selections are "last" and
-            "best", and "last (global)" and the like for a method's other models. A split without
+            metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units; with intervals,
+            also `coverage`, `width`, `pinball` and `crps` on the test part. Selections are "last"
+            and "best", and e.g. "last (global)" for a method's other models. A split without
             windows has no rows.
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        judged = self._judge()
+        chosen = self._require_evaluation()
         return error_table(
-            (name, judged if p is judged.predictor else dataclasses.replace(judged, predictor=p))
+            (name, chosen if p is chosen.predictor else dataclasses.replace(chosen, predictor=p))
             for name, p in self._fitted.items()
         )
 
     def test_forecasts(self) -> xr.Dataset:
-        """Forecasts of the test part by the chosen selection, beside what was observed.
+        """Return the selected model's forecasts of the test part with the observed targets.
 
         Returns:
             `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
             data's units; `time` is the first forecast step, `horizon` counts from 1. The attribute
-            `clock` says whether times are "utc" or "local". With intervals, `lower` and `upper`
-            besides, and the attribute `coverage`.
+            `clock` is "utc" or "local". With intervals, also `lower` and `upper`, and the attribute
+            `coverage`.
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._judge().test_forecasts()
+        return self._require_evaluation().test_forecasts()
 
     def find_leaks(self, history: Data | Series) -> list[Leak]:
-        """Windows at the end of `history` whose inputs or forecasts depend on what comes after.
+        """Find windows whose inputs or forecasts depend on later values.
 
         Args:
-            history: as for `predict`; its last quarter is tried.
+            history: as for `predict`; windows of its last quarter are tested.
 
         Returns:
-            What was found, see `stforecast.leaks`; empty if nothing.
+            The leaks, see `stforecast.leaks`; empty if none was found.
 
         Raises:
-            InputError: as `predict` does.
+            InputError: as `predict`.
         """
         series, window = self.read(history), self.config.window
         z = self.scaler.transform(series.values)
@@ -293,32 +293,32 @@ class Forecaster:
         return forecast_leaks(self._chosen(), z, starts, window, series.calendar)
 
     def parts(self) -> dict[str, dict[str, str] | None]:
-        """First and last target step of each part of the data that it was fitted on.
+        """Return the first and last target step of each part of the data it was fitted on.
 
         Returns:
-            `training`, `validation` and `test`, each with `first` and `last`, on the place's wall
-            clock; None for a part without windows.
+            `training`, `validation` and `test`, each with `first` and `last` in local time; None
+            for a part without windows.
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._judge().data.parts()
+        return self._require_evaluation().data.parts()
 
     def _chosen(self) -> Predictor:
         if not self._fitted:
             raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
         return self._fitted[self.config.run.select]
 
-    def _judge(self) -> Evaluation:
+    def _require_evaluation(self) -> Evaluation:
         if self._evaluation is None:
             raise InputError("evaluation needs the data: fit this forecaster, do not load it")
         return self._evaluation
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save what predicting needs: `forecaster.json` and `state.safetensors`.
+        """Save the forecaster as `forecaster.json` and `state.safetensors`.
 
         Args:
-            folder: made if it is not there.
+            folder: created if it does not exist.
 
         Returns:
             The folder.
@@ -331,11 +331,11 @@ class Forecaster:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Forecaster:
-        """Load what `save` wrote (or the run folder around it); nothing is unpickled.
+        """Load a saved forecaster or that of a run folder; nothing is unpickled.
 
         Args:
             folder: a run folder, or the folder given to `save`.
-            device: where to compute, whatever it was trained on.
+            device: device to compute on, regardless of the one used for training.
 
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
@@ -348,7 +348,7 @@ class Forecaster:
         return self
 
     def _rehearse(self) -> None:
-        """Forecast once from zeros: arrays that do not fit the settings fail here."""
+        """Forecast once from zeros, so that arrays that do not fit the settings fail here."""
         n_steps = max(2, self.config.window.reach)
         check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
         times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)

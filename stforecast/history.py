@@ -1,4 +1,4 @@
-"""Histories that a fitted model forecasts from: which are refused, and what they lack."""
+"""Histories that a fitted model forecasts from: checks and warnings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 def read_history(
     history: Data | Series, service: str, cells: np.ndarray, step: pd.Timedelta, reach: int
 ) -> Series:
-    """The series of the fitted cells, if the model can read it.
+    """Read the series of the fitted cells from a history.
 
     Args:
-        history: as a table (time × cell) it is taken to be the fitted service.
-        service: what is forecast.
+        history: the data; the values of a table (time × cell) are taken to be of `service`.
+        service: name of the forecast variable.
         cells: `(cells,)` ids that the model was fitted on; others are ignored with a warning.
         step: length of a time step.
-        reach: steps back that the model reads.
+        reach: number of steps back that the model reads.
 
     Raises:
-        InputError: if it lacks cells, has another step length or is too short.
+        InputError: if the history lacks cells, has another step length or is too short.
     """
     if isinstance(history, Series):
         series = history
@@ -51,18 +51,19 @@ def read_history(
 
 
 def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> np.ndarray:
-    """Whether what the forecast after a series is made from is missing.
+    """Return which inputs of the forecast after a series are missing.
 
     Args:
         series: the history.
         window: shape of the windows.
-        reads_windows: whether their inputs are read, rather than all that came before.
+        reads_windows: True if the model reads the inputs of windows, False if it reads the whole
+            series.
 
     Returns:
         `(inputs, cells)` bool.
 
     Raises:
-        InputError: if all is missing.
+        InputError: if all inputs are missing.
     """
     if reads_windows:
         per_week = series.calendar.steps_in(WEEK) if window.impute == "last-week" else 0
@@ -80,7 +81,7 @@ def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> n
 
 
 def warn_of_missing(series: Series, missing: np.ndarray) -> None:
-    """Tell of missing inputs `(inputs, cells)` of a forecast, and of cells that have none."""
+    """Warn of missing inputs `(inputs, cells)` of a forecast, and of cells without any input."""
     unknown = np.asarray(missing.all(axis=0))
     partly = missing.any(axis=0) & ~unknown
     for cells, what in (
@@ -95,7 +96,7 @@ def warn_of_missing(series: Series, missing: np.ndarray) -> None:
 
 
 def warn_of_constants(series: Series, fit_steps: int) -> None:
-    """Tell of cells that never change in the training part."""
+    """Warn of cells that never change in the training part."""
     seen = pd.DataFrame(series.values[:fit_steps])
     if n := int((seen.max() == seen.min()).sum()):
         log.warning(

@@ -1,17 +1,17 @@
-"""Prediction intervals of any forecaster, and conformal calibration of them, client by client.
+"""Prediction intervals of any forecaster, conformally calibrated for each client.
 
-Split conformal prediction widens a band until it would have held the right share of the validation
-targets, with the correction ⌈(n + 1)(1 - α)⌉ / n for a finite number n of them. Around a forecast,
-the band it starts from has no width (Lei et al., JASA 2018); around quantiles it is theirs
+Split conformal prediction widens a band until it covers the nominal share of the validation
+targets, with the correction ⌈(n + 1)(1 - α)⌉ / n for a finite number n of them. The initial band of
+a point forecast has zero width (Lei et al., JASA 2018); that of quantiles lies between them
 (Romano, Patterson, Candès: Conformalized Quantile Regression, NeurIPS 2019, arXiv 1905.03222). Each
-client and each step ahead is calibrated by itself, so nothing is sent. The guarantee supposes that
-validation and test errors are exchangeable, which those of a time series are not: see the
-`coverage` that was measured.
+client and each step ahead is calibrated separately, so nothing is sent. The guarantee assumes that
+validation and test errors are exchangeable, which those of a time series are not: see the measured
+`coverage`.
 
-`adaptive` lets the level follow what is missed (Gibbs and Candès: Adaptive Conformal Inference
-Under Distribution Shift, NeurIPS 2021, arXiv 2106.00170): α ← α + γ (α* - missed), as soon as a
-target is known, which h steps ahead is h steps later. Where α asks for more than any error so far,
-the largest so far is taken; the paper would take an interval without end.
+`adaptive` adapts the level to the misses (Gibbs and Candès: Adaptive Conformal Inference Under
+Distribution Shift, NeurIPS 2021, arXiv 2106.00170): α ← α + γ (α* - missed), as soon as a target is
+known, i.e. h steps later for a forecast h steps ahead. Where α requires more than the largest error
+so far, that error is taken; the paper would take an infinite interval.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from stforecast.predictor import Predictor
 
 @dataclass(frozen=True)
 class IntervalOptions(CheckedOptions):
-    """How sure a forecast is.
+    """Settings of prediction intervals.
 
     Attributes:
-        intervals: bounds at --quantiles: `none` (but a quantile loss has its own), `conformal`
-            (from the errors on the validation part, of each client and step ahead by itself) or
-            `adaptive` (besides, wider when too much is missed and narrower when too little is).
-        adapt_rate: γ of adaptive intervals; 0.005 is the paper's.
+        intervals: bounds at --quantiles: `none` (a quantile loss has bounds of its own),
+            `conformal` (calibrated on the validation errors of each client and step ahead) or
+            `adaptive` (conformal, and widened or narrowed when too many or too few targets are
+            missed).
+        adapt_rate: γ of adaptive intervals; the paper uses 0.005.
     """
 
     intervals: Literal["none", "conformal", "adaptive"] = "none"
@@ -50,14 +51,14 @@ class Bands:
 
     Attributes:
         centre: `(cells, windows, horizon)` forecasts.
-        bounds: by coverage, from narrow to wide, lower and upper bounds of the same shape.
+        bounds: lower and upper bounds of the same shape by coverage, from narrow to wide.
     """
 
     centre: np.ndarray
     bounds: dict[float, tuple[np.ndarray, np.ndarray]]
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Bands:
-        """The bands in another unit."""
+        """Apply a function, such as a change of units, to all values."""
         bounds = {c: (function(low), function(high)) for c, (low, high) in self.bounds.items()}
         return Bands(function(self.centre), bounds)
 
@@ -69,14 +70,14 @@ def raw_bands(
     calendar: Calendar,
     coverages: tuple[float, ...],
 ) -> Bands:
-    """The bands of a forecaster before calibration.
+    """Compute the bands of a forecaster before calibration.
 
     Args:
-        predictor: forecasts the windows.
+        predictor: the forecaster.
         series: `(steps, cells)`, z-scored, NaN where missing.
         starts: `(windows,)` first target steps.
         calendar: the series' wall clock.
-        coverages: of a forecaster without pairs of quantiles, whose bands have no width.
+        coverages: coverages for a forecaster without pairs of quantiles; its bands have zero width.
     """
     quantiles = predictor.quantiles(series, starts, calendar)
     centre = quantiles[..., quantiles.shape[-1] // 2]
@@ -88,16 +89,16 @@ def raw_bands(
 
 
 def scores(bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Conformity scores: how far each target lies outside its interval, negative inside.
+    """Compute conformity scores: the distance of each target outside its interval.
 
-    They are NaN where no target was observed.
+    They are negative inside the interval and NaN where no target was observed.
     """
     lower, upper = bounds
     return np.where(mask, np.maximum(lower - y, y - upper), np.nan)
 
 
 def conformal_radius(known: np.ndarray, coverage: float) -> np.ndarray:
-    """Radius of split conformal intervals: the ⌈(n + 1) coverage⌉-th smallest score.
+    """Return the radius of split conformal intervals: the ⌈(n + 1) coverage⌉-th smallest score.
 
     >>> errors = np.array([3.0, 1.0, 2.0, 4.0]).reshape(1, 4, 1)
     >>> float(conformal_radius(errors, 0.6).item()), float(conformal_radius(errors, 0.9).item())
@@ -118,7 +119,9 @@ def conformal_radius(known: np.ndarray, coverage: float) -> np.ndarray:
 def adaptive_radii(
     known: np.ndarray, coming: np.ndarray, coverage: float, rate: float
 ) -> np.ndarray:
-    """Radius of adaptive conformal intervals, for each test window from the scores before it.
+    """Return the radius of adaptive conformal intervals for each test window.
+
+    It depends on the scores before the window only.
 
     Args:
         known: `(cells, n, horizon)` scores of the calibration windows, NaN where not observed.
@@ -150,23 +153,23 @@ def adaptive_radii(
 
 
 def _ordered(known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scores in order, those not observed last, and how many were observed `(cells, horizon)`."""
+    """Return sorted scores, unobserved ones last, and the observed counts `(cells, horizon)`."""
     return np.sort(known, axis=1), (~np.isnan(known)).sum(axis=1)
 
 
 def _rank(n: np.ndarray, alpha: float | np.ndarray) -> np.ndarray:
-    """⌈(n + 1)(1 - α)⌉, from 1; rounded first, since 10 · 0.9 may come out above 9."""
+    """Return ⌈(n + 1)(1 - α)⌉, at least 1; rounded first, since 10 · 0.9 may exceed 9."""
     return np.ceil(np.round((n + 1) * (1 - alpha), 9)).astype(int).clip(1)
 
 
 def _pick(ordered: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """The `rank`-th smallest score `(cells, horizon)`; NaN without any."""
+    """Return the `rank`-th smallest score `(cells, horizon)`; NaN if there is none."""
     place = (rank - 1).clip(0, ordered.shape[1] - 1)
     return np.take_along_axis(ordered, place[:, None], axis=1)[:, 0]
 
 
 def widened(bands: Bands, radii: dict[float, np.ndarray]) -> Bands:
-    """Bounds moved outwards by a radius, never past the forecast.
+    """Move bounds outwards by a radius; a negative one moves them at most to the forecast.
 
     Args:
         bands: before calibration.
@@ -187,11 +190,12 @@ def calibrated(
     coming: tuple[Bands, np.ndarray, np.ndarray],
     options: IntervalOptions,
 ) -> tuple[Bands, dict[float, np.ndarray]]:
-    """The bands of the test part, calibrated on the validation part.
+    """Calibrate the bands of the test part on the validation part.
 
     Args:
         known: bands, targets and mask of windows whose targets are known when the test part begins.
-        coming: those of the test part, one step apart; `adaptive` looks at a target only after it.
+        coming: those of the test part, one step apart; `adaptive` uses a target only once it is
+            known.
         options: `conformal` or `adaptive`, with its rate.
 
     Returns:

@@ -1,9 +1,9 @@
-"""Looking for leaks: does a forecast depend on what it could not know?
+"""Search for leaks: dependence of a forecast on values after its start.
 
-An experiment on the data alone, whatever the model: everything from a window's first target on is
-changed, and the window's inputs and its forecast must stay what they were. A difference is a leak;
-none is no proof, but finds the usual ones: a target among the inputs, windows off by one, a gap
-filled from behind.
+The test works for any model: it changes all values from a window's first target on, and the
+window's inputs and forecast must not change. A difference is a leak; its absence is no proof, but
+the test finds the usual leaks: a target among the inputs, windows off by one, gaps filled with
+later values.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ TOLERANCE = 1e-5
 """Smaller changes, in z-scores, are rounding."""
 
 N_PROBES = 8
-"""Windows that are tried, spread evenly."""
+"""Number of windows to test, spread evenly."""
 
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Something that depends on what it could not know.
+    """A dependence of a window on later values.
 
     Attributes:
-        what: what changed: "inputs" or "forecast".
-        step: first target step of the window concerned.
+        what: part that changed: "inputs" or "forecast".
+        step: first target step of the window.
         change: largest change, in z-scores.
     """
 
@@ -49,17 +49,17 @@ def forecast_leaks(
     spec: WindowSpec,
     calendar: Calendar,
 ) -> list[Leak]:
-    """Leaks of inputs and forecasts: change the future of some windows and compare.
+    """Find leaks in inputs and forecasts by changing the future of some windows.
 
     Args:
-        predictor: what forecasts.
+        predictor: the predictor to test.
         series: `(steps, cells)`, z-scored, NaN where missing.
         starts: `(windows,)` first target steps to choose from.
         spec: the windows' shape.
         calendar: the series' wall clock.
 
     Returns:
-        What changed, in order of the windows; empty if nothing did.
+        The leaks, in order of the windows; empty if none was found.
     """
     probes = starts[np.unique(np.linspace(0, len(starts) - 1, N_PROBES).astype(int))]
     rng = np.random.default_rng(SEED)
@@ -76,7 +76,7 @@ def forecast_leaks(
 
 
 def compare(what: str, step: int, before: np.ndarray, after: np.ndarray) -> list[Leak]:
-    """A leak, if the arrays differ by more than rounding."""
+    """Return a leak if the arrays differ by more than rounding, else nothing."""
     change = np.abs(np.subtract(before, after, dtype=np.float64))
     change[np.isnan(before) & np.isnan(after)] = 0.0
     largest = float(change.max(initial=0.0))

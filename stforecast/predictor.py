@@ -1,4 +1,4 @@
-"""What forecasts: a trained federated method, a reference forecaster, or models in turn."""
+"""Protocol of predictors: trained federated methods, reference forecasters, refitted models."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Predictor(Protocol):
 
     @property
     def reads_windows(self) -> bool:
-        """Whether it reads the inputs of windows, rather than all that came before."""
+        """True if it reads the inputs of windows, False if it reads the whole series before."""
         ...
 
     @property
     def round(self) -> int:
-        """The round that it is of; 0 if it was fitted without rounds."""
+        """Round of its state; 0 if it was fitted without rounds."""
         ...
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast windows, each from what lies before it; of quantiles, the median.
+        """Forecast windows, each from the steps before it; of quantiles, the median.
 
         Args:
             series: `(steps, cells)`, z-scored, NaN where missing.
@@ -44,9 +44,9 @@ class Predictor(Protocol):
         """Forecast the quantiles of windows, in increasing order of their levels.
 
         Args:
-            series: as for `predict`, like the others.
-            starts: first target steps.
-            calendar: the series' wall clock.
+            series: as for `predict`.
+            starts: as for `predict`.
+            calendar: as for `predict`.
 
         Returns:
             `(cells, windows, horizon, levels)` float32, z-scored; without levels the last axis
@@ -55,5 +55,5 @@ class Predictor(Protocol):
         ...
 
     def state(self) -> dict[str, np.ndarray]:
-        """What predicting needs of what was learned, as plain arrays."""
+        """Return the learned state that prediction needs, as plain arrays."""
         ...

@@ -2,16 +2,16 @@
 
 A run folder holds
 
-- `run.json`: settings, data, versions, seconds; written last, so its presence says "complete";
-- `metrics.csv`: one row an error, long form, columns `METRIC_COLUMNS`;
-- `rounds.csv`: one row a round (`stforecast.federated.server.RoundReport`);
-- `refits.csv`: with `--refit`, one row a refit: what it knew and what it cost;
-- `forecasts.nc`: forecasts of the test part, and bounds if there are any, beside what was observed,
-  in the data's units;
-- `model/`: what `Forecaster.load` reads.
+- `run.json`: settings, data, versions, seconds; written last, so it marks the run as complete;
+- `metrics.csv`: one row per error in long form, columns `METRIC_COLUMNS`;
+- `rounds.csv`: one row per round (`stforecast.federated.server.RoundReport`);
+- `refits.csv`: with `--refit`, one row per refit: its windows and costs;
+- `forecasts.nc`: forecasts of the test part, with their bounds if any, and the observed targets, in
+  the data's units;
+- `model/`: the saved forecaster, which `Forecaster.load` reads.
 
-Until it is finished it holds `settings.json` and `checkpoints/`, which `stforecast.runs.resume`
-goes on from. Figures and tables read finished runs without torch, which takes seconds to import.
+An unfinished run holds `settings.json` and `checkpoints/`, from which `stforecast.runs.resume`
+continues. Figures and tables read finished runs without torch, which takes seconds to import.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ForecastRun(Run):
             return ds.load()
 
     def open_forecasts(self) -> xr.Dataset:
-        """`forecasts`, lazily: values are read when they are used."""
+        """Open `forecasts` lazily: values are read when they are used."""
         path = self.folder / "forecasts.nc"
         with open_hdf5(path, "as netCDF4", AGAIN) as file:
             check_axes(file, path)
@@ -89,20 +89,20 @@ class ForecastRun(Run):
         return ds
 
     def score(self, metric: str = "mse", selection: str = "best", split: str = "test") -> float:
-        """One pooled error, over all clients and the whole horizon."""
+        """Return one error, pooled over all clients and the whole horizon."""
         chosen = select(self.metrics(), metric=metric, selection=selection, split=split)
         row = pooled(chosen)
         return float(row["value"].iloc[0]) if len(row) else float("nan")
 
 
 def data_of(about: Mapping[str, Any]) -> Path:
-    """Where the cube of a run lies, whatever the working folder.
+    """Return the path of a run's cube, whatever the working folder.
 
     Args:
-        about: contents of `run.json` or `settings.json`. Those of older versions have nothing but
-            the path as it was typed.
+        about: contents of `run.json` or `settings.json`. Those of older versions hold only the path
+            as typed.
     """
     typed = Path(str(about["data"]))
     full = Path(str(about.get("data_path", typed)))
-    # In words that the user knows, where they still mean the same.
+    # The path as typed reads better in messages, while it still leads to the same file.
     return typed if typed.absolute() == full or not full.exists() else full

@@ -1,10 +1,10 @@
-"""Rolling evaluation: walk through the test part and refit on what has become known.
+"""Rolling evaluation: walk through the test part and refit on the data known so far.
 
-Whoever forecasts today knows yesterday. Before each day or week of the test part but the first, a
-reference forecaster is fitted again, and a federated method trains some further rounds from the
-state it is in, both on every window whose targets are known by then, the validation part's too. The
-z-scores stay those of the training part. What a refit costs is reported beside its errors. A run
-that is killed goes on after its last refit.
+Before each day or week of the test part except the first, a reference forecaster is fitted again,
+and a federated method trains some further rounds from its current state, both on every window whose
+targets are known by then, including those of the validation part. The scaling stays that of the
+training part. The costs of refits are reported with the errors. A killed run resumes after its last
+refit.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits."""
 
 Refit = Callable[[Config, Any, PreparedSeries, np.ndarray], tuple[Any, dict[str, Any]]]
-"""From settings, the latest model, the series and windows that are known to a model and what it
-cost."""
+"""Function of the settings, the latest model, the series and the known windows; returns the
+refitted model and its costs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rolling:
-    """Models that take over from each other; a `stforecast.predictor.Predictor`.
+    """A model and its successive refits; a `stforecast.predictor.Predictor`.
 
     Attributes:
-        models: the one that was trained, and then each refit of it.
-        since: `(models - 1,)` first target step from which each refit forecasts, increasing.
+        models: the trained model, then each refit of it.
+        since: `(models - 1,)` first target step of each refit, increasing.
     """
 
     models: Sequence[Predictor]
@@ -60,24 +60,24 @@ class Rolling:
 
     @property
     def reads_windows(self) -> bool:
-        """Whether the models read the inputs of windows."""
+        """True if the models read the inputs of windows."""
         return self.models[0].reads_windows
 
     @property
     def round(self) -> int:
-        """The round that the latest model is of."""
+        """Round of the latest model."""
         return self.models[-1].round
 
     def state(self) -> dict[str, np.ndarray]:
-        """What predicting needs of the latest model: a saved one forecasts what follows."""
+        """Return the state of the latest model, since a saved one forecasts after the data."""
         return self.models[-1].state()
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecasts `(cells, windows, horizon)`, each by the latest model there was."""
+        """Forecast `(cells, windows, horizon)`, each window by the latest model at its start."""
         return self._each("predict", series, np.asarray(starts), calendar)
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Quantiles `(cells, windows, horizon, levels)`, each by the latest model there was."""
+        """Forecast quantiles `(cells, windows, horizon, levels)` as in `predict`."""
         return self._each("quantiles", series, np.asarray(starts), calendar)
 
     def _each(
@@ -105,13 +105,13 @@ def roll(
 
     Args:
         config: settings; `refit` is daily or weekly.
-        fitted: the model that training gave.
+        fitted: the trained model.
         data: the series.
-        checkpointer: keeps each refit of a federated method, and goes on after those that it has.
+        checkpointer: saves each refit of a federated method and resumes after the saved ones.
 
     Returns:
-        The models, and what each refit cost: `time` from which it forecasts, `windows` it knew,
-        `rounds`, `bytes_down`, `bytes_up` and `seconds`.
+        The models, and the costs of each refit: `time` of its first forecast, `windows` it was
+        fitted on, `rounds`, `bytes_down`, `bytes_up` and `seconds`.
     """
     span, split = data.calendar.steps_in(SPANS[config.rolling.refit]), data.split
     since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
@@ -126,7 +126,7 @@ def roll(
 
 
 def _timed(refit: Refit) -> Refit:
-    """The refit, which tells its `seconds` too."""
+    """Wrap a refit so that it also reports its `seconds`."""
 
     def timed(*args: Any) -> tuple[Any, dict[str, Any]]:
         begin = time.perf_counter()
@@ -137,7 +137,7 @@ def _timed(refit: Refit) -> Refit:
 
 
 def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
-    """The refit, done only where a run that was killed has not kept it."""
+    """Wrap a refit so that a resumed run loads it if it was saved."""
     if checkpointer is None:
         return refit
 
@@ -161,14 +161,14 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
 def _again(
     config: Config, fitted: Predictor, data: PreparedSeries, known: np.ndarray
 ) -> tuple[Predictor, dict[str, Any]]:
-    """A reference forecaster fitted to the windows that are known; it sends nothing."""
+    """Fit a reference forecaster to the known windows; it sends nothing."""
     return fit_baseline(config, data, known), {"rounds": 0, "bytes_down": 0, "bytes_up": 0}
 
 
 def _continue(
     config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
 ) -> tuple[TrainedMethod, dict[str, Any]]:
-    """Further rounds on the windows that are known, and what they sent."""
+    """Train further rounds on the known windows; return the method and its traffic."""
     options = config.rolling
     method = copy.copy(fitted.method)
     lr = options.refit_lr or config.training.lr / 10
@@ -187,9 +187,9 @@ def _continue(
 
 
 def _resumed(state: State, fresh: State, training: Any) -> State:
-    """The state with the sample sizes of new data; an optimiser whose moments are gone starts anew.
+    """Return the state with the sample sizes of new data and complete optimiser moments.
 
-    The best round's state is kept without moments.
+    The best round's state is saved without moments; its optimiser starts anew.
     """
     resumed = copy.deepcopy(state)
     resumed.clients.sizes = fresh.clients.sizes

@@ -1,4 +1,4 @@
-"""Runs of a forecaster: begin one, resume one, and what it trains and writes."""
+"""Runs of a forecaster: start, resume, training and results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def run(
     label: str | None = None,
     after_round: AfterRound | None = None,
 ) -> ForecastRun:
-    """Fit a forecaster, judge it and write the run folder.
+    """Fit a forecaster, evaluate it and write the run folder.
 
     Args:
         method: name of a method.
         data: path of a cube.
-        out: run folder; made if it is not there.
+        out: run folder; created if it does not exist.
         settings: flat settings, see `stforecast.config`.
-        label: what to call the run in tables and legends; by default the method.
+        label: name of the run in tables and legends; by default the method.
         after_round: called with each round's report.
 
     Raises:
@@ -56,17 +56,17 @@ def resume(
     *,
     after_round: AfterRound | None = None,
 ) -> ForecastRun:
-    """Go on with a run that was stopped, from its newest sound checkpoint.
+    """Resume a stopped run from its newest intact checkpoint.
 
-    Numbers are those of a run that is never stopped, bit for bit, on the same machine.
+    On the same machine, the results equal those of an uninterrupted run, bit for bit.
 
     Args:
-        folder: the run's; that of a finished run is opened.
+        folder: the run folder; a finished run is only opened.
         data: path of the cube, if it has moved.
         after_round: called with each round's report.
 
     Raises:
-        InputError: if no run was begun there, or results cannot be written.
+        InputError: if the folder holds no run, or results cannot be written.
         Stopped: on SIGINT or SIGTERM, after the round.
     """
     changes = {} if data is None else _places(data)
@@ -74,17 +74,17 @@ def resume(
 
 
 def _places(data: str | os.PathLike[str]) -> dict[str, str]:
-    """The cube's path as it was typed, and from the root."""
+    """Return the cube's path as typed and as an absolute path."""
     return {"data": str(data), "data_path": str(Path(data).absolute())}
 
 
 class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
-    """A run of a forecaster that is being done.
+    """An unfinished run of a forecaster.
 
     Args:
-        folder: the run's.
+        folder: the run folder.
         begun: contents of `settings.json`.
-        forecaster: of these settings, if it is made already.
+        forecaster: a forecaster of these settings; by default a new one.
     """
 
     kind = ForecastRun
@@ -121,7 +121,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             dump(forecaster.test_forecasts(), target)
 
     def describe(self) -> dict[str, Any]:
-        """Settings, data and what came of them."""
+        """Return settings, data and results for `run.json`."""
         forecaster, begun = self.forecaster, self.begun
         return {
             "settings": forecaster.asked.flat(),
@@ -140,7 +140,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
 
 def _privacy(forecaster: Forecaster) -> dict[str, Any]:
-    """What the Gaussian mechanism on uploads guarantees, where it was used."""
+    """Return the guarantee of the Gaussian mechanism on uploads, if it was used."""
     uplink, refits = forecaster.config.uplink, forecaster.refits_
     uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
     if not uplink.private or not uploads:

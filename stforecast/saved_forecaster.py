@@ -1,4 +1,4 @@
-"""What is kept of a fitted forecaster: `forecaster.json` and `state.safetensors`."""
+"""Files of a saved forecaster: `forecaster.json` and `state.safetensors`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stforecast.fitting import restore
 from stforecast.predictor import Predictor
 
 DESCRIPTION = "forecaster.json"
-"""File that says what the saved forecaster is."""
+"""File with the settings and cells of the saved forecaster."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +30,11 @@ class SavedForecaster:
         config: settings, with windows in steps of the data.
         cells: `(cells,)` ids.
         step: length of a time step.
-        service: what is forecast.
-        units: its unit.
-        scaler: fitted on the training part.
-        predictor: the chosen model.
-        radius: `(cells, horizon)`, how far bounds are moved; None without intervals.
+        service: name of the forecast variable.
+        units: unit of the service.
+        scaler: scaler fitted on the training part.
+        predictor: the selected model.
+        radius: `(cells, horizon)` calibration radius of the bounds; None without intervals.
     """
 
     config: Config
@@ -47,7 +47,7 @@ class SavedForecaster:
     radius: np.ndarray | None = None
 
     def write(self, folder: Path) -> None:
-        """Write both files, each whole or not at all."""
+        """Write both files, each atomically."""
         extra = {f"scaler/{name}": a for name, a in self.scaler.state().items()}
         if self.radius is not None:
             extra["interval/radius"] = self.radius
@@ -65,7 +65,7 @@ class SavedForecaster:
     def of_files(
         cls, config: Config, about: Mapping[str, Any], arrays: dict[str, np.ndarray]
     ) -> SavedForecaster:
-        """What `write` wrote.
+        """Restore a forecaster from the contents of its files.
 
         Args:
             config: its settings.
@@ -73,7 +73,8 @@ class SavedForecaster:
             arrays: contents of `state.safetensors`.
 
         Raises:
-            InputError: if an array does not fit, or a KeyError if one is missing.
+            InputError: if an array does not fit the settings.
+            KeyError: if an array is missing.
         """
         scaler = {name: arrays.pop(f"scaler/{name}") for name in ("mean", "std")}
         check_finite({f"scaler/{name}": values for name, values in scaler.items()})

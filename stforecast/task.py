@@ -1,4 +1,4 @@
-"""Forecasting as the federated core's task: masked errors, keyed by slot of the period."""
+"""Forecasting as a task of the federated core: masked errors, keyed by slot of the period."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from stforecast.metrics.quantiles import parse_levels
 
 @dataclass(frozen=True)
 class LossOptions(CheckedOptions):
-    """What training minimises, and so what a forecast is: a mean, a median or some quantiles.
+    """Training loss; it decides whether a forecast is a mean, a median or quantiles.
 
     Attributes:
-        loss: `mse`, squared error (FUELS, Eq. 14); `mae`, absolute error, as METR-LA's papers
-            train; `huber`, squared up to huber_delta and linear beyond, so that bursts of traffic
-            weigh less; or `quantile`, the pinball loss of several quantiles at once.
-        huber_delta: in z-scores.
-        quantiles: levels that the quantile loss learns, and at which --intervals gives bounds, in
-            pairs around 0.5, which is the forecast: 0.05,0.5,0.95 makes intervals for 90 %.
+        loss: `mse`, squared error (FUELS, Eq. 14); `mae`, absolute error, common on METR-LA;
+            `huber`, squared up to huber_delta and linear beyond, so that bursts of traffic weigh
+            less; or `quantile`, the pinball loss of several quantiles at once.
+        huber_delta: threshold of the Huber loss, in z-scores.
+        quantiles: levels of the quantile loss and of the bounds of --intervals, in pairs around
+            0.5, the forecast: 0.05,0.5,0.95 gives 90 % intervals.
     """
 
     loss: Literal["mse", "mae", "huber", "quantile"] = "mse"
@@ -36,7 +36,7 @@ class LossOptions(CheckedOptions):
     quantiles: str = "0.05,0.5,0.95"
 
     def __post_init__(self) -> None:
-        """Refuse what is no list of quantiles."""
+        """Refuse an invalid list of quantiles."""
         super().__post_init__()
         parse_levels(self.quantiles)
 
@@ -47,7 +47,7 @@ class LossOptions(CheckedOptions):
 
     @property
     def n_outputs(self) -> int:
-        """Numbers that a model gives for each target."""
+        """Number of outputs of a model for each target."""
         return len(self.levels) or 1
 
 
@@ -55,37 +55,38 @@ class LossOptions(CheckedOptions):
 class ForecastTask:
     """Predict `y` `(clients, batch, horizon)` where `mask` is True.
 
-    A prediction is `(clients, batch, horizon)`; of quantiles, `(clients, batch, horizon * levels)`
-    with the levels of a step side by side, so that any model whose head is as wide as its horizon
-    is a quantile model too.
+    A prediction is `(clients, batch, horizon)`, or `(clients, batch, horizon * levels)` for
+    quantiles, with the levels of a step side by side; so any model becomes a quantile model with a
+    wider head.
 
     Attributes:
         n_keys: slots of the period.
-        options: what training minimises.
+        options: the training loss.
     """
 
     n_keys: int
     options: LossOptions = LossOptions()
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """Mean loss of each client over its observed targets."""
+        """Return the mean loss of each client over its observed targets."""
         total, count = _summed(self._error(prediction, batch), batch["mask"], over=(1, 2))
         return total / count.clamp(min=1)
 
     def keys(self, batch: Batch) -> Tensor:
-        """Slot of the period of each sample's first target."""
+        """Return the slot of the period of each sample's first target."""
         return batch["slot"]
 
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Squared error, of quantiles the pinball loss, and number of observed targets, a sample.
+        """Return the squared error and the number of observed targets of each sample.
 
-        All losses of single values are judged alike, so that their rounds can be compared.
+        Quantiles are scored by the pinball loss, all other losses by the squared error, so that
+        their rounds are comparable.
         """
-        judged = self._error if self.options.levels else _squared_error
-        return _summed(judged(prediction, batch), batch["mask"], over=(2,))
+        error = self._error if self.options.levels else _squared_error
+        return _summed(error(prediction, batch), batch["mask"], over=(2,))
 
     def _error(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """What training minimises of each target, `(clients, batch, horizon)`."""
+        """Return the training loss of each target, `(clients, batch, horizon)`."""
         if self.options.levels:
             quantiles = prediction.unflatten(-1, (-1, len(self.options.levels)))
             return pinball(quantiles, batch["y"], self.options.levels)
@@ -98,7 +99,7 @@ class ForecastTask:
 
 
 def _summed(error: Tensor, mask: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Sum over some axes where there is a target, and the number of targets."""
+    """Return the sum over observed targets along some axes, and the number of them."""
     return torch.where(mask, error, 0.0).sum(over), mask.sum(over)
 
 
@@ -107,7 +108,7 @@ def _squared_error(prediction: Tensor, batch: Batch) -> Tensor:
 
 
 def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
-    """Pinball loss, the mean over levels τ of max(τ (y - q), (τ - 1)(y - q)).
+    """Compute the pinball loss, the mean over levels τ of max(τ (y - q), (τ - 1)(y - q)).
 
     Koenker and Bassett: Regression Quantiles, Econometrica 46, 1978.
 
@@ -125,11 +126,11 @@ def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
 
 
 def client_data(windows: Windows, locations: np.ndarray | None = None) -> ClientData:
-    """Windows as samples of clients: every cell is a client with the same number of windows.
+    """Convert windows to samples of clients; every cell is a client with equally many windows.
 
     Args:
-        windows: of all cells.
-        locations: `(cells, 2)` longitude and latitude, which each sample then has as `location`.
+        windows: windows of all cells.
+        locations: `(cells, 2)` longitude and latitude, added to each sample as `location`.
     """
     clients, samples = windows.x.shape[:2]
     tensors = {

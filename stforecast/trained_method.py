@@ -1,4 +1,4 @@
-"""A federated method that was trained: windows in, forecasts out, state as plain arrays."""
+"""Training of a federated method, and the trained method as a predictor."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from stforecast.task import ForecastTask, client_data
 
 @dataclass(frozen=True, eq=False)
 class TrainedMethod:
-    """A method with the state that training left it; a `stforecast.predictor.Predictor`.
+    """A method with its trained state; a `stforecast.predictor.Predictor`.
 
     Attributes:
         config: settings of the run.
         method: the method, with its model.
-        snapshot: clients and server after the chosen round.
-        view: which of the method's models predicts; by default its first.
+        snapshot: states of clients and server after the selected round.
+        view: name of the method's model that predicts; by default its first.
     """
 
     config: Config
@@ -55,11 +55,11 @@ class TrainedMethod:
 
     @property
     def round(self) -> int:
-        """The round that its state is of."""
+        """Round of its state."""
         return self.snapshot.round
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast windows, each from what lies before it; of quantiles, the median.
+        """Forecast windows, each from the steps before it; of quantiles, the median.
 
         Args:
             series: `(steps, cells)`, z-scored, NaN where missing.
@@ -72,15 +72,15 @@ class TrainedMethod:
         return self.quantiles(series, starts, calendar)[..., len(self.levels) // 2]
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast `levels` of windows, in order where the model lets them cross.
+        """Forecast the quantiles of windows at `levels`, sorted in case the model's cross.
 
         Sorting never makes quantiles worse (Chernozhukov, Fernández-Val, Galichon, Econometrica
         78, 2010).
 
         Args:
-            series: as for `predict`, like the others.
-            starts: first target steps.
-            calendar: the series' wall clock.
+            series: as for `predict`.
+            starts: as for `predict`.
+            calendar: as for `predict`.
 
         Returns:
             `(cells, windows, horizon, levels)` float32, z-scored; without levels the last axis
@@ -90,7 +90,7 @@ class TrainedMethod:
         return np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
 
     def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """What the model gives for windows, `(cells, windows, horizon * n_outputs)`."""
+        """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`."""
         x = input_windows(series, starts, self.config.window, calendar)
         sizes = torch.full((len(x),), len(starts))
         state = self.snapshot
@@ -107,37 +107,37 @@ class TrainedMethod:
         return (unpool(forecasts, len(x)) if self.method.pooled else forecasts).numpy()
 
     def state(self) -> dict[str, np.ndarray]:
-        """What predicting needs of the state, as plain arrays."""
+        """Return the state that prediction needs, as plain arrays."""
         return to_arrays(self.method, self.snapshot)
 
     @classmethod
     def from_state(
         cls, config: Config, arrays: Mapping[str, np.ndarray], round: int, n_cells: int = 1
     ) -> TrainedMethod:
-        """The trained method whose `state` these are, on the configured device.
+        """Restore a trained method from its `state`, on the configured device.
 
         Args:
             config: settings of the run.
-            arrays: what `state` gave.
-            round: the round of the state.
-            n_cells: how many cells it was trained on.
+            arrays: arrays returned by `state`.
+            round: round of the state.
+            n_cells: number of cells it was trained on.
 
         Raises:
-            InputError: if the arrays are not those of the configured model, or not finite.
+            InputError: if the arrays do not fit the configured model or are not finite.
         """
         snapshot = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
-        cells = Cells(n_cells, np.zeros((n_cells, n_cells)))  # The roads are in the state.
+        cells = Cells(n_cells, np.zeros((n_cells, n_cells)))  # The state holds the roads.
         method = build_method(config, cells)
         check_shapes(method, arrays, 1 if method.pooled else n_cells)
         return cls(config, method, snapshot)
 
 
 def build_method(config: Config, cells: Cells | None = None) -> Method:
-    """The configured method with a new model.
+    """Build the configured method with a new model.
 
     Args:
         config: settings.
-        cells: all cells, which a method that pools their data has one model for.
+        cells: all cells, for a method that pools their data and trains one model for all.
     """
     window, method = config.window, METHODS[config.method]
 
@@ -158,18 +158,18 @@ def train(
     after_round: Callable[[RoundReport], None] | None = None,
     checkpointer: Checkpointer | None = None,
 ) -> tuple[dict[str, TrainedMethod], Federation]:
-    """Train the configured method on the training part, watching the validation part.
+    """Train the configured method on the training part and track its validation loss.
 
     Args:
         config: settings.
         data: the series.
         after_round: called with each round's report.
-        checkpointer: takes checkpoints, and goes on from the newest that it has.
+        checkpointer: writes checkpoints and resumes from the newest one.
 
     Returns:
         The method after the `last` and after the `best` round (the last one, if there is no
-        validation part), with `last (global)` and the like for its other models; and the
-        federation with its reports.
+        validation part), and e.g. `last (global)` for its other models; and the federation with its
+        reports.
     """
     method = build_method(config, Cells(data.z.shape[1], data.series.adjacency))
     if method.pooled:
@@ -199,14 +199,14 @@ def federate(
     train: np.ndarray,
     validation: np.ndarray,
 ) -> Federation:
-    """A method before its first round, with its clients' samples.
+    """Build the federation of a method and its clients' samples, before the first round.
 
     Args:
         config: settings.
         method: the method, with its model.
         data: the series.
         train: `(windows,)` first target steps of the training windows.
-        validation: those of the validation windows; may be empty.
+        validation: `(windows,)` those of the validation windows; may be empty.
     """
     samples = client_samples(method, data, train, validation)
     return Federation(
@@ -225,7 +225,7 @@ def federate(
 def client_samples(
     method: Method, data: PreparedSeries, train: np.ndarray, validation: np.ndarray
 ) -> tuple[ClientData, ClientData | None]:
-    """The clients' training and validation samples; takes what `federate` takes."""
+    """Return the clients' training and validation samples; arguments as in `federate`."""
 
     def samples(starts: np.ndarray, *, with_next: bool = False) -> ClientData:
         windows = data.windows(starts, with_next=with_next)

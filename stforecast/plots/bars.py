@@ -1,4 +1,4 @@
-"""The figure of bars: one for each method."""
+"""Bar chart of test errors, one bar for each method."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def bars(
 ) -> Figure:
     """Test error of each variant as a bar, such as a method with and without its parts.
 
-    Runs that differ in the seed alone make one bar: their mean, with whiskers of one standard
-    deviation (with n - 1). Bars stand in the order of the runs, from the top. As Figure 5 of FUELS
+    Runs that differ only in the seed share one bar: their mean, with whiskers of one standard
+    deviation (with n - 1). Bars follow the order of the runs, from the top. As Figure 5 of FUELS
     (arXiv 2404.03702).
 
     Args:
         runs: finished runs.
-        metric: which error, pooled over clients and steps; raw_… is in the data's units.
-        selection: which model: best, last, or another that the run has, such as "best (global)"; by
-            default the one that each run's settings chose.
-        reference: where to draw a line: the name of a bar, or a number such as a published error.
+        metric: error pooled over clients and steps; raw_… is in the data's units.
+        selection: model to evaluate: best, last, or another one of the run, such as "best
+            (global)"; by default the one selected by each run's settings.
+        reference: position of a line: the name of a bar, or a number such as a published error.
         width: width of the figure in inches.
 
     Raises:
-        InputError: listing the metrics, selections or bars if there is no such one, or if no error
-            is finite.
+        InputError: if the metric, selection or bar is unknown, listing the known ones, or if no
+            error is finite.
     """
     curves = as_curves(runs)
     errors = [pooled_errors(curve.runs, metric, selection) for curve in curves]
@@ -62,7 +62,7 @@ def bars(
 
 
 def _level(reference: str, means: Mapping[str, float]) -> float:
-    """Where the line stands."""
+    """Return the position of the reference line."""
     try:
         level = means[reference] if reference in means else float(reference)
     except ValueError as e:

@@ -1,4 +1,4 @@
-"""The figure of divergences between clients: of their prototypes and of their data."""
+"""Divergences between clients, of their prototypes and of their data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stforecast.plots.inside import Inside, look_inside
 from stforecast.results import ForecastRun, data_of
 
 COLORS = "PuOr"
-"""Orange below the threshold, purple above: close to the paper's yellow and purple, and told apart
-by all kinds of colour vision (colorbrewer2.org)."""
+"""Orange below the threshold, purple above: close to the paper's yellow and purple, and safe for
+all kinds of colour vision (colorbrewer2.org)."""
 
 NAMES_PER_INCH = 7
-"""Client ids that can be read along an axis."""
+"""Maximum number of client ids that are readable along an axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +29,9 @@ class Divergences:
     """Divergences of all pairs of clients.
 
     Attributes:
-        title: of what.
-        values: `(clients, clients)` JSD in nats a value.
-        threshold: pairs up to it count as alike.
+        title: title of the panel.
+        values: `(clients, clients)` JSD in nats per value.
+        threshold: pairs up to it count as similar.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Divergences:
 
     @property
     def pairs(self) -> np.ndarray:
-        """`(pairs,)`, each pair once."""
+        """Return the values `(pairs,)`, each pair once."""
         return self.values[np.triu_indices(len(self.values), 1)]
 
 
@@ -48,26 +48,27 @@ class Divergences:
 def divergence(
     runs: Sequence[ForecastRun], *, clients: str | None = None, width: float = ONE_COLUMN
 ) -> Figure:
-    """Do prototypes tell clients apart as their data do? Clients × clients, of one run of FUELS.
+    """Divergences of prototypes and of data between the clients of one run of FUELS.
 
     Left, the Jensen–Shannon divergence of the prototypes on the server, and its threshold β. Right,
-    that of the training data, which the paper does not define; here it is computed as that of
-    prototypes: softmax over the steps of the training part makes a distribution of each client's
-    z-scores, missing ones 0. Both are in nats, divided by the number of values of a distribution.
-    Data's threshold is the same quantile of their own divergences. The title says by how much the
-    claim of section 5.5, that both pictures are the same, holds for all pairs of the run, drawn or
-    not: rank correlation (Spearman), and the share of pairs on the same side of both thresholds.
-    The data are read again from where the run found them. As Figure 8 of FUELS (arXiv 2404.03702).
+    that of the training data, which the paper does not define; here it is computed as for
+    prototypes: softmax over the steps of the training part turns each client's z-scores (missing
+    ones 0) into a distribution. Both are in nats, divided by the number of values of a
+    distribution. The data's threshold is the same quantile of their own divergences. The title
+    measures the claim of section 5.5, that both matrices look the same, over all pairs of the run,
+    drawn or not: rank correlation (Spearman), and the share of pairs on the same side of both
+    thresholds. The data are read again from the run's cube. As Figure 8 of FUELS (arXiv
+    2404.03702).
 
     Args:
         runs: one run of FUELS with at least three clients.
-        clients: ids of those to draw, in this order, separated by commas; by default all, those
-            with similar prototypes side by side.
+        clients: ids of clients to draw, in this order, separated by commas; by default all, with
+            similar prototypes side by side.
         width: width of the figure in inches.
 
     Raises:
-        InputError: if it is another method's run or without prototypes, if its data are gone or
-            have changed, or if a client is not there.
+        InputError: if the run is of another method or has no prototypes, if its data are missing or
+            have changed, or if a client is unknown.
     """
     inside = look_inside(
         runs, {"inter": True}, ["server/jsd", "server/threshold", "scaler/mean", "scaler/std"]
@@ -87,7 +88,7 @@ def divergence(
 
 
 def _of_data(inside: Inside) -> Divergences:
-    """Divergences of the training series, and their threshold."""
+    """Return the divergences of the training series, and their threshold."""
     import torch
 
     from stforecast.federated.prototypes import jensen_shannon
@@ -101,7 +102,7 @@ def _of_data(inside: Inside) -> Divergences:
 
 
 def _training_series(inside: Inside) -> np.ndarray:
-    """`(steps, clients)` z-scores of the training part, NaN where missing."""
+    """Return `(steps, clients)` z-scores of the training part, NaN where missing."""
     from stforecast.config import resolve
     from stforecast.data.prepared import prepare
     from stforecast.data.scaling import Scaler
@@ -121,7 +122,7 @@ def _training_series(inside: Inside) -> np.ndarray:
 
 
 def _alike_together(values: np.ndarray) -> list[int]:
-    """Clients in the order of the leaves of average-linkage clustering."""
+    """Return the clients in the order of the leaves of average-linkage clustering."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -154,7 +155,7 @@ def _name_clients(ax: Axes, names: np.ndarray, inches: float) -> None:
 
 
 def _verdict(one: Divergences, other: Divergences) -> str:
-    """How well the order and the sides of the thresholds agree."""
+    """Describe how well the order and the sides of the thresholds agree."""
     a, b = one.pairs, other.pairs
     same = np.mean((a <= one.threshold) == (b <= other.threshold))
     return (
@@ -164,7 +165,7 @@ def _verdict(one: Divergences, other: Divergences) -> str:
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> str:
-    """Spearman's ρ, of which there is none if all values are equal."""
+    """Return Spearman's ρ as text; it is undefined if all values are equal."""
     from scipy.stats import rankdata
 
     ranks = [rankdata(values) for values in (a, b)]

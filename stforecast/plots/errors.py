@@ -1,4 +1,4 @@
-"""Figures of test errors: over clients and over steps ahead."""
+"""Figures of test errors over clients and over steps ahead."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from stforecast.results import ForecastRun
 
 @listed
 def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
-    """Share of the clients whose test error is at most x: who pays for a good mean?
+    """Distribution of the test error over clients: the share of clients with an error of at most x.
 
-    The clients of runs that differ in the seed alone are pooled. The dot marks the median; the mean
+    The clients of runs that differ only in the seed are pooled. The dot marks the median; the mean
     is the area to the left of the curve. As Figure 3 (bottom) of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.
-        metric: which error of each client, over all steps; raw_… is in the data's units.
+        metric: error of each client over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
 
     Raises:
-        InputError: listing the metrics if there is no such one, or if no client has an error.
+        InputError: if the metric is unknown, listing the known ones, or if no client has an error.
     """
     curves = as_curves(runs)
     pooled = [np.concatenate([_client_errors(run, metric) for run in c.runs]) for c in curves]
@@ -63,15 +63,15 @@ def horizon(
 ) -> Figure:
     """Test error at each step ahead, pooled over clients; with one step, a bar for each curve.
 
-    Of runs that differ in the seed alone, the mean is drawn with whiskers from lowest to highest.
+    Runs that differ only in the seed are drawn as their mean, with whiskers from lowest to highest.
 
     Args:
         runs: finished runs.
-        metric: which error; raw_… is in the data's units.
+        metric: name of the error; raw_… is in the data's units.
         width: width of the figure in inches.
 
     Raises:
-        InputError: listing the metrics if there is no such one.
+        InputError: if the metric is unknown, listing the known ones.
     """
     curves = as_curves(runs)
     errors = [pd.concat([_step_errors(r, metric) for r in c.runs], axis=1) for c in curves]
@@ -95,23 +95,23 @@ def horizon(
 
 
 def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
-    """Errors `(clients,)` over the whole horizon."""
+    """Return the errors `(clients,)` over the whole horizon."""
     return by_client(error_rows(run, metric))["value"].to_numpy()
 
 
 def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
-    """Errors `(horizon,)` pooled over clients, by step."""
+    """Return the errors `(horizon,)` pooled over clients, by step."""
     table = by_step(error_rows(run, metric))
     return table.set_index(table["horizon"].astype(int))["value"].sort_index()
 
 
 def _mean(table: pd.DataFrame) -> np.ndarray:
-    """Mean over runs `(horizon,)`; NaN where a run has no error."""
+    """Return the mean over runs `(horizon,)`; NaN where a run has no error."""
     return table.mean(axis=1, skipna=False).to_numpy()
 
 
 def _whiskers(table: pd.DataFrame) -> np.ndarray | None:
-    """How far the lowest and the highest run lie from the mean, `(2, horizon)`."""
+    """Return the distances of the lowest and highest run from the mean, `(2, horizon)`."""
     if table.shape[1] == 1:
         return None
     mean = _mean(table)

@@ -1,4 +1,4 @@
-"""The figure of what FUELS filters out of its negatives."""
+"""The filtering matrix of FUELS, which removes samples from its negatives."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def filter(
 ) -> Figure:
     """The filtering matrix W of one client, of one run of FUELS.
 
-    The circle in row b and column i is W_bi: its area is |W_bi|, its colour the sign. Above 0, the
-    shifted sample i is a negative of sample b in the contrastive loss; otherwise it is left out.
-    In the grey band both read some of the same steps just before their targets. Below the picture
-    stands how much is left out on the diagonal (the positives), in the rest of the band, and beyond
-    it. As Figure 9 of FUELS (arXiv 2404.03702).
+    The circle in row b and column i shows W_bi: its area is |W_bi|, its colour the sign. If W_bi is
+    above 0, the shifted sample i is a negative of sample b in the contrastive loss; otherwise it is
+    left out. In the grey band the closeness inputs of both samples overlap. The text below gives
+    the share left out on the diagonal (the positives), in the rest of the band, and beyond it. As
+    Figure 9 of FUELS (arXiv 2404.03702).
 
     Args:
         runs: one run of FUELS.
@@ -44,8 +44,8 @@ def filter(
         width: width of the figure in inches.
 
     Raises:
-        InputError: if it is another method's run or one whose W is not trained, or if the client is
-            not there.
+        InputError: if the run is of another method or does not train W, or if the client is
+            unknown.
     """
     name = "clients/params/filter"
     inside = look_inside(runs, {"intra": True, "filter_train": True}, [name])
@@ -62,7 +62,7 @@ def filter(
 
 
 def _circles(ax: Axes, weights: np.ndarray) -> None:
-    """Circles on squares that show what is left out, however small its weight."""
+    """Draw the circles, on squares that mark what is left out, however small its weight."""
     largest = max(np.abs(weights).max(), np.finfo(np.float32).tiny)
     kept = weights > 0
     for chosen, color in ((kept, KEPT), (~kept, LEFT_OUT)):
@@ -82,7 +82,7 @@ def _circles(ax: Axes, weights: np.ndarray) -> None:
 
 
 def _band(ax: Axes, size: int, closeness: int) -> None:
-    """Where the closeness inputs of both samples overlap."""
+    """Draw the band in which the closeness inputs of both samples overlap."""
     if closeness:
         x, reach = np.array([-0.5, size - 0.5]), closeness - 0.5
         label = f"inputs overlap: |b − i| < {closeness}"
@@ -101,14 +101,14 @@ def _axes(ax: Axes, size: int, place: str) -> None:
 
 
 def _place(settings: dict[str, object]) -> str:
-    """What rows and columns are: training begins at slot 0 where days are split."""
+    """Return the meaning of rows and columns: slots if training begins at slot 0, else places."""
     by_days = parse_split(str(settings["split"])).kind in ("fuels", "fedda", "days")
     slots = by_days and settings["batch_size"] == settings["period"]
     return "slot of the period" if slots else "place in the batch"
 
 
 def _left_out(weights: np.ndarray, closeness: int) -> str:
-    """Shares of W that are not above 0.
+    """Describe the shares of W that are not above 0.
 
     >>> _left_out(np.array([[-1.0, 2.0, 3.0], [4.0, -1.0, 6.0], [-1.0, -1.0, 9.0]]), 2)
     'Left out: 67% of the diagonal, 25% of the rest of the band, 50% beyond it'

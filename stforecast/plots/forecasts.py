@@ -1,4 +1,4 @@
-"""The figure of forecasts over time."""
+"""Forecasts and observations over time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_HOURS = 10**6
 """Longer than any test part."""
 
 N_CELLS = 4
-"""Cells that are drawn if none are named."""
+"""Number of cells to draw if none are named."""
 
 
 @listed
@@ -37,20 +37,20 @@ def predictions(
     hours: int | None = None,
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Forecasts beside what was observed in the test part, in the data's units: one panel a cell.
+    """Forecasts and observations of the test part, in the data's units, one panel per cell.
 
-    Each run is a line in its curve's colour. Gaps were not observed. As Figure 3 (top) of FUELS
-    (arXiv 2404.03702).
+    Each run is a line in the colour of its curve. Gaps are missing observations. As Figure 3 (top)
+    of FUELS (arXiv 2404.03702).
 
     Args:
         runs: runs tested on the same data.
         cells: ids, separated by commas; by default four, from the lowest mean to the highest.
-        horizon: which step ahead to draw, from 1.
-        hours: how many hours of the test part to draw, from its start; by default all.
+        horizon: step ahead to draw, from 1.
+        hours: hours of the test part to draw, from its start; by default all.
         width: width of the figure in inches.
 
     Raises:
-        InputError: if a cell or step is not there, or the runs were tested on different data.
+        InputError: if a cell or step is unknown, or the runs were tested on different data.
     """
     curves = as_curves(runs)
     runs = [run for curve in curves for run in curve.runs]
@@ -76,12 +76,12 @@ def predictions(
 
 
 def forecasts_ahead(run: ForecastRun, horizon: int, hours: int | None) -> xr.Dataset:
-    """`y`, `y_hat` and any bounds `(cell, time)` of one step ahead, at the times they are for.
+    """Return `y`, `y_hat` and any bounds `(cell, time)` of one step ahead, by target time.
 
     Args:
         run: a finished run.
-        horizon: which step ahead, from 1.
-        hours: how many hours of the test part, from its start; None is all.
+        horizon: step ahead, from 1.
+        hours: hours of the test part, from its start; None is all.
 
     Raises:
         InputError: if there is no such step or hour.
@@ -105,7 +105,7 @@ def forecasts_ahead(run: ForecastRun, horizon: int, hours: int | None) -> xr.Dat
 
 
 def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) -> None:
-    """Refuse runs that share no cell and time with the first, or observed other values there."""
+    """Refuse runs that share no cell and time with the first, or have other observations there."""
     first = runs[0]
     for run, ds in zip(runs[1:], tested[1:], strict=True):
         y, other = xr.align(tested[0]["y"], ds["y"], join="inner")
@@ -119,14 +119,14 @@ def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) 
 
 
 def cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
-    """The cells to draw, and what to write above each.
+    """Return the cells to draw, and the title of each.
 
     Args:
-        y: `(cell, time)` observed.
+        y: `(cell, time)` observations.
         wanted: ids, separated by commas; None chooses four.
 
     Raises:
-        InputError: if a cell is not there.
+        InputError: if a cell is unknown.
     """
     if wanted is None:
         return _typical_cells(y)
@@ -140,7 +140,7 @@ def cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
 
 
 def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
-    """Cells evenly spread over the ranks of mean observed traffic."""
+    """Return cells evenly spread over the ranks of mean observed traffic."""
     means = y.mean("time").to_series().dropna().sort_values(kind="stable")
     if means.empty:
         raise InputError("nothing was observed in the test part; there is nothing to draw")
@@ -152,10 +152,10 @@ def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
 
 
 def take_cells(ds: xr.Dataset, cells: list[Any], run: ForecastRun) -> xr.Dataset:
-    """The part of some cells.
+    """Select cells.
 
     Raises:
-        InputError: naming the run and the cell that is not there.
+        InputError: naming the run and the unknown cell.
     """
     for cell in cells:
         if cell not in ds.indexes["cell"]:

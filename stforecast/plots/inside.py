@@ -1,4 +1,4 @@
-"""What is inside a run of FUELS: arrays of its model, its clients."""
+"""Arrays of the saved model of a FUELS run, by client."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stforecast.results import ForecastRun
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """The model that a run chose.
+    """Arrays of a run's selected model.
 
     Attributes:
-        run: whose.
+        run: the run.
         cells: `(clients,)` ids of the clients, in the order of the arrays.
-        round: after which it was taken.
-        arrays: those asked for.
+        round: round of the selected model.
+        arrays: the requested arrays by name.
     """
 
     run: ForecastRun
@@ -30,13 +30,13 @@ class Inside:
     arrays: dict[str, np.ndarray]
 
     def places(self, names: str) -> list[int]:
-        """Places of clients among the arrays' rows.
+        """Return the rows of clients in the arrays.
 
         Args:
             names: ids, separated by commas.
 
         Raises:
-            InputError: naming one that is not there.
+            InputError: naming an unknown client.
         """
         known = {str(cell): place for place, cell in enumerate(self.cells)}
         wanted = [name.strip() for name in names.split(",")]
@@ -52,15 +52,15 @@ class Inside:
 def look_inside(
     runs: Sequence[ForecastRun], needed: dict[str, bool], names: Sequence[str]
 ) -> Inside:
-    """Arrays of the model of one run of FUELS; nothing is unpickled.
+    """Read arrays of the model of one FUELS run; nothing is unpickled.
 
     Args:
         runs: one run.
-        needed: settings without which there is nothing to see, and what they must be.
-        names: of the arrays, as in `model/state.safetensors`.
+        needed: values of the settings that the arrays depend on.
+        names: names of the arrays in `model/state.safetensors`.
 
     Raises:
-        InputError: if it is not one run of FUELS with these settings, or its model cannot be read.
+        InputError: if it is not one FUELS run with these settings, or its model cannot be read.
     """
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")

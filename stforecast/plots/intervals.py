@@ -1,4 +1,4 @@
-"""The figure of intervals over time."""
+"""Forecasts and their intervals over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stforecast.plots.scores import quantity
 from stforecast.results import ForecastRun
 
 OUTSIDE = "#c00000"
-"""Colour of what lies outside an interval."""
+"""Colour of observations outside an interval."""
 
 
 @listed
@@ -30,21 +30,21 @@ def intervals(
     hours: int | None = None,
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Forecasts and their intervals beside what was observed in the test part.
+    """Forecasts, their intervals and the observations of the test part.
 
-    One panel a cell and run, in the data's units: a line in a band, observations as a black line
-    with a red dot where they lie outside. The title says which share of the observations drawn lies
-    inside. Of runs that differ in the seed alone, the first is drawn.
+    One panel per cell and run, in the data's units: the forecast as a line in a band, observations
+    as a black line with red dots outside the band. The title gives the share of the drawn
+    observations inside the band. Of runs that differ only in the seed, the first is drawn.
 
     Args:
         runs: runs with intervals (`--intervals`, or `--loss quantile`).
         cells: ids, separated by commas; by default four, from the lowest mean to the highest.
-        horizon: which step ahead to draw, from 1.
-        hours: how many hours of the test part to draw, from its start; by default all.
+        horizon: step ahead to draw, from 1.
+        hours: hours of the test part to draw, from its start; by default all.
         width: width of the figure in inches.
 
     Raises:
-        InputError: if a run has no intervals, or a cell or step is not there.
+        InputError: if a run has no intervals, or a cell or step is unknown.
     """
     curves = as_curves(runs)
     tested = [forecasts_ahead(curve.runs[0], horizon, hours) for curve in curves]
@@ -70,7 +70,7 @@ def intervals(
 
 
 def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:
-    """Draw one cell; returns the share of the observed that lies in the band."""
+    """Draw one cell and return the share of its observations inside the band."""
     time = ds["time"].to_numpy()
     y, lower, upper = (ds[name].to_numpy() for name in ("y", "lower", "upper"))
     observed = ds["y"].notnull().to_numpy()

@@ -1,4 +1,4 @@
-"""Figures of losses: by round and by the bytes that they took."""
+"""Figures of losses by round and by communication."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stforecast.bench.drawing import (
 from stforecast.results import ForecastRun
 
 LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
-"""Losses of the task alone, without a method's further terms, and their columns in `rounds.csv`."""
+"""Losses of the task, without a method's further terms, and their columns in `rounds.csv`."""
 
 
 @listed
@@ -34,15 +34,15 @@ def communication(
     loss: Literal["training", "validation"] = "training",
     width: float = ONE_COLUMN,
 ) -> Figure:
-    """Loss against the bytes it took: sent and received by all clients, summed over the rounds.
+    """Loss against the bytes sent and received by all clients, summed over the rounds.
 
-    Each run is a line in its curve's colour. A method that sends nothing is a level line at its
-    last loss; runs without the loss, such as reference forecasters, are named below the panel. As
-    Figure 4 of FUELS (arXiv 2404.03702).
+    Each run is a line in the colour of its curve. A method that sends nothing is a level line at
+    its last loss; runs without the loss, such as reference forecasters, are named below the panel.
+    As Figure 4 of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.
-        loss: on the training windows, or on the validation part.
+        loss: training or validation loss.
         width: width of the figure in inches.
 
     Raises:
@@ -75,8 +75,8 @@ def communication(
 def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Training and validation loss by round.
 
-    Each run is a line in its curve's colour; runs without a loss, such as reference forecasters,
-    are named below the panels.
+    Each run is a line in the colour of its curve; runs without a loss, such as reference
+    forecasters, are named below the panels.
 
     Args:
         runs: finished runs.
@@ -101,7 +101,7 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
 
 
 def _loss_name(loss: str, runs: Sequence[ForecastRun]) -> str:
-    """What a loss is: rounds are judged by the MSE, but some runs train on another loss."""
+    """Return the axis label; validation uses the MSE, but some runs train on another loss."""
     own = {run.settings.get("loss", "mse") for run in runs}
     if loss == "training" and own != {"mse"}:
         return f"training loss of z-scores ({', '.join(sorted(own))})"
@@ -111,7 +111,7 @@ def _loss_name(loss: str, runs: Sequence[ForecastRun]) -> str:
 def _with_loss(
     curves: Sequence[Curve[ForecastRun]], loss: str
 ) -> tuple[list[tuple[Curve[ForecastRun], pd.DataFrame]], list[str]]:
-    """`rounds.csv` of the runs that have a finite loss, and the names of the others."""
+    """Return `rounds.csv` of the runs with a finite loss, and the names of the others."""
     tables, absent = [], []
     for curve in curves:
         lacking = []
@@ -126,7 +126,7 @@ def _with_loss(
 
 
 def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
-    """One line for each list of curves that lack a loss, or both.
+    """Return one line for each list of curves that lack the same losses.
 
     >>> _not_drawn({"training": ["ridge"], "validation": ["ridge"]})
     'Not drawn, having no training or validation loss: ridge'
@@ -142,5 +142,5 @@ def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
 
 
 def _loss_line(ax: Axes, x: np.ndarray, losses: np.ndarray, curve: Curve[ForecastRun]) -> None:
-    """A line with a dot at its end, so that a single round shows too."""
+    """Draw a line with a dot at its end, so that a single round is visible too."""
     ax.plot(x, losses, marker=".", markevery=[-1], label=curve.label, **curve.line)

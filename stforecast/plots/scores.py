@@ -1,4 +1,4 @@
-"""Test errors of runs, as figures read and name them."""
+"""Test errors of runs and their names in figures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stforecast.results import ForecastRun
 
 
 def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> pd.DataFrame:
-    """Rows of `metrics.csv` on the test part.
+    """Return the rows of `metrics.csv` on the test part.
 
     Args:
         run: a finished run.
-        metric: which error.
-        selection: which of its models; by default the one that its settings name.
+        metric: name of the error.
+        selection: model of the run; by default the one selected by its settings.
 
     Raises:
-        InputError: listing the metrics or selections if there is no such one.
+        InputError: if the metric or selection is unknown, listing the known ones.
     """
     table = select(run.metrics(), split="test")
     selection = selection or run.settings["select"]
@@ -36,19 +36,19 @@ def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> p
 def pooled_errors(
     runs: Sequence[ForecastRun], metric: str, selection: str | None = None
 ) -> np.ndarray:
-    """Test errors `(runs,)`, each over all clients and steps; arguments as in `error_rows`."""
+    """Return test errors `(runs,)` over all clients and steps; arguments as in `error_rows`."""
     tables = [pooled(error_rows(run, metric, selection)) for run in runs]
     return np.array([float(table["value"].iloc[0]) for table in tables])
 
 
 def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
-    """What was forecast, with its unit: "speed (mph)", or "internet" where there is none.
+    """Return the service with its unit: "speed (mph)", or "internet" without a unit.
 
     Several services together are "traffic".
 
     Args:
         runs: finished runs.
-        squared: whether it is the square of it.
+        squared: whether the unit is squared.
     """
     services = {run.about["service"] for run in runs}
     units = set()
@@ -63,7 +63,7 @@ def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
 
 
 def error_name(name: str, runs: Sequence[ForecastRun]) -> str:
-    """Name of an error with its unit: "MSE of z-scores", "MAE of speed (mph)"."""
+    """Return the name of an error with its unit: "MSE of z-scores", "MAE of speed (mph)"."""
     kind = name.removeprefix("raw_")
     if kind == name:
         return f"{kind.upper()} of z-scores"
@@ -76,13 +76,13 @@ def error_name(name: str, runs: Sequence[ForecastRun]) -> str:
 def axis_name(
     metric: str, runs: Sequence[ForecastRun], selection: str | None, *, seeds: bool
 ) -> str:
-    """Label of an axis of pooled test errors.
+    """Return the label of an axis of pooled test errors.
 
     Args:
-        metric: which error.
-        runs: whose.
-        selection: of which model, if not of the one that the runs' settings name.
-        seeds: whether there are several runs of a group.
+        metric: name of the error.
+        runs: the runs in the figure.
+        selection: model of the runs, if not the one selected by their settings.
+        seeds: whether a group has several runs.
     """
     chosen = f", {selection}" if selection else ""
     spread = "\n(mean ± std over seeds)" if seeds else ""

@@ -1,4 +1,4 @@
-"""The figure of errors against one setting."""
+"""Test errors against one setting."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def sweep(
 ) -> Figure:
     """Test error against one setting, such as tau: one line for each method.
 
-    Each point is the mean of the runs that differ in the seed alone, in a band of one standard
-    deviation (with n - 1). Lines are told apart by method and other settings, not by label. A
-    method without the setting is a level line. As Figure 6 of FUELS (arXiv 2404.03702).
+    Each point is the mean of the runs that differ only in the seed, in a band of one standard
+    deviation (with n - 1). Runs are grouped into lines by method and other settings, not by label.
+    A method without the setting is a level line. As Figure 6 of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.
-        setting: number on the x axis, logarithmic if its values span more than two decades; may be
-            left out if the runs differ in one number alone.
-        metric: which error, pooled over clients and steps; raw_… is in the data's units.
-        selection: which model: best, last, or another that the run has, such as "best (global)"; by
-            default the one that each run's settings chose.
+        setting: numeric setting on the x axis, logarithmic if its values span more than two
+            decades; optional if the runs differ in only one number.
+        metric: error pooled over clients and steps; raw_… is in the data's units.
+        selection: model to evaluate: best, last, or another one of the run, such as "best
+            (global)"; by default the one selected by each run's settings.
         width: width of the figure in inches.
 
     Raises:
-        InputError: listing the settings, metrics or selections if there is no such one, or if no
-            two runs differ in the setting alone.
+        InputError: if the setting, metric or selection is unknown, listing the known ones, or if no
+            two runs differ only in the setting.
     """
     return draw_sweep(
         runs,
@@ -52,7 +52,7 @@ def sweep(
 
 
 def _default(run: ForecastRun, setting: str) -> object:
-    """What the setting is if nobody sets it."""
+    """Return the default of the setting."""
     from stforecast.config import RunOptions, resolve
 
     model = run.settings.get("model", RunOptions.model)

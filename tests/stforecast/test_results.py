@@ -178,7 +178,7 @@ def test_a_reference_forecaster_has_a_header_of_rounds_only(cube_path, tiny, tmp
     assert found.score("mse", "best") == found.score("mse", "last")
 
 
-def test_without_a_validation_part_only_the_test_part_is_judged(cube_path, tiny, tmp_path):
+def test_without_a_validation_part_only_the_test_part_is_evaluated(cube_path, tiny, tmp_path):
     settings = {**tiny, "service": "sms", "split": "days:8,0,2"}
     found = run("solo", cube_path, tmp_path / "r", settings)
     assert set(found.metrics()["split"]) == {"test"}

@@ -18,7 +18,7 @@ def test_the_huber_loss_is_squared_inside_and_linear_outside():
     assert task.loss(PREDICTION, BATCH).tolist() == pytest.approx([expected])
 
 
-def test_rounds_are_judged_by_the_squared_error_whatever_is_minimised():
+def test_rounds_are_scored_by_the_squared_error_whatever_is_minimised():
     expected = [[0.04 + 9.0, 0.25]]
     for options in (LossOptions(), LossOptions("huber"), LossOptions("mae")):
         error, count = ForecastTask(4, options).score(PREDICTION, BATCH)
