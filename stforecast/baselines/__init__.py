@@ -1,8 +1,8 @@
-"""Reference forecasters, which a federated method has to beat, one file each.
+"""Reference forecasters, which a federated method should beat, one file each.
 
-All read and forecast z-scored series. A missing reading that no rule of theirs replaces counts as
+All read and forecast z-scored series. A missing reading that they do not impute otherwise counts as
 0.0, the training mean, as in `stforecast.data.windows`; missing targets are left out of the fits.
-Every class here that has a `name` is one.
+Every class here with a `name` is registered.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ BASELINES: Registry[type[Baseline]] = Registry(
     group="stforecast.baselines",
     sort_by=_simplest_first,
 )
-"""Every reference forecaster by name, those that learn less first."""
+"""Every reference forecaster by name, simplest first."""

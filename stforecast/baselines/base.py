@@ -1,4 +1,4 @@
-"""What a reference forecaster is: fitted once, without rounds, to the training windows."""
+"""Base class of reference forecasters, which are fitted once, without rounds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ class Baseline(ABC):
     """A forecaster that is fitted once, without rounds; a `stforecast.predictor.Predictor`.
 
     Attributes:
-        levels: none, since it forecasts one value.
+        levels: empty, since it forecasts one value.
         round: 0, since it has no rounds.
-        name: the name a user types; a class without one is not listed.
-        summary: one line for people.
+        name: the name a user types; a class without one is not registered.
+        summary: one line for lists and tables.
         pooled: whether one model is fitted on the records of all cells together, which a
             federation would not allow.
         learned: names of the arrays in its `state`.
-        reads_windows: whether it reads the inputs of windows, rather than all that came before.
+        reads_windows: True if it reads the inputs of windows, False if it reads the whole series
+            before them.
         Options: frozen dataclass of the options.
     """
 
@@ -53,17 +54,17 @@ class Baseline(ABC):
         """Learn from the training windows.
 
         Args:
-            series: `(steps, cells)`, z-scored, NaN where missing; nothing after the last training
-                target is read.
+            series: `(steps, cells)`, z-scored, NaN where missing; it is read up to the last
+                training target only.
             starts: `(windows,)` first target steps of the training windows (`Split.train`).
             spec: the windows' shape.
             calendar: the series' wall clock.
 
         Returns:
-            Itself.
+            The fitted forecaster.
 
         Raises:
-            InputError: if the series or the calendar does not allow it.
+            InputError: if the series or the calendar does not suit the forecaster.
         """
         if len(starts) == 0:
             raise InputError(f"{self.name}: no training windows; give a longer series")
@@ -72,7 +73,7 @@ class Baseline(ABC):
         return self
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast windows, each from what lies before it.
+        """Forecast windows, each from the steps before it.
 
         Args:
             series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
@@ -83,7 +84,7 @@ class Baseline(ABC):
             `(cells, windows, horizon)` float32, z-scored.
 
         Raises:
-            InputError: if the history is too short or there are other cells than were fitted.
+            InputError: if the history is too short or has other cells than those fitted.
         """
         if not hasattr(self, "spec"):
             raise InputError(f"{self.name}: not fitted; call fit or from_state first")
@@ -98,18 +99,18 @@ class Baseline(ABC):
         return self._forecast(series, starts, calendar).astype(np.float32)
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """The forecasts of `predict` with a last axis of one."""
+        """Return the forecasts of `predict` with a last axis of one."""
         return self.predict(series, starts, calendar)[..., None]
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was learned, as plain arrays."""
+        """Return the learned state as plain arrays."""
         return self.arrays
 
     @classmethod
     def from_state(
         cls, state: Mapping[str, np.ndarray], spec: WindowSpec, config: Any = None
     ) -> Self:
-        """The forecaster whose `state` this is: it forecasts the same.
+        """Restore a forecaster from its `state`; it gives the same forecasts.
 
         Raises:
             InputError: if an entry is missing.
@@ -126,19 +127,19 @@ class Baseline(ABC):
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
-        """What `state` keeps; nothing by default."""
+        """Return the arrays that `state` keeps; none by default."""
         return {}
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Take over what `_learn` gave, and build from it what forecasting needs besides."""
+        """Set the arrays from `_learn`, and build from them whatever else forecasting needs."""
         self.arrays = arrays
 
     @abstractmethod
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """`(cells, windows, horizon)` forecasts."""
+        """Return forecasts `(cells, windows, horizon)`."""
 
     def _targets(self, starts: np.ndarray) -> np.ndarray:
-        """`(windows, horizon)` target steps."""
+        """Return target steps `(windows, horizon)`."""
         return starts[:, None] + np.arange(self.spec.horizon)
 
     def _check_cells(self, series: np.ndarray, n_cells: int) -> None:

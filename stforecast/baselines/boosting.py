@@ -17,7 +17,7 @@ from stforecast.data.windows import Calendar, input_windows, target_windows
 from stforecast.federated.options import CheckedOptions
 
 SMALL_JOB = 100_000
-"""Records below which one thread is faster."""
+"""Number of records below which one thread is faster."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class BoostingConfig(CheckedOptions):
         max_iter: number of trees.
         learning_rate: shrinkage of each tree.
         max_leaf_nodes: leaves of a tree.
-        random_state: seed of the tenth held out to stop early, which scikit-learn does on more than
-            10,000 records.
+        random_state: seed of the tenth held out for early stopping, which scikit-learn uses on more
+            than 10,000 records.
     """
 
     max_iter: PositiveInt = 100
@@ -41,8 +41,8 @@ class BoostingConfig(CheckedOptions):
 class Boosting(Baseline):
     """Gradient-boosted trees on the windows of all cells together, one model for each target step.
 
-    Trees have no form as plain arrays, so the state keeps the training windows and loading fits
-    again, to the same trees.
+    Trees cannot be saved as plain arrays, so the state keeps the training windows, and loading fits
+    the same trees again.
     """
 
     name = "boosting"
@@ -88,7 +88,7 @@ class Boosting(Baseline):
 
 
 def _threads_for(n_records: int) -> threadpool_limits:
-    """One thread for small jobs.
+    """Limit small jobs to one thread.
 
     On a busy machine the threads of a small job wait for each other far longer than they work:
     60 s instead of 0.2 s for 10,000 records. The trees do not depend on the number of threads.

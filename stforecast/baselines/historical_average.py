@@ -12,7 +12,7 @@ from stforecast.data.windows import DAY, WEEK, Calendar, day_slots
 class HistoricalAverage(Baseline):
     """Mean of the training part at the same weekday and time of day.
 
-    Where a weekday was not seen: the mean at that time of day over all days.
+    For a weekday without observations, the mean at that time of day over all days.
     """
 
     name = "historical_average"
@@ -39,5 +39,5 @@ class HistoricalAverage(Baseline):
         return np.moveaxis(mean[slots], -1, 0)
 
     def _week_slots(self, steps: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Steps since Monday's midnight, (n,)."""
+        """Return the steps since Monday's midnight, `(n,)`."""
         return day_slots(calendar.local_times(steps), calendar.steps_in(WEEK), calendar.step)

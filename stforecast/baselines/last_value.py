@@ -1,4 +1,4 @@
-"""Last value: what was observed last goes on."""
+"""Last value: the last observation, repeated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stforecast.data.windows import Calendar
 
 
 class LastValue(SeasonalNaive):
-    """Every target gets the last observed value."""
+    """The last observed value as the forecast of every target."""
 
     name = "last_value"
     summary = "the last observed value"

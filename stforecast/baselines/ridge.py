@@ -47,12 +47,12 @@ class Ridge(Baseline):
 
 
 def _ridge(x: np.ndarray, y: np.ndarray, mask: np.ndarray, alpha: float) -> np.ndarray:
-    """Ridge weights of one cell; the intercept, which comes first, is not penalised.
+    """Solve for the ridge weights of one cell; the intercept comes first and is not penalised.
 
     Args:
         x: `(windows, n_inputs)` inputs.
         y: `(windows, horizon)` targets, 0.0 where missing.
-        mask: `(windows, horizon)` whether the target was observed.
+        mask: `(windows, horizon)` bool, True where the target was observed.
         alpha: weight of the penalty.
 
     Returns:

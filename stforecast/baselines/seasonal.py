@@ -1,4 +1,4 @@
-"""What seasonal forecasters share: they repeat what was observed whole seasons ago."""
+"""Base class of seasonal forecasters, which repeat observations from whole seasons ago."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SeasonalNaive(Baseline):
 
     @abstractmethod
     def _season(self, calendar: Calendar) -> int:
-        """Length of a season in steps."""
+        """Return the length of a season in steps."""
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         season = self._season(calendar)

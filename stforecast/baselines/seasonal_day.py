@@ -7,7 +7,7 @@ from stforecast.data.windows import DAY, Calendar
 
 
 class SeasonalDay(SeasonalNaive):
-    """Every target gets the value of the same time of the latest observed day."""
+    """The value at the same time of the latest observed day as the forecast."""
 
     name = "seasonal_day"
     summary = "the value one day before"

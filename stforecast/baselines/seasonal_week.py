@@ -7,7 +7,7 @@ from stforecast.data.windows import WEEK, Calendar
 
 
 class SeasonalWeek(SeasonalNaive):
-    """Every target gets the value of the same weekday and time of the latest observed week."""
+    """The value at the same weekday and time of the latest observed week as the forecast."""
 
     name = "seasonal_week"
     summary = "the value one week before"

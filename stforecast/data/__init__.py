@@ -1,1 +1,1 @@
-"""From a cube to samples: series, windows, splits, scaling, imputation, calendar inputs."""
+"""Data of forecasts: series, windows, splits, scaling, imputation, calendar inputs."""

@@ -1,4 +1,4 @@
-"""What a window may know of the local time of its first target: time of day, weekday, holidays."""
+"""Calendar inputs of a window: time of day, weekday and holiday of its first target."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pandas as pd
 from data_prep.errors import InputError
 
 CALENDAR_INPUTS = {"none": 0, "day": 4, "week": 6, "weekdays": 11}
-"""Number of inputs that each kind of calendar gives."""
+"""Number of inputs of each kind of calendar."""
 
 
 def calendar_inputs(local_times: pd.DatetimeIndex, kind: str) -> np.ndarray:
-    """Time of day and weekday.
+    """Encode time of day and weekday.
 
     Args:
-        local_times: `(windows,)` wall clock of each first target.
-        kind: `day`, sine and cosine of one and two cycles a day; `week`, besides whether it is a
-            weekend, a Sunday; `weekdays`, besides `day` whether it is a Monday, a Tuesday, ….
+        local_times: `(windows,)` local time of each first target.
+        kind: `day`, sine and cosine of one and two cycles a day; `week`, also indicators of weekend
+            and Sunday; `weekdays`, the inputs of `day` and an indicator of each weekday.
 
     Returns:
         `(windows, CALENDAR_INPUTS[kind])` float32.
@@ -38,13 +38,13 @@ def calendar_inputs(local_times: pd.DatetimeIndex, kind: str) -> np.ndarray:
 
 
 def holiday_inputs(local_times: pd.DatetimeIndex, region: str) -> np.ndarray:
-    """Whether each time lies on a public holiday.
+    """Return 1.0 for times on a public holiday, else 0.0.
 
     >>> holiday_inputs(pd.DatetimeIndex(["2013-12-07", "2013-12-09"]), "IT-MI").ravel().tolist()
     [1.0, 0.0]
 
     Args:
-        local_times: `(windows,)` wall clock of each first target.
+        local_times: `(windows,)` local time of each first target.
         region: as in `public_holidays`.
 
     Returns:
@@ -55,7 +55,7 @@ def holiday_inputs(local_times: pd.DatetimeIndex, region: str) -> np.ndarray:
 
 
 def public_holidays(region: str) -> Container[datetime.date]:
-    """The public holidays of a country or a part of it, from the library `holidays`.
+    """Return the public holidays of a country or a part of it, from the library `holidays`.
 
     Args:
         region: ISO 3166 code of the country, and of its part after a hyphen: IT, IT-MI (Milan),

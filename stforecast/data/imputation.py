@@ -1,6 +1,6 @@
-"""What stands in for a reading that is missing among a window's inputs; targets are never imputed.
+"""Imputation of missing inputs of windows; targets are never imputed.
 
-Every rule reads the past only. Where it finds nothing, the input becomes 0.0: the training mean.
+Every rule reads the past only. Without a past value the input becomes 0.0, the training mean.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ IMPUTE = {
     "ffill": "the cell's last reading before it",
     "last-week": "the cell's last reading of the same weekday and time",
 }
-"""Every rule, and what it puts in place of a missing input."""
+"""Every rule and its replacement of a missing input."""
 
 
 def impute(series: np.ndarray, how: str, steps_per_week: int = 0) -> np.ndarray:
-    """Fill the gaps of a series from what was read before them.
+    """Fill the gaps of a series with earlier values.
 
     >>> impute(np.array([[1.0], [np.nan], [3.0]]), "ffill").ravel().tolist()
     [1.0, 1.0, 3.0]
@@ -27,13 +27,13 @@ def impute(series: np.ndarray, how: str, steps_per_week: int = 0) -> np.ndarray:
     Args:
         series: `(steps, cells)`, NaN where missing.
         how: one of `IMPUTE`.
-        steps_per_week: of use for `last-week` only.
+        steps_per_week: steps per week, for `last-week` only.
 
     Returns:
-        The same shape; NaN where the rule finds no reading.
+        The same shape; NaN where there is no earlier value.
 
     Raises:
-        InputError: listing the rules if there is no such one.
+        InputError: if the rule is unknown, listing the known ones.
     """
     if how not in IMPUTE:
         raise choose("impute", how, IMPUTE)

@@ -1,10 +1,10 @@
-"""Pooled data: all cells as one client, for methods that train one model in one place.
+"""Pooled data: all cells as one client, for centralised training.
 
 A sample is one time of every cell: inputs `(1, windows, cells * n_inputs)` hold the cells' windows
-one after another, targets likewise. The federated core then sees a single client with a wide task:
-a step is an ordinary step on the pooled batch, and nothing is sent. Inside, a model reads rows
-`(1, batch * cells, n_inputs)`, cells fastest, so a model for one client serves as it is, and one
-that tells cells apart, or lets them see each other, knows which row is whose.
+side by side, targets likewise. The federated core then trains a single client with a wide task: a
+step is an ordinary step on the pooled batch, and nothing is sent. The wrapped model reads rows
+`(1, batch * cells, n_inputs)`, cells fastest, so a model for one client works unchanged, and a
+model that distinguishes or connects cells can identify the cell of each row.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Cells:
     """The cells that one client holds.
 
     Attributes:
-        n: how many.
-        adjacency: `(n, n)` weights of the roads from row to column, 0 or more, or None if not
+        n: number of cells.
+        adjacency: `(n, n)` non-negative weights of the roads from row to column, or None if not
             known.
     """
 
@@ -36,7 +36,7 @@ class Cells:
 
 
 def pool(data: ClientData) -> ClientData:
-    """The samples of all cells as those of one client.
+    """Pool the samples of all cells into those of one client.
 
     >>> import torch
     >>> x = torch.tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])  # 2 cells, 2 windows, 2 inputs
@@ -47,12 +47,12 @@ def pool(data: ClientData) -> ClientData:
         data: `(cells, windows, …)`, aligned in time: window w begins at the same step everywhere.
 
     Raises:
-        ValueError: if the cells do not have equally many windows.
+        ValueError: if the numbers of windows differ between cells.
     """
     if len(data.sizes.unique()) > 1:
         raise ValueError(f"cells with {data.sizes.tolist()} windows are not aligned in time")
     tensors = {
-        # What has no third axis, such as the slot of the period, is the same in every cell.
+        # Tensors without a third axis, such as the slot of the period, are equal in all cells.
         name: t[:1] if t.ndim == 2 else t.transpose(0, 1).flatten(1)[None]
         for name, t in data.tensors.items()
     }
@@ -60,7 +60,7 @@ def pool(data: ClientData) -> ClientData:
 
 
 def unpool(forecasts: Tensor, n_cells: int) -> Tensor:
-    """Forecasts of the pooled client, `(1, windows, cells * horizon, …)`, by cell.
+    """Split forecasts of the pooled client, `(1, windows, cells * horizon, …)`, by cell.
 
     Returns:
         `(cells, windows, horizon, …)`.
@@ -69,7 +69,7 @@ def unpool(forecasts: Tensor, n_cells: int) -> Tensor:
 
 
 def check_pooled(method: str, uplink: Uplink, training: Training) -> None:
-    """Refuse settings that say nothing where no client sends anything.
+    """Refuse settings that have no effect without communication.
 
     Raises:
         InputError: naming the method.
@@ -86,11 +86,11 @@ def check_pooled(method: str, uplink: Uplink, training: Training) -> None:
 
 
 class Pooled(SplitModel):
-    """Applies a model to every cell of pooled samples.
+    """Wrapper that applies a model to every cell of pooled samples.
 
     Args:
-        model: reads rows `(1, batch * cells, n_inputs)`.
-        n_inputs: inputs of one cell's window.
+        model: model of rows `(1, batch * cells, n_inputs)`.
+        n_inputs: number of inputs of one cell's window.
 
     Shapes:
         encoder: `(1, batch, cells * n_inputs)` to `(1, batch, cells, d)`.

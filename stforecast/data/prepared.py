@@ -1,4 +1,4 @@
-"""A series made ready for a run: its parts, its z-scores and its windows, each made once."""
+"""A series prepared for a run: its split, z-scores and windows, each computed once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PreparedSeries:
         series: the data in their own units.
         window: shape of the windows, in steps of the series.
         split: first target steps of each part.
-        scaler: fitted on the training part.
+        scaler: scaler fitted on the training part.
         z: `(steps, cells)` z-scores, NaN where missing.
     """
 
@@ -45,7 +45,7 @@ class PreparedSeries:
 
     @property
     def calendar(self) -> Calendar:
-        """The place's wall clock."""
+        """Local time of the series."""
         return self.series.calendar
 
     @cached_property
@@ -58,7 +58,7 @@ class PreparedSeries:
         return day_slots(times, self.window.period, self.calendar.step)
 
     def windows(self, starts: np.ndarray, *, with_next: bool = False) -> Windows:
-        """Inputs and targets of the windows whose first targets are `starts`.
+        """Cut the windows whose first targets are `starts`.
 
         Args:
             starts: `(windows,)` first target steps.
@@ -70,7 +70,7 @@ class PreparedSeries:
         )  # fmt: skip
 
     def targets(self, starts: np.ndarray) -> Targets:
-        """Targets, z-scored, of the windows whose first targets are `starts`."""
+        """Return z-scored targets of the windows whose first targets are `starts`."""
         return target_windows(self.z, starts, self.window)
 
     @cached_property
@@ -85,18 +85,18 @@ class PreparedSeries:
 
     @property
     def calibration(self) -> np.ndarray:
-        """Validation windows whose targets are all known when the test part begins."""
+        """First target steps of validation windows whose targets precede the test part."""
         starts = self.split.validation
         return starts[starts + self.window.horizon <= self.split.test[0]]
 
     def until(self, step: int) -> PreparedSeries:
-        """What is known of it before a step; its z-scores stay what they are."""
+        """Return the data before a step, with unchanged z-scores."""
         series = self.series
         known = dataclasses.replace(series, values=series.values[:step], times=series.times[:step])
         return dataclasses.replace(self, series=known, z=self.z[:step])
 
     def parts(self) -> dict[str, dict[str, str] | None]:
-        """First and last target step of each part, on the place's wall clock.
+        """Return the first and last target step of each part, in local time.
 
         Returns:
             `training`, `validation` and `test`, each with `first` and `last`; None for a part
@@ -119,7 +119,7 @@ def prepare(series: Series, window: WindowSpec, split: str, scale: str) -> Prepa
         series: the data.
         window: shape of the windows, in steps of the series.
         split: text of the split, see `stforecast.data.splits`.
-        scale: whether each cell is scaled by itself (`cell`) or all alike (`global`).
+        scale: `cell` to scale each cell by itself, `global` to scale all alike.
 
     Raises:
         InputError: if the series is too short for the split, or a cell has no training value.

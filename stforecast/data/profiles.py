@@ -1,6 +1,6 @@
-"""Weekly profiles of clients, and clusters of clients by profile and place.
+"""Weekly profiles of clients, and clusters of clients by profile and location.
 
-What FedDA (Zhang et al., INFOCOM 2021) builds its warm-up on.
+The warm-up of FedDA (Zhang et al., INFOCOM 2021) uses them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from stforecast.federated.data import Batch
 from stforecast.federated.prototypes import PrototypeMeans
 
 TURNS = 20
-"""Most times that location and profile are clustered in turn (FedDA's released code)."""
+"""Maximum number of alternations between location and profile (FedDA's released code)."""
 
 
 def mean_windows(data: Batch, n_slots: int, week_periods: int) -> Batch:
-    """Windows averaged over each (week, slot).
+    """Average windows over each (week, slot).
 
     Args:
         data: `x`, `y` and `mask` `(clients, samples, …)` one step apart and `slot`
             `(clients, samples)`; at least one period.
         n_slots: slots of the period.
-        week_periods: periods in a week; what is left over joins the last one.
+        week_periods: periods in a week; leftover periods belong to the last week.
 
     Returns:
         `x`, `y` and `mask` `(clients, weeks * n_slots, …)`: means of inputs over all windows, of
-        targets over the observed; `mask` says whether there was one, and `y` is 0 elsewhere.
+        targets over the observed ones; `mask` is False and `y` 0 where no target was observed.
     """
     observed = data["mask"].to(data["y"].dtype)
     y = torch.where(data["mask"], data["y"], 0)
@@ -49,7 +49,7 @@ def mean_windows(data: Batch, n_slots: int, week_periods: int) -> Batch:
 
 
 def zscored(means: Batch) -> Batch:
-    """Mean windows in deviations of each client's own profile, its observed first targets."""
+    """Z-score mean windows by each client's profile, its observed mean first targets."""
     profile, seen = means["y"][..., 0], means["mask"][..., 0]
     count = seen.sum(1, keepdim=True).clamp(min=1)
     mean = torch.where(seen, profile, 0).sum(1, keepdim=True) / count
@@ -63,20 +63,20 @@ def zscored(means: Batch) -> Batch:
 def cluster_clients(
     profiles: np.ndarray, locations: np.ndarray | None, n_clusters: int, seed: int
 ) -> np.ndarray:
-    """Group clients that lie near each other and have like profiles.
+    """Cluster clients by location and profile.
 
-    K-means by location and k-means by profile take turns, each starting from the means of the
-    other's groups, until they agree (V-measure 1) or `TURNS` are over; the profiles' groups count.
-    Without locations it is one k-means of the profiles.
+    K-means by location and k-means by profile alternate, each initialised with the means of the
+    other's clusters, until they agree (V-measure 1) or after `TURNS`; the profiles' clusters are
+    returned. Without locations it is one k-means of the profiles.
 
     Args:
         profiles: `(clients, values)`.
         locations: `(clients, 2)` in degrees, or None.
-        n_clusters: groups; fewer where fewer clients differ.
-        seed: of the first k-means, which starts at random.
+        n_clusters: number of clusters; fewer if fewer clients differ.
+        seed: seed of the first k-means, which is initialised at random.
 
     Returns:
-        `(clients,)` int64 numbers of the groups, from 0 without gaps.
+        `(clients,)` int64 labels from 0 without gaps.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import v_measure_score
@@ -95,7 +95,7 @@ def cluster_clients(
 
 
 def _from_groups(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Labels of a k-means that starts from the means of the given groups."""
+    """Return the labels of a k-means initialised with the means of the given clusters."""
     from sklearn.cluster import KMeans
 
     centres = np.stack([points[labels == label].mean(0) for label in np.unique(labels)])

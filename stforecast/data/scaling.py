@@ -1,4 +1,4 @@
-"""Z-scores: each cell, or all cells together, centred and scaled by what training may see."""
+"""Z-scores per cell or over all cells, fitted on the training part."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Scaler:
     std: np.ndarray
 
     def transform(self, series: np.ndarray, *, cell_axis: int = 1) -> np.ndarray:
-        """Series to z-scores: (series - mean) / std; NaN stays NaN.
+        """Convert a series to z-scores: (series - mean) / std; NaN stays NaN.
 
         Args:
             series: `(steps, cells)`, or another shape whose cells lie on `cell_axis`.
@@ -36,13 +36,13 @@ class Scaler:
             The same shape, without a unit.
 
         Raises:
-            InputError: if there are other cells than the scaler was fitted on.
+            InputError: if the number of cells differs from that of the fit.
         """
         mean, std = self._along(series, cell_axis)
         return (series - mean) / std
 
     def inverse(self, values: np.ndarray, *, cell_axis: int) -> np.ndarray:
-        """Z-scores to the series' units: values * std + mean.
+        """Convert z-scores to the series' units: values * std + mean.
 
         Args:
             values: z-scores; 0 is the axis of the cells in `(cells, windows, horizon)`, 1 in
@@ -53,13 +53,13 @@ class Scaler:
             The same shape.
 
         Raises:
-            InputError: if there are other cells than the scaler was fitted on.
+            InputError: if the number of cells differs from that of the fit.
         """
         mean, std = self._along(values, cell_axis)
         return values * std + mean
 
     def _along(self, values: np.ndarray, cell_axis: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and std shaped to broadcast over the cells of `values`."""
+        """Reshape mean and std to broadcast over the cells of `values`."""
         n_cells = values.shape[cell_axis]
         if self.mean.size not in (1, n_cells):
             raise InputError(
@@ -71,12 +71,12 @@ class Scaler:
         return self.mean.reshape(shape), self.std.reshape(shape)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Plain arrays to save: `mean` and `std`."""
+        """Return the plain arrays to save: `mean` and `std`."""
         return {"mean": self.mean, "std": self.std}
 
     @classmethod
     def from_state(cls, state: Mapping[str, np.ndarray]) -> Scaler:
-        """The scaler whose `state` this is."""
+        """Restore a scaler from its `state`."""
         return cls(mean=state["mean"], std=state["std"])
 
 
@@ -86,13 +86,13 @@ def fit_scaler(
     scope: str = "cell",
     cells: Sequence[object] | np.ndarray | None = None,
 ) -> Scaler:
-    """Fit a z-score on the leading rows only; std with ddof=0, missing values left out.
+    """Fit a scaler on the leading rows only; std with ddof=0, ignoring missing values.
 
-    A constant cell gets std 1, so that it becomes 0 rather than NaN.
+    A constant cell gets std 1, so that its z-scores are 0 rather than NaN.
 
     Args:
         series: `(steps, cells)`, NaN where missing.
-        fit_steps: number of leading steps to look at (`Split.fit_steps`).
+        fit_steps: number of leading steps to use (`Split.fit_steps`).
         scope: `"cell"` for a mean and std of each cell, `"global"` for one of all cells.
         cells: `(cells,)` ids to name in an error; by default the cells' positions.
 
@@ -100,8 +100,7 @@ def fit_scaler(
         The scaler.
 
     Raises:
-        InputError: if `fit_steps` or `scope` is out of range, or naming the cells of which no value
-            was observed.
+        InputError: if `fit_steps` or `scope` is invalid, or naming cells without an observed value.
     """
     if scope not in SCOPES:
         raise choose("scaling scope", scope, SCOPES)

@@ -1,4 +1,4 @@
-"""One service of a cube, as forecasters read it: plain arrays with a calendar."""
+"""Series: one service of a cube as plain arrays with a calendar."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Series:
         values: `(steps, cells)` float64 in `units`, NaN where nothing was recorded.
         cells: `(cells,)` ids.
         times: `(steps,)` start of each step, on the cube's clock.
-        calendar: the place's wall clock.
+        calendar: local time of the series.
         service: name of the variable.
-        units: its unit.
-        name: what to call the data in a message: the path or the title.
+        units: unit of the variable.
+        name: name of the data in messages: the path or the title.
         locations: `(cells, 2)` longitude and latitude in degrees, or None if not known.
         adjacency: `(cells, cells)` weights of the roads from row to column, or None if not known.
     """
@@ -49,11 +49,11 @@ class Series:
 
     @property
     def clock(self) -> str:
-        """What `times` are: `"utc"`, or `"local"` for the wall clock of the place."""
+        """Clock of `times`: `"utc"` or `"local"`."""
         return "local" if self.calendar.time_zone is None else "utc"
 
     def identity(self) -> tuple[dict[str, Tensor], str, str]:
-        """All that tells it from other data, for `fingerprint`: arrays by name, cells and clock."""
+        """Return the content for `fingerprint`: arrays by name, cells and clock."""
         arrays = {
             "values": self.values,
             "times": self.times.asi8,
@@ -64,10 +64,10 @@ class Series:
         return tensors, str(self.cells.tolist()), f"{self.service} {self.calendar}"
 
     def select(self, cells: np.ndarray) -> Series:
-        """The series of some cells, in their order.
+        """Select cells, in the given order.
 
         Raises:
-            InputError: naming the cells that are not there.
+            InputError: naming the missing cells.
         """
         position = pd.Index(self.cells).get_indexer(pd.Index(cells))
         if (position < 0).any():
@@ -88,14 +88,14 @@ class Series:
 
 
 def as_series(data: Data, service: str | None = None) -> Series:
-    """Take one service out of data of any accepted kind.
+    """Read one service from data of any accepted kind.
 
     Args:
         data: a cube, a wide table (time × cell) or the path of a cube.
-        service: the variable; may be None if the cube has one only.
+        service: name of the variable; None if the cube has only one.
 
     Raises:
-        InputError: if it is no cube, or listing the services if none or a wrong one is named.
+        InputError: if it is not a cube, or listing the services if none or an unknown one is named.
     """
     cube, name = as_cube(data)
     values = observed(cube, choose_service(cube, service, name))
@@ -113,10 +113,10 @@ def as_series(data: Data, service: str | None = None) -> Series:
 
 
 def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
-    """`(steps, cells)` float64, NaN where nothing was recorded.
+    """Return `(steps, cells)` float64, NaN where nothing was recorded.
 
     Raises:
-        InputError: if they cannot be read, are too many for the memory, or one is infinite.
+        InputError: if they cannot be read, do not fit in memory, or one is infinite.
     """
     check_values(values, name)
     with reading(name, f"at {values.name}", "prepare it again"):
@@ -137,10 +137,10 @@ def _locations(cube: xr.Dataset) -> np.ndarray | None:
 
 
 def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:
-    """`(cells, cells)` weights in the order of the cells; other ends of roads are left out.
+    """Return `(cells, cells)` weights in the order of the cells, without other ends of roads.
 
     Raises:
-        InputError: if a cell is no end of a road, or a weight is negative or not finite.
+        InputError: if a cell is not an end of a road, or a weight is negative or not finite.
     """
     if "adjacency" not in cube or set(cube["adjacency"].dims) != {"cell", "cell_to"}:
         return None
@@ -163,10 +163,10 @@ def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:
 
 
 def as_cube(data: Data) -> tuple[xr.Dataset, str]:
-    """Data of any accepted kind as a cube, and what to call it in a message.
+    """Convert data of any accepted kind to a cube, and return its name in messages.
 
     Raises:
-        InputError: if it is no cube.
+        InputError: if it is not a cube.
     """
     if isinstance(data, pd.DataFrame):
         return from_frame(data), "the table"
@@ -177,15 +177,15 @@ def as_cube(data: Data) -> tuple[xr.Dataset, str]:
 
 
 def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
-    """The service that is meant.
+    """Return the named service, or the only one.
 
     Args:
         cube: the cube.
         service: name of one of its services; None means its only one.
-        name: what to call the cube in a message.
+        name: name of the cube in messages.
 
     Raises:
-        InputError: listing the services if it is not one of them, or there are several.
+        InputError: listing the services if it is unknown, or None and there are several.
     """
     services = services_of(cube)
     if service is None and len(services) > 1:
@@ -198,12 +198,12 @@ def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
 
 
 def services_of(cube: xr.Dataset) -> list[str]:
-    """Names of the variables `(time, cell)`, in the cube's order."""
+    """Return the names of the variables `(time, cell)`, in the cube's order."""
     return [str(name) for name, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
 
 
 def in_minutes(step: pd.Timedelta) -> str:
-    """A length of time for people.
+    """Format a length of time in minutes.
 
     >>> in_minutes(pd.Timedelta("1h"))
     '60 minutes'

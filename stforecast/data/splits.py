@@ -1,8 +1,8 @@
-"""Chronological splits: which windows train, which choose, which judge, and what a scaler may see.
+"""Chronological splits into training, validation and test windows.
 
-A split is written as text: one of `SPLITS`, or `days:`, `steps:` or `windows:` with other numbers.
-A training or validation window always has all its targets in its own part. Its inputs may come from
-the part before it, which is past by then, except under `steps:`.
+A split is given as text: one of `SPLITS`, or `days:`, `steps:` or `windows:` with other numbers.
+All targets of a training or validation window lie in its own part. Its inputs may come from the
+part before it, which is past by then, except under `steps:`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPLITS = {
     "steps:0.7,0.1,0.2": "the series cut by steps, windows wholly inside their part (BasicTS)",
     "windows:0.7,0.1,0.2": "all windows in order, cut by count (DCRNN)",
 }
-"""Name or example of each split, and what it does."""
+"""Name or example of each split, and its description."""
 
 DAY, HOUR = pd.Timedelta(days=1), pd.Timedelta(hours=1)
 FEDDA_TEST_DAYS = 7
@@ -46,7 +46,7 @@ class Split:
         train: `(windows,)` starts of the training windows.
         validation: `(windows,)` starts of the validation windows; may be empty.
         test: `(windows,)` starts of the test windows.
-        fit_steps: number of leading steps that a scaler may see.
+        fit_steps: number of leading steps to fit a scaler on.
     """
 
     train: np.ndarray
@@ -57,10 +57,10 @@ class Split:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """A split as parsed, before it meets a series.
+    """A parsed split, before it is applied to a series.
 
     Attributes:
-        text: as the user wrote it.
+        text: the split as the user wrote it.
         kind: `"fuels"`, `"fedda"`, `"days"`, `"steps"` or `"windows"`.
         parts: training, validation and test: days, or shares of 1; empty for the named splits.
     """
@@ -71,12 +71,12 @@ class SplitRule:
 
     @property
     def has_validation(self) -> bool:
-        """Whether the validation part must hold a window."""
+        """True if the validation part must hold a window."""
         return self.kind == "fuels" or (len(self.parts) == 3 and self.parts[1] > 0)
 
 
 class _Cut(NamedTuple):
-    """First target steps of the three parts, and the steps a scaler may see."""
+    """First target steps of the three parts, and the number of steps to fit a scaler on."""
 
     train: range
     validation: range
@@ -94,7 +94,7 @@ def parse_split(text: str) -> SplitRule:
         text: e.g. `"fuels"` or `"steps:0.7,0.1,0.2"`.
 
     Raises:
-        InputError: listing the valid forms, or naming the number that is wrong.
+        InputError: listing the valid forms, or naming the invalid number.
     """
     kind, colon, numbers = text.strip().partition(":")
     if kind in ("fuels", "fedda") and not colon:
@@ -112,7 +112,7 @@ def parse_split(text: str) -> SplitRule:
 
 
 def _problem(kind: str, parts: tuple[Fraction, ...]) -> str | None:
-    """What is wrong with the numbers of a split."""
+    """Describe what is wrong with the numbers of a split; None if they are valid."""
     if len(parts) != 3:
         return f"found {len(parts)} numbers, expected training, validation and test"
     if min(parts) < 0 or parts[0] == 0 or parts[2] == 0:
@@ -133,23 +133,23 @@ def make_split(
 ) -> Split:
     """Split the windows of a series in time.
 
-    Under `fuels`, `fedda` and `days:` days are counted from the first step, a last day that is cut
-    short belongs to the test part, and training begins at the first step of slot 0 with enough
-    history (local midnight if the period is a day): row b of an ordered batch is slot b.
+    Under `fuels`, `fedda` and `days:` days are counted from the first step, an incomplete last day
+    belongs to the test part, and training begins at the first step of slot 0 with enough history
+    (local midnight if the period is a day), so row b of an ordered batch is slot b.
 
     Args:
         text: the split, see `SPLITS`.
         n_steps: length of the series.
         step: length of a step.
         spec: the windows' shape.
-        local_times: `(n_steps,)` wall clock at each step.
+        local_times: `(n_steps,)` local time of each step.
 
     Returns:
         The split; windows slide by one step.
 
     Raises:
-        InputError: if the text is no split, a part would have no window, or a lag lies before the
-            series in all training windows: with the number of steps there are and are needed.
+        InputError: if the text is not a split, a part would have no window, or a lag lies before
+            the series in all training windows; it gives the available and the needed steps.
     """
     if len(local_times) != n_steps or n_steps == 0:
         raise InputError(f"split {text!r}: {len(local_times)} local times for {n_steps} steps")
@@ -168,7 +168,7 @@ def make_split(
 
 
 def period_warning(step: pd.Timedelta, period: int) -> str | None:
-    """What to tell someone whose period is not a whole number of days, else None.
+    """Return a warning if the period is not a whole number of days, else None.
 
     >>> period_warning(pd.Timedelta("1h"), 24)
     >>> period_warning(pd.Timedelta("5min"), 24)
@@ -178,7 +178,7 @@ def period_warning(step: pd.Timedelta, period: int) -> str | None:
         step: length of a step.
         period: steps in a period.
     """
-    length = period * step.as_unit("ns").value  # A whole number of Python's, which has no end.
+    length = period * step.as_unit("ns").value  # A Python integer, which cannot overflow.
     if length % DAY.as_unit("ns").value == 0:
         return None
     minutes, hours = step / pd.Timedelta(minutes=1), length / HOUR.as_unit("ns").value
@@ -189,7 +189,7 @@ def period_warning(step: pd.Timedelta, period: int) -> str | None:
 
 
 def _empty_part(rule: SplitRule, cut: _Cut) -> str | None:
-    """Name of the first part that lacks a window it must have."""
+    """Return the name of the first part that lacks a required window, if any."""
     if not cut.train:
         return "training"
     if rule.has_validation and not cut.validation:
@@ -198,7 +198,7 @@ def _empty_part(rule: SplitRule, cut: _Cut) -> str | None:
 
 
 def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta) -> None:
-    """Refuse lags that no training window, up to the one of start `last`, can read."""
+    """Refuse lags that no training window, up to the one with start `last`, can read."""
     known = [str(lag) for lag in spec.further_lags if lag <= last]
     if (furthest := max(spec.further_lags, default=0)) > last:
         raise InputError(
@@ -209,7 +209,7 @@ def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta
 
 
 def _remedy(rule: SplitRule, cut: Callable[[int], _Cut], n_steps: int) -> str:
-    """How to give every part a window: the series' needed length, if length helps."""
+    """Return advice: the length that gives every part a window, if a longer series helps."""
     needed = bisect_left(
         range(MAX_STEPS), True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None
     )
@@ -221,7 +221,7 @@ def _remedy(rule: SplitRule, cut: Callable[[int], _Cut], n_steps: int) -> str:
 def _cutter(
     rule: SplitRule, step: pd.Timedelta, spec: WindowSpec, local_times: pd.DatetimeIndex
 ) -> Callable[[int], _Cut]:
-    """The cut as a function of the number of steps."""
+    """Return the cut as a function of the number of steps."""
     if rule.kind == "steps":
         return lambda n: _cut_steps(rule, n, spec)
     if rule.kind == "windows":
@@ -243,7 +243,7 @@ def _cutter(
 
 
 def _first_training_start(slots: np.ndarray, spec: WindowSpec) -> int:
-    """First step of slot 0 with enough history; extrapolated if the series ends before it."""
+    """Return the first step of slot 0 with enough history, extrapolated beyond the series."""
     zeros = np.flatnonzero(slots[spec.max_lag :] == 0)
     if len(zeros):
         return spec.max_lag + int(zeros[0])

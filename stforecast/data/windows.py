@@ -1,13 +1,13 @@
-"""Sliding windows over a series: what a forecaster reads (x) and what it has to say (y).
+"""Sliding windows over a series: inputs x and targets y.
 
-A window is named by its first target step k. Its inputs are the closeness part
+A window is identified by its first target step k. Its inputs are the closeness part
 cv = (v[k-c], …, v[k-1]) and the periodic part pv = (v[k-qp], …, v[k-p]), as in FUELS (Liu et al.,
 AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1].
 
 A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
 client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
-what `stforecast.data.imputation` is asked to put there. Beyond the paper, a window may read
-further lags, such as last week's, and the calendar.
+is imputed by `stforecast.data.imputation`. Beyond the paper, a window may read further lags, such
+as those of last week, and the calendar.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ MONDAY = pd.Timestamp("1970-01-05")
 DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
 
 UNITS = {"min": pd.Timedelta(minutes=1), "h": pd.Timedelta(hours=1), "d": DAY}
-"""In which a lag may be given, besides steps."""
+"""Units of a lag, besides steps."""
 
 LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
 LAGS = rf"({LAG}(, *{LAG})*)?"
-"""Text of `extra_lags`."""
+"""Format of `extra_lags`."""
 
 MOST_STEPS = 10**6
-"""Most steps that any setting of a window may count: nine years of steps of five minutes."""
+"""Maximum of any setting of a window in steps: nine years of steps of five minutes."""
 
 Steps = Annotated[NonNegativeInt, Le(MOST_STEPS)]
 """A number of steps, or none."""
@@ -56,7 +56,7 @@ Steps = Annotated[NonNegativeInt, Le(MOST_STEPS)]
 
 @dataclass(frozen=True)
 class WindowSpec(CheckedOptions):
-    """Which steps a window reads and how many it forecasts.
+    """Input and target steps of a window.
 
     The defaults are those of FUELS (appendix D.1). A plain window of 12 in and 12 out is
     `WindowSpec(closeness=12, periods=0, horizon=12)`.
@@ -71,18 +71,18 @@ class WindowSpec(CheckedOptions):
         periods: number of steps one, two, … periods before the first target (q).
         period: length of a period in steps (p); 0 is a day, whatever the step.
         horizon: number of target steps; periodic lags refer to the first of them.
-        newest_first: newest to oldest inside each part, the order of the FedDA code.
-        extra_lags: how far back from the first target to read besides: steps, as in "167,168,169"
-            or "145-168", or times, as in "30min,23h,7d". What lies before the series counts as
-            missing, so they cost no training windows.
-        calendar: what a window knows of its first target's local time: none, day (sine and cosine
-            of one and two cycles a day), week (the same, whether it is a weekend, a Sunday) or
-            weekdays (as day, and one input for each weekday).
-        holidays: region whose public holidays are an input of their own: whether the first target
-            lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
-        impute: what stands in for a missing input: none (0.0, the training mean), ffill (the
-            cell's last reading) or last-week (its last reading of that weekday and time). Targets
-            are never imputed.
+        newest_first: order each part from newest to oldest, as the FedDA code does.
+        extra_lags: further lags to read, counted from the first target: steps, as in "167,168,169"
+            or "145-168", or times, as in "30min,23h,7d". Lags before the series count as missing,
+            so they cost no training windows.
+        calendar: inputs from the local time of the first target: none, day (sine and cosine of one
+            and two cycles a day), week (as day, and indicators of weekend and Sunday) or weekdays
+            (as day, and an indicator of each weekday).
+        holidays: region whose public holidays are an input: an indicator of whether the first
+            target lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
+        impute: replacement of a missing input: none (0.0, the training mean), ffill (the cell's
+            last reading) or last-week (its last reading at that weekday and time). Targets are
+            never imputed.
 
     Raises:
         InputError: naming the field that is out of range.
@@ -99,7 +99,7 @@ class WindowSpec(CheckedOptions):
     impute: Literal["none", "ffill", "last-week"] = "none"
 
     def __post_init__(self) -> None:
-        """Refuse regions, lags and windows that there are not."""
+        """Refuse unknown regions, invalid lags and windows without inputs."""
         super().__post_init__()
         if self.holidays:
             public_holidays(self.holidays)
@@ -112,9 +112,9 @@ class WindowSpec(CheckedOptions):
             raise InputError("closeness and periods are both 0: a window needs at least one input")
 
     def at(self, step: pd.Timedelta) -> WindowSpec:
-        """These windows in steps of a series: a period of 0 and times among `extra_lags` resolved.
+        """Convert a period of 0 and times among `extra_lags` to steps.
 
-        The properties below that count steps need a spec without times.
+        The properties below that count steps require a spec without times.
 
         >>> spec = WindowSpec(period=0, extra_lags="3,23h,7d").at(pd.Timedelta("30min"))
         >>> spec.period, spec.extra_lags
@@ -143,7 +143,7 @@ class WindowSpec(CheckedOptions):
 
     @property
     def further_lags(self) -> tuple[int, ...]:
-        """`extra_lags` as numbers."""
+        """Values of `extra_lags`, in steps."""
         return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
 
     def _lag_texts(self) -> list[str]:
@@ -161,7 +161,7 @@ class WindowSpec(CheckedOptions):
 
     @property
     def n_known(self) -> int:
-        """Number of inputs that are known beforehand: calendar and holiday, the last ones."""
+        """Number of inputs known in advance, calendar and holiday; they come last."""
         return CALENDAR_INPUTS[self.calendar] + bool(self.holidays)
 
     @property
@@ -171,7 +171,7 @@ class WindowSpec(CheckedOptions):
 
     @property
     def reach(self) -> int:
-        """Steps back that the furthest input lies."""
+        """Steps back to the furthest input."""
         return max(self.max_lag, *self.further_lags, 0)
 
 
@@ -181,7 +181,7 @@ def _lag_range(text: str) -> range:
 
 
 def _unit_of(lag: str) -> str:
-    """Unit of a lag that is a time; empty if it counts steps."""
+    """Return the unit of a lag that is a time; empty if it counts steps."""
     return lag.lstrip("0123456789-")
 
 
@@ -205,7 +205,7 @@ def _in_steps(lag: str, step: pd.Timedelta) -> str:
 
 
 def _ns(span: pd.Timedelta) -> int:
-    return span.as_unit("ns").value  # Python's whole numbers have no end.
+    return span.as_unit("ns").value  # A Python integer, which cannot overflow.
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,9 +217,9 @@ class Windows:
         x_next: the inputs of the window one step later, same shape, for temporal-shift augmentation
             (Liu et al., "When do contrastive learning signals help spatio-temporal graph
             forecasting?", SIGSPATIAL 2022). Its newest closeness input is the first target, so it
-            may serve in training only. None unless it was asked for.
+            is for training only. None unless requested.
         y: `(cells, windows, horizon)` float32 targets, 0.0 where `mask` is False.
-        mask: `(cells, windows, horizon)` bool, whether the target was observed.
+        mask: `(cells, windows, horizon)` bool, True where the target was observed.
         slot: `(windows,)` position of the first target in the period, 0 … period - 1.
     """
 
@@ -248,7 +248,7 @@ def make_windows(
         spec: the windows' shape.
         slot_of_step: `(steps,)` position of each step in the period, from `day_slots`.
         calendar: the series' wall clock, for windows that read it.
-        filled: what `fill_gaps` makes of the series, if that is known.
+        filled: result of `fill_gaps` for the series, if already computed.
         with_next: whether to make `x_next`.
 
     Returns:
@@ -268,7 +268,7 @@ def make_windows(
 def input_windows(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None = None
 ) -> np.ndarray:
-    """Inputs of windows; a start may be the step just after the series: a real forecast.
+    """Cut the inputs of windows; a start may be the step just after the series.
 
     Args:
         series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
@@ -280,17 +280,17 @@ def input_windows(
         `(cells, windows, n_inputs)` float32 with 0.0 where missing.
 
     Raises:
-        InputError: if a window would reach outside the series, or all would not fit in memory.
+        InputError: if a window would reach outside the series, or they do not fit in memory.
     """
     starts = np.asarray(starts, dtype=np.intp)
     return _cut_inputs(fill_gaps(series, spec, calendar), starts, spec, calendar)
 
 
 def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -> np.ndarray:
-    """A series `(steps, cells)` with its gaps filled by the rule `impute` of the windows.
+    """Fill the gaps of a series `(steps, cells)` by the rule `impute` of the windows.
 
     Raises:
-        InputError: if the rule needs a calendar and there is none.
+        InputError: if the rule needs a calendar but none is given.
     """
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
@@ -301,7 +301,7 @@ def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -
 def _cut_inputs(
     filled: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None
 ) -> np.ndarray:
-    """Inputs of windows, as `input_windows`, of a series whose gaps are filled."""
+    """Cut the inputs of windows, as `input_windows`, from a series whose gaps are filled."""
     n_cells = filled.shape[1]
     check_size(
         8 * len(starts) * spec.n_inputs * n_cells,
@@ -320,7 +320,7 @@ def _cut_inputs(
 
 
 def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:
-    """Calendar and holiday `(windows, n_known)`."""
+    """Return calendar and holiday inputs `(windows, n_known)`."""
     known = calendar_inputs(local_times, spec.calendar)
     if spec.holidays:
         known = np.concatenate([known, holiday_inputs(local_times, spec.holidays)], axis=1)
@@ -330,7 +330,7 @@ def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray
 def target_windows(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Targets of windows.
+    """Cut the targets of windows.
 
     Args:
         series: `(steps, cells)`, z-scored, NaN where missing.
@@ -338,8 +338,8 @@ def target_windows(
         spec: the windows' shape.
 
     Returns:
-        `(cells, windows, horizon)` float32 with 0.0 where missing, and the bool mask of the same
-        shape that says which were observed.
+        `(cells, windows, horizon)` float32 with 0.0 where missing, and a bool mask of the same
+        shape, True where observed.
 
     Raises:
         InputError: if a window would reach outside the series.
@@ -352,7 +352,7 @@ def target_windows(
 
 
 def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """`series` at `steps` (windows, entries) as float32 (cells, windows, entries)."""
+    """Gather `series` at `steps` (windows, entries) as float32 (cells, windows, entries)."""
     n_steps = len(series)
     if steps.size and (steps.min() < 0 or steps.max() >= n_steps):
         raise InputError(
@@ -366,18 +366,18 @@ def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:
 def day_slots(
     local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
 ) -> np.ndarray:
-    """Position of each step in the period: steps since a Monday's local midnight, modulo `period`.
+    """Return the slot of each step: steps since a Monday's local midnight, modulo `period`.
 
     With a period of one day, or a part of it, slot 0 is at local midnight; with a period of a week,
-    on Monday at midnight. Where the clock is put forward or back, slots are skipped or repeated.
+    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots.
 
     >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq="1h"), period=24).tolist()
     [22, 23, 0, 1]
 
     Args:
-        local_times: `(steps,)` the place's wall clock at the start of each step.
+        local_times: `(steps,)` local time at the start of each step.
         period: steps in a period.
-        step: length of a step; by default the commonest difference of the times.
+        step: length of a step; by default the most common difference of the times.
 
     Returns:
         `(steps,)` int64, 0 … period - 1.
@@ -405,12 +405,12 @@ def steps_in(span: pd.Timedelta, step: pd.Timedelta) -> int:
 
 @dataclass(frozen=True)
 class Calendar:
-    """The wall clock of an evenly spaced series, past its end too.
+    """Local time of an evenly spaced series, also beyond its end.
 
     Attributes:
         start: time of step 0, without a zone: UTC if `time_zone` is given, else local.
         step: length of a step.
-        time_zone: IANA name of the place's zone, or None if `start` is local time already.
+        time_zone: IANA name of the time zone, or None if `start` is local time already.
     """
 
     start: pd.Timestamp
@@ -419,19 +419,19 @@ class Calendar:
 
     @classmethod
     def from_cube(cls, ds: xr.Dataset) -> Calendar:
-        """The calendar of a cube.
+        """Build the calendar of a cube.
 
         Raises:
             InputError: if the cube has a single time step.
         """
-        from data_prep.cube import step_of  # imports all that files of cubes are read with
+        from data_prep.cube import step_of  # slow: it imports netCDF4
 
         local = ds.attrs.get("clock", "utc") == "local"
         zone = None if local else ds.attrs.get("time_zone", "UTC")
         return cls(pd.Timestamp(ds.indexes["time"][0]), step_of(ds), zone)
 
     def local_times(self, steps: np.ndarray) -> pd.DatetimeIndex:
-        """Wall clock at `steps` (n,), which may lie beyond the series."""
+        """Return the local time of `steps` `(n,)`, which may lie beyond the series."""
         offsets = np.asarray(steps) * self.step.to_timedelta64()
         times = pd.DatetimeIndex(self.start.to_datetime64() + offsets)
         if self.time_zone is None:

@@ -1,4 +1,4 @@
-"""Methods for forecasting only, one file each, and all methods that forecasting knows."""
+"""Methods for forecasting only, one file each, and the registry of all forecasting methods."""
 
 from data_prep.registry import Registry, is_named
 from stforecast.federated.method import Method
@@ -10,4 +10,4 @@ METHODS: Registry[type[Method]] = Registry(
     is_entry=is_named(Method),
     group="stforecast.methods",
 )
-"""Methods by name: the core's, those of forecasting and those of other packages."""
+"""Methods by name: those of the core, of forecasting and of other packages."""

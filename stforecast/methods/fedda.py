@@ -1,48 +1,51 @@
-"""FedDA: clusters of alike clients, joined by attention and held to a model trained beforehand.
+"""FedDA: clusters of similar clients, aggregated by attention with a pre-trained model.
 
 Zhang, Dang, Shihada, Alouini: Dual Attention-Based Federated Learning for Wireless Traffic
 Prediction, INFOCOM 2021, arXiv 2110.05183.
 
-In the first round every client sends a small augmented sample of its data; on it the server trains
-the quasi-global model w_Q, and by it groups the clients. From then on clients train the global
-model; the server joins their models within each cluster, then what the clusters gave, by one rule
-(these two levels are the dual attention). For each layer of a model w and the models w_i it joins:
+In the first round every client sends a small augmented sample of its data; the server trains the
+quasi-global model w_Q on these samples and clusters the clients by them. From then on clients train
+the global model; the server aggregates their models within each cluster, then the cluster models,
+by one rule (these two levels are the dual attention). For each layer of a model w and the uploaded
+models w_i:
 
     w ← w - ε (Σ_i α_i (w - w_i) + ρ β (w - w_Q))
     α = softmax_i ‖w - w_i‖,  β = softmax_layers ‖w - w_Q‖
 
-A layer is a parameter tensor. Distances have a plus sign, so who is farther counts more, as in
+A layer is a parameter tensor. Distances have a plus sign, so farther models count more, as in
 FedAtt (Ji et al., IJCNN 2019, arXiv 1812.07108); the temperature is 1. Rule, sign and defaults are
-the released code's: of the paper only the abstract could be read. Buffers (running statistics),
-which the code's model lacks, are means weighted by samples: ρ could make a variance negative.
+those of the released code; only the abstract of the paper was available. Buffers (running
+statistics), which the code's model lacks, are means weighted by samples: ρ could make a variance
+negative.
 
-What leaves a client: in the first round the mean of its windows for each (week, slot of the
-period), its average days so to speak, of which φ decides how many are drawn; the mean targets of
-all of them, its profile; and its location where the data know one (else the profiles alone are
-clustered). φ thus spares bytes, not privacy. In later rounds, the model's parameters and buffers.
+A client sends in the first round the mean of its windows for each (week, slot of the period), of
+which a share φ is drawn; the mean targets of all of them, its profile; and its location if the data
+have one (otherwise only the profiles are clustered). φ thus saves bytes, not privacy. In later
+rounds it sends the model's parameters and buffers.
 
-What `update_clusters` and `optimizer_state` decide follows the released code by default:
+The defaults of `update_clusters` and `optimizer_state` follow the released code:
 
-- Every round joins a cluster's clients from w_Q anew (w = w_Q, so ρ has no effect there). The
-  abstract's "aggregating intra- and inter-cluster models" can also mean that a cluster keeps the
-  model that it joined and starts from it in the next round: `--update-clusters`.
-- A client starts each round with a new optimiser, without momentum:
-  `--optimizer-state round`, a default of FedDA alone. With `keep` its momentum, or Adam's moments,
-  go on although the model was replaced.
+- Every round aggregates a cluster's clients starting from w_Q (w = w_Q, so ρ has no effect there).
+  The abstract's "aggregating intra- and inter-cluster models" can also mean that a cluster keeps
+  its aggregated model and starts from it in the next round: `--update-clusters`.
+- A client starts each round with a new optimiser, without momentum: `--optimizer-state round`,
+  which only FedDA has as its default. With `keep`, its momentum or Adam's moments persist although
+  the model was replaced.
 
-Where this departs from the released code:
+Differences from the released code:
 
 - The code cuts windows from the series of mean targets. Here the window of a (week, slot) is the
-  mean of its windows: periodic inputs stay days apart (there they are weeks apart), no week is lost
-  as history, and any input of the windows is kept. Weeks are counted from the first window, not by
-  the calendar; what is left over joins the last one.
-- Location and profile give each other's k-means its start in turn, until both agree. There location
-  always starts from the origin, so nothing alternates.
-- The warm-up's second fall of the learning rate comes. There it is due at epoch 112.5, thus never.
-- Two unused weights of the code's model do not take part in β.
+  mean of its windows: periodic inputs stay days apart (in the code they are weeks apart), no week
+  is lost as history, and any input of the windows is kept. Weeks are counted from the first window,
+  not by the calendar; leftover periods belong to the last one.
+- K-means by location and by profile initialise each other in turn until they agree. In the code,
+  k-means by location always starts from the origin, so nothing alternates.
+- The second decay of the warm-up's learning rate takes place. In the code it is due at epoch 112.5,
+  thus never.
+- Two unused weights of the code's model are left out of β.
 
-Kept: the warm-up reads one client after another, unshuffled; even with φ = 1 windows are drawn with
-replacement.
+As in the code, the warm-up reads one client after another, unshuffled, and windows are drawn with
+replacement even with φ = 1.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.uploads.payload import Payload
 
 SERVER_SEED = (0, 0, 4)
-"""Key of the server's random numbers, beside those that the core and the methods' clients use."""
+"""Key of the server's random numbers, distinct from those of the core and the clients."""
 
 
 @dataclass(frozen=True)
@@ -77,21 +80,21 @@ class FedDAOptions(CheckedOptions):
     Its scripts pass `clusters` 16, `warmup_lr` 0.1 and `rho` -0.3 to 0.3.
 
     Attributes:
-        clusters: groups of clients; fewer where fewer clients differ.
-        phi: φ, share of a client's mean windows that it sends, drawn with replacement.
-        rho: ρ, weight of the pull towards the quasi-global model; negative pushes away from it.
-        epsilon: ε, step of the server.
-        warmup_epochs: epochs in which the server trains the quasi-global model; 0 leaves it as
+        clusters: number of clusters of clients; fewer if fewer clients differ.
+        phi: φ, share of a client's mean windows to send, drawn with replacement.
+        rho: ρ, weight of the pull towards the quasi-global model; a negative one pushes away.
+        epsilon: ε, step size of the server.
+        warmup_epochs: epochs of training the quasi-global model on the server; 0 leaves it as
             initialised.
-        warmup_lr: learning rate of that training, a tenth of it after half and a hundredth after
-            three quarters of the epochs. 0.1 overfits the mean windows of a few weeks.
-        warmup_momentum: momentum of its SGD.
-        warmup_batch_size: windows a batch.
-        profile_periods: periods in a "week" of the profile; 7 makes weeks of days.
-        profile_zscore: whether a client z-scores what it sends by mean and deviation of its mean
-            targets. Calendar inputs would be scaled with the rest: set False with them.
-        update_clusters: whether a cluster keeps the model that its clients were joined into, and
-            joins the next round's from it; if not, always from the quasi-global model.
+        warmup_lr: learning rate of the warm-up, divided by 10 after half and by 100 after three
+            quarters of the epochs. 0.1 overfits the mean windows of a few weeks.
+        warmup_momentum: momentum of the warm-up's SGD.
+        warmup_batch_size: windows per batch of the warm-up.
+        profile_periods: periods in a "week" of the profile; 7 for weeks of days.
+        profile_zscore: whether clients z-score their mean windows by the mean and deviation of
+            their mean targets. This would scale calendar inputs too: set False with them.
+        update_clusters: whether a cluster keeps its aggregated model for the next round; otherwise
+            each round starts from the quasi-global model.
     """
 
     clusters: PositiveInt = 4
@@ -114,7 +117,7 @@ class FedDA(FedAvg):
     """
 
     name = "fedda"
-    summary = "joins models within and between clusters by attention, held to a warm-up model"
+    summary = "aggregates within and between clusters by attention, with a warm-up model"
     paper = "Zhang et al., INFOCOM 2021"
     keeps_apart = True
     views = ("global",)
@@ -123,7 +126,7 @@ class FedDA(FedAvg):
     defaults: ClassVar[Mapping[str, Any]] = {"optimizer_state": "round"}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """The common initial model, and how many samples every client's profile is made of."""
+        """Return the common initial model and the number of samples of every client's profile."""
         samples = sizes.min().clone()
         if samples < self.task.n_keys:
             raise InputError(
@@ -137,17 +140,17 @@ class FedDA(FedAvg):
         return {**model, "samples": samples, "seed": torch.tensor(seed), "label": nobodys}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The model to train from; in the first round, the length of the profile."""
+        """Return the model to train from; in the first round, the length of the profile."""
         if "samples" in server:
             return {"samples": server["samples"].expand(len(to.ids))}
         return self.models_for(server, to)
 
     def models_for(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """The global model, to everyone the same."""
+        """Return the global model, the same for every client."""
         return super().broadcast(self.kept(server, "global."), to)
 
     def kept(self, server: dict[str, Tensor], prefix: str) -> Params:
-        """One of the server's models, in the model's own order: sums over layers depend on it."""
+        """Return a model of the server in its own order, on which sums over layers depend."""
         return {name: server[prefix + name] for name in self.shared}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
@@ -158,7 +161,7 @@ class FedDA(FedAvg):
 
     @torch.no_grad()
     def augmented_sample(self, cohort: Cohort, samples: int) -> Payload:
-        """Mean windows `x`, `y`, `mask` drawn with share φ; `profile`, and `location` if known."""
+        """Return the drawn mean windows `x`, `y`, `mask`, the `profile` and any `location`."""
         o, tensors = self.options, cohort.data.tensors
         self.population.train(False)
         for batch in cohort.batches(1):
@@ -176,14 +179,14 @@ class FedDA(FedAvg):
         sent = {name: t[client, drawn] for name, t in means.items()}
         sent["profile"] = means["y"][..., 0]
         if "location" in tensors:
-            # A place is no reading: it is sent as a copy, not as a part of the samples.
+            # A copy, since uploads that share memory with samples are refused.
             sent["location"] = tensors["location"][:, 0].clone()
         return sent
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Join models within each cluster, then what the clusters that took part gave."""
+        """Aggregate models within each cluster, then the models of participating clusters."""
         if "samples" in server:
             return self.warm_up(server, of, uploads)
         quasi = self.kept(server, "quasi.")
@@ -202,7 +205,7 @@ class FedDA(FedAvg):
         return after | prefixed("cluster.", clusters) if self.options.update_clusters else after
 
     def joined(self, model: Params, uploads: Params, sizes: Tensor, quasi: Params) -> Params:
-        """A model moved towards `uploads` `(n, …)`, its buffers their mean by `sizes` `(n,)`."""
+        """Move a model towards `uploads` `(n, …)`; average buffers by `sizes` `(n,)`."""
         trained = self.population.parameters(1)
         weights = {name: t for name, t in model.items() if name in trained}
         moved = attend(weights, uploads, quasi, self.options.rho, self.options.epsilon)
@@ -212,7 +215,7 @@ class FedDA(FedAvg):
     def warm_up(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Train the quasi-global model, group the clients, start every model from the former.
+        """Train the quasi-global model, cluster the clients and initialise every model from it.
 
         Clients whose sample did not arrive join the largest cluster.
         """
@@ -239,12 +242,12 @@ class FedDA(FedAvg):
         }
 
     def quasi_global(self, initial: Params, sample: Payload, seed: int) -> Params:
-        """The initial model trained on all clients' mean windows, in their order, by SGD.
+        """Train the initial model on all clients' mean windows, in their order, by SGD.
 
         Args:
             initial: parameters and buffers `(…)`.
             sample: `x`, `y` and `mask` `(clients, windows, …)`.
-            seed: of dropout.
+            seed: seed of dropout.
 
         Raises:
             InputError: if the training diverges.
@@ -287,7 +290,7 @@ class FedDAClustersOptions(FedDAOptions):
     update_clusters: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values outside their range, and models that would never change."""
+        """Refuse values outside their range, and clusters that do not keep their models."""
         super().__post_init__()
         if not self.update_clusters:
             raise InputError(
@@ -299,7 +302,7 @@ class FedDAClustersOptions(FedDAOptions):
 class FedDAClusters(FedDA):
     """FedDA in which clients train, and predict with, the model of their own cluster.
 
-    Not in the paper: personal models for groups of clients, joined within clusters alone.
+    Not in the paper: personal models for clusters of clients, aggregated only within clusters.
     """
 
     name = "fedda_clusters"
@@ -308,21 +311,21 @@ class FedDAClusters(FedDA):
     Options = FedDAClustersOptions
 
     def models_for(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Each client's cluster's model."""
+        """Return the model of each client's cluster."""
         label = server["label"][to.ids.to(server["label"].device)]
         return {name: t[label] for name, t in self.kept(server, "cluster.").items()}
 
 
 @contextmanager
 def server_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Key torch's global generators, which dropout uses, and leave them as they were."""
+    """Seed torch's global generators, which dropout uses, and restore them afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: float) -> Params:
-    """One step of a model towards those it joins and the quasi-global one (formula above).
+    """Move a model towards uploads and the quasi-global model by one step (formula above).
 
     Args:
         model: w, `(…)` by layer.
@@ -345,5 +348,5 @@ def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: f
 
 
 def prefixed(prefix: str, tensors: Params) -> Params:
-    """The tensors under longer names."""
+    """Return the tensors with a prefix before their names."""
     return {prefix + name: t for name, t in tensors.items()}

@@ -1,15 +1,15 @@
-"""FedLean: a lean encoder that all clients share, and a head of each client's own.
+"""FedLean: a small shared encoder and a personal head for each client.
 
-Ours. What a month of traffic can teach is little, and a GRU of 100,000 parameters learns it by
-heart in twenty rounds. FedLean averages the encoder of a small perceptron (3,424 floats a round
-with the default windows; FUELS sends 6,144) and never sends the heads, as FedPer does (Arivazhagan
-et al., arXiv 1912.00818). Around it stand the settings that carry most of the gain, each of which
-any other method may be given too: windows that read last week and the calendar, the Huber loss, a
-learning rate that falls to 0, and shuffled batches.
+Ours. A month of traffic is little data, and a GRU of 100,000 parameters overfits it in twenty
+rounds. FedLean averages the encoder of a small perceptron (3,424 floats per round with the default
+windows; FUELS sends 6,144) and never sends the heads, as FedPer does (Arivazhagan et al., arXiv
+1912.00818). Most of the gain comes from its settings, which any other method can use too: windows
+with last week and the calendar, the Huber loss, a learning rate that decays to 0, and shuffled
+batches.
 
-What was tried and left out, since it changed nothing beyond the spread over seeds or made it worse:
-aligning features to global or to FUELS's like-minded prototypes, tying the heads to their mean, a
-wider or a global model, and averaging over rounds; see docs/results.md.
+Tried and left out, since the effect was within the spread over seeds or negative: aligning features
+to global prototypes or to FUELS's positive ones, tying the heads to their mean, a wider or a global
+model, and averaging over rounds; see docs/results.md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""FUELS: dual semantic alignment-based contrastive learning with prototypes as the only message.
+"""FUELS: dual semantic alignment-based contrastive learning that sends prototypes only.
 
 Liu, Sun, Liang, Xue, Liu: Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual
 Semantic Alignment-Based Contrastive Approach, AAAI 2025, arXiv 2404.03702.
 
 Clients keep their models. They send prototypes, mean representations of each slot of the period
 (Eq. 8); the server compares them by Jensen–Shannon divergence and returns to each client the mean
-of those like its own and the mean of the others (Eq. 9, 10), which its representations are drawn to
-and pushed from (Eq. 11). A second contrastive loss (Eq. 6) tells the hours of a client's day apart;
-a learned matrix W leaves out those that look alike (Eq. 3-5).
+of those similar to its own and the mean of the others (Eq. 9, 10): the positives and negatives of
+its contrastive loss (Eq. 11). A second contrastive loss (Eq. 6) separates the hours of a client's
+day; a learned matrix W leaves out those that look similar (Eq. 3-5).
 
-Where the paper contradicts itself or is silent, the choice stands at the option concerned.
+Where the paper contradicts itself or is silent, the option concerned documents the choice.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class FuelsOptions(CheckedOptions):
             ablation "w/o W").
         shift: lower bound of the share a ~ U(shift, 1) that an augmented sample keeps of the
             original; 1 turns augmentation off. The paper does not say.
-        prototypes: `periodic`: mean by slot of the period (Eq. 8); `concat`: one a sample (Eq. 7,
+        prototypes: `periodic`: mean by slot of the period (Eq. 8); `concat`: one per sample (Eq. 7,
             ablation "w/o p-aware").
-        prototype_pass: `training`: representations met in the last local epoch (Algorithm 1);
-            `fresh`: one more pass after it.
+        prototype_pass: `training`: average the representations of the last local epoch (Algorithm
+            1); `fresh`: those of one more pass after it.
         divergence: JSD of the softmax over the whole prototype (`flat`) or the mean of those over
             its rows (`rows`). The paper does not say how real vectors become distributions.
         include_self: whether a client's own prototype counts as positive.
@@ -84,7 +84,7 @@ class FuelsOptions(CheckedOptions):
 
 
 class Fuels(Method):
-    """FUELS. The functions stand in the order of the paper's Algorithm 1."""
+    """FUELS. The functions follow the order of the paper's Algorithm 1."""
 
     name = "fuels"
     summary = "exchanges hourly prototypes; intra- and inter-client contrastive losses"
@@ -95,7 +95,7 @@ class Fuels(Method):
     options: FuelsOptions
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Give each client its filtering matrix W `(B, B)`; the server knows no prototypes."""
+        """Give each client its filtering matrix W `(B, B)`; the server has no prototypes yet."""
         if self.training.shuffle:
             raise InputError("fuels needs batches in order of time (row b is slot b): no --shuffle")
         n, b = len(clients), self.training.batch_size
@@ -119,7 +119,7 @@ class Fuels(Method):
         return {"jsd": torch.zeros(n, n, device=device)} if self.options.inter else {}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Global positive and negative prototypes of each client (Eq. 9, 10); none at first."""
+        """Return each client's global positive and negative prototypes (Eq. 9, 10), if any."""
         if "prototypes" not in server:
             return {}
         jsd, prototypes = server["jsd"], server["prototypes"]
@@ -134,18 +134,18 @@ class Fuels(Method):
         }
 
     def threshold(self, jsd: Tensor) -> Tensor:
-        """β: the quantile of the divergences of all pairs, each counted once (section 5.4)."""
+        """Return β, the quantile of the divergences of all pairs, each counted once (5.4)."""
         n = len(jsd)
         pairs = jsd[tuple(torch.triu_indices(n, n, 1, device=jsd.device))]
         return quantile(pairs, self.options.beta) if len(pairs) else jsd.new_zeros(())
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Algorithm 1, lines 16 to 26: train, averaging the representations met on the way."""
+        """Train and average the representations on the way (Algorithm 1, lines 16 to 26)."""
         cohort.scratch["means"] = PrototypeMeans(self._n_keys(cohort))
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Eq. 15, or line 23 of Algorithm 1."""
+        """Return the loss of Eq. 15, or of line 23 of Algorithm 1."""
         o = self.options
         if o.intra:
             both = torch.cat([batch["x"], self.augment(cohort, batch)], dim=1)
@@ -163,17 +163,17 @@ class Fuels(Method):
         return pred + intra + o.rho * inter
 
     def augment(self, cohort: Cohort, batch: Batch) -> Tensor:
-        """Temporal shifting (Liu et al. 2022): x' = a x + (1 - a) x one step later, a for a sample.
+        """Augment by temporal shifting (Liu et al. 2022): x' = a x + (1 - a) x one step later.
 
-        The last closeness value of x one step later is the target: only this view sees it, and only
-        in training.
+        Each sample draws its own a. The last closeness value of x one step later is the target:
+        only this view reads it, and only in training.
         """
         shift = self.options.shift
         keep = shift + (1 - shift) * cohort.rand(batch["x"].shape[1], 1).to(batch["x"].device)
         return torch.lerp(batch["x_next"], batch["x"], keep)
 
     def inter_loss(self, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
-        """Eq. 11 to 13, `(clients,)`; row b of a batch meets row b of the prototypes."""
+        """Return Eq. 11 to 13, `(clients,)`, comparing row b of a batch with prototype row b."""
         keys, tau = self._keys(batch), self.options.tau
         positive, negative = payload["positive"], payload["negative"]
         if usable(features.shape[-1], features, positive, negative):
@@ -182,7 +182,7 @@ class Fuels(Method):
         return attract_repel_loss(features, positive, negative, tau).mean(1)
 
     def upload(self, cohort: Cohort) -> Payload:
-        """The prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`."""
+        """Return the prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`."""
         if not self.options.inter:
             return {}
         means: PrototypeMeans = cohort.scratch["means"]
@@ -196,11 +196,10 @@ class Fuels(Method):
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Store the prototypes and refresh the divergences of those who took part (3.3.2).
+        """Store the prototypes and update the divergences of participants (3.3.2).
 
-        The rows of absent clients are reused. The divergences of a pair of absent clients cannot
-        have changed, since their prototypes have not. Clients that have never sent any have zeros
-        and count for nobody.
+        The rows of absent clients are reused: the divergence of two absent clients is unchanged,
+        like their prototypes. Clients that have never sent any have zeros and are ignored.
         """
         if not uploads:
             return server
@@ -218,11 +217,11 @@ class Fuels(Method):
         return {"prototypes": prototypes, "jsd": jsd, "threshold": threshold}
 
     def divergences(self, p: Tensor, q: Tensor | None = None) -> Tensor:
-        """JSD between the prototypes of two groups of clients, `(n, m)`, in nats a value.
+        """Compute the JSD between the prototypes of two groups of clients, `(n, m)`.
 
-        Without q, between those of one group. Softmax makes a distribution of a prototype; the sum
-        is divided by its number of values, as the size of the paper's threshold (0.00065) suggests.
-        β is a quantile, so that factor changes nothing.
+        Without q, within one group. Softmax turns a prototype into a distribution; the sum is
+        divided by its number of values (nats per value), as the size of the paper's threshold
+        (0.00065) suggests. β is a quantile, so this factor has no effect on the result.
         """
         if self.options.divergence == "flat":
             p, q = p.flatten(1)[:, None], q if q is None else q.flatten(1)[:, None]
@@ -243,12 +242,12 @@ class Fuels(Method):
 
 
 def are_known(prototypes: Tensor) -> Tensor:
-    """Which clients have sent prototypes `(clients, slots, d)`: others have zeros; `(clients,)`."""
+    """Return `(clients,)`, True for clients whose prototypes `(clients, slots, d)` are not 0."""
     return prototypes.flatten(1).any(1)
 
 
 def quantile(values: Tensor, q: float) -> Tensor:
-    """As `torch.quantile`, which takes at most 2²⁴ values (5,793 clients)."""
+    """Compute `torch.quantile` without its limit of 2²⁴ values (5,793 clients)."""
     position = q * (len(values) - 1)
     below = int(position)
     ordered = values.sort().values
@@ -256,7 +255,7 @@ def quantile(values: Tensor, q: float) -> Tensor:
 
 
 def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:
-    """Intra-client contrastive loss, Eq. 3 to 6, in log-sum-exp form.
+    """Compute the intra-client contrastive loss, Eq. 3 to 6, in log-sum-exp form.
 
     With s = cosine similarity / τ, `Z = ReLU(e^s ⊙ W)` is `e^(s + log W)` where W > 0 and absent
     elsewhere, so the loss of row b is `logsumexp(s_bb, {s_bi + log W_bi : W_bi > 0}) - s_bb`.

@@ -1,4 +1,4 @@
-"""Errors of point forecasts, measures of intervals, and quantile levels."""
+"""Metrics of point forecasts and of intervals, and quantile levels."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ METRICS: Registry[Metric] = Registry(
     group="stforecast.metrics",
     sort_by=lambda metric: metric.relative,
 )
-"""Every error measure by name, those without a unit last."""
+"""Every metric of point forecasts by name, those without a unit last."""
 
 INTERVAL_METRICS: Registry[IntervalMetric] = Registry(
     "metric of intervals",
@@ -30,4 +30,4 @@ INTERVAL_METRICS: Registry[IntervalMetric] = Registry(
     group="stforecast.interval_metrics",
     sort_by=lambda metric: not metric.relative,
 )
-"""Every measure of intervals by name, those without a unit first."""
+"""Every metric of intervals by name, those without a unit first."""

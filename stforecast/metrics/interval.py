@@ -1,9 +1,9 @@
-"""How good intervals are: coverage, width, pinball loss and CRPS, summed and divided once.
+"""Metrics of intervals: coverage, width, pinball loss and CRPS, summed and divided once.
 
-A nested set of intervals gives quantiles: the bounds of the one of coverage c are those of levels
+Nested intervals give quantiles: the bounds of the interval with coverage c have the levels
 (1 - c) / 2 and (1 + c) / 2, and the forecast itself is the median. The CRPS of a distribution is
-twice the integral of its pinball losses over all levels; here each level known stands for those
-nearer to it than to another, so with three levels it is coarse: compare it where levels are equal.
+twice the integral of its pinball losses over all levels; here each known level represents the
+levels nearest to it, so with three levels it is coarse: compare it only for equal levels.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from stforecast.metrics.metric import IntervalMetric
 
 
 def covered(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
-    """Number of targets within the interval, `(clients, horizon)` summed over windows.
+    """Count the targets within the interval, `(clients, horizon)` summed over windows.
 
     Args:
         bands: forecasts and their intervals.
         y: `(clients, windows, horizon)` targets in the bands' unit.
         mask: bool of the same shape, False where the target was not observed.
-        coverage: of the interval.
+        coverage: nominal coverage of the interval.
     """
     lower, upper = bands.bounds[coverage]
     return _over_windows((lower <= y) & (y <= upper), mask)
 
 
 def widths(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
-    """Widths of the interval where targets were observed; as `covered`."""
+    """Sum the widths of the interval where targets were observed; arguments as in `covered`."""
     lower, upper = bands.bounds[coverage]
     return _over_windows(upper - lower, mask)
 
 
 def pinball(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
-    """Pinball losses, mean over all levels; as `covered`."""
+    """Sum the pinball losses, averaged over all levels; arguments as in `covered`."""
     losses = pinball_sums(bands, y, mask)
     return np.asarray(sum(losses.values())) / len(losses)
 
 
 def crps(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
-    """Twice the integral of the pinball losses over all levels; as `covered`."""
+    """Sum twice the integral of pinball losses over all levels; arguments as in `covered`."""
     losses = pinball_sums(bands, y, mask)
     shares = _shares(np.array(list(losses)))
     return 2 * sum(w * loss for w, loss in zip(shares, losses.values(), strict=True))
 
 
 def pinball_sums(bands: Bands, y: np.ndarray, mask: np.ndarray) -> dict[float, np.ndarray]:
-    """Pinball losses `(clients, horizon)` summed over windows, by level in increasing order."""
+    """Sum pinball losses over windows, `(clients, horizon)` by level in increasing order."""
     quantiles = {0.5: bands.centre}
     for coverage, (lower, upper) in bands.bounds.items():
         quantiles |= {(1 - coverage) / 2: lower, (1 + coverage) / 2: upper}
@@ -64,7 +64,7 @@ def _over_windows(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _shares(levels: np.ndarray) -> np.ndarray:
-    """Share of (0, 1) that lies nearest to each level.
+    """Return the share of (0, 1) that is nearest to each level.
 
     >>> _shares(np.array([0.1, 0.5, 0.9])).round(2).tolist()
     [0.3, 0.4, 0.3]

@@ -1,7 +1,7 @@
-"""What a metric is: sums over observed targets that are divided once.
+"""Base classes of metrics: sums over observed targets that are divided once.
 
 An update is a pure function that returns `(total, weight)`; totals and weights of batches add up,
-and only the last division turns them into a value, so no mean of batch means can arise.
+and only the last division turns them into a value, so there is no mean of batch means.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sums = tuple[np.ndarray, np.ndarray]
 
 
 def mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """`total / weight`, NaN where the weight is 0.
+    """Return `total / weight`, NaN where the weight is 0.
 
     >>> mean(np.array([6.0, 0.0]), np.array([3, 0])).tolist()
     [2.0, nan]
@@ -30,21 +30,21 @@ def mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def root_mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Square root of `mean`."""
+    """Return the square root of `mean`."""
     return np.sqrt(mean(total, weight))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """An error measure.
+    """A metric of point forecasts.
 
     Attributes:
-        name: what users type and tables hold.
-        summary: one line for people.
+        name: name in tables and on the command line.
+        summary: one line for lists.
         update: `(y_hat, y, mask, axis) -> (total, weight)`, both to be added up.
         finalise: `(total, weight) -> value`, NaN where the weight is 0.
-        lower_is_better: which of two values wins.
-        relative: whether it has no unit and needs a true zero, as z-scores have none.
+        lower_is_better: True if lower values are better.
+        relative: whether it has no unit and needs data with a true zero, unlike z-scores.
         squared: whether its unit is the square of the data's.
         heading: name of its column in tables of results; it has none where this is empty.
     """
@@ -59,17 +59,17 @@ class Metric:
     heading: str = ""
 
     def __call__(self, y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray) -> float:
-        """Value over all observed targets; arguments as in `squared_errors`."""
+        """Compute the value over all observed targets; arguments as in `squared_errors`."""
         return float(self.finalise(*self.update(y_hat, y, mask, None)))
 
 
 @dataclass(frozen=True)
 class IntervalMetric:
-    """A measure of intervals, averaged over observed targets.
+    """A metric of intervals, averaged over observed targets.
 
     Attributes:
-        name: what users type and tables hold.
-        summary: one line for people.
+        name: name in tables and on the command line.
+        summary: one line for lists.
         update: `(bands, y, mask, coverage) -> total`, `(clients, horizon)` sums over windows.
         relative: whether it has no unit.
     """

@@ -1,4 +1,4 @@
-"""Error measures that mean one thing: summed over observed targets and divided once.
+"""Metrics of point forecasts, summed over observed targets and divided once.
 
 Targets where `mask` is False are left out; a NaN forecast of an observed target gives NaN.
 """
@@ -11,11 +11,11 @@ from data_prep.errors import InputError
 from stforecast.metrics.metric import Axis, Metric, Sums, root_mean
 
 TINY = 1.17e-6
-"""Targets this close to 0 are left out of MAPE: the bound at which torchmetrics clamps them."""
+"""Bound below which targets are left out of MAPE; torchmetrics clamps them there."""
 
 
 def squared_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
-    """Sum of (y_hat - y)² and number of observed targets.
+    """Return the sum of (y_hat - y)² and the number of observed targets.
 
     >>> squared_errors(np.array([[3.0, 9.0]]), np.ones((1, 2)), np.array([[True, False]]), axis=1)
     (array([4.]), array([1]))
@@ -30,15 +30,15 @@ def squared_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axi
 
 
 def absolute_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
-    """Sum of |y_hat - y| and number of observed targets; arguments as in `squared_errors`."""
+    """Return the sum of |y_hat - y| and the number of targets; arguments as `squared_errors`."""
     return _summed(np.abs(_error(y_hat, y, mask)), axis), _summed(mask, axis)
 
 
 def relative_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
-    """Sum of |y_hat - y| / |y| and number of observed targets that are not 0.
+    """Return the sum of |y_hat - y| / |y| and the number of observed non-zero targets.
 
-    Targets of 0 (`TINY` or less) are left out, as DCRNN leaves them out. Arguments as in
-    `squared_errors`; of use only in units with a true zero, not on z-scores.
+    Targets of 0 (`TINY` or less) are left out, as in DCRNN. Arguments as in `squared_errors`;
+    meaningful only in units with a true zero, not on z-scores.
     """
     kept = np.asarray(mask, dtype=bool) & (np.abs(y) > TINY)
     error = _error(y_hat, y, kept) / np.where(kept, y, 1.0)
@@ -48,13 +48,13 @@ def relative_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Ax
 def absolute_errors_by_volume(
     y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None
 ) -> Sums:
-    """Sum of |y_hat - y| and sum of |y|; arguments as in `squared_errors`."""
+    """Return the sum of |y_hat - y| and the sum of |y|; arguments as in `squared_errors`."""
     volume = np.where(mask, np.abs(np.asarray(y, dtype=np.float64)), 0.0)
     return _summed(np.abs(_error(y_hat, y, mask)), axis), _summed(volume, axis)
 
 
 def _error(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Signed error in float64, 0 where masked out."""
+    """Return the signed error in float64, 0 where masked out."""
     shapes = [np.shape(a) for a in (y_hat, y, mask)]
     if len(set(shapes)) > 1:
         raise InputError("forecasts {}, targets {} and mask {} must have one shape".format(*shapes))

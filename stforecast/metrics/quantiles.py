@@ -1,4 +1,4 @@
-"""Quantile levels: read from text, and paired into intervals."""
+"""Quantile levels: parsing, and pairing into intervals."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def pair_coverages(levels: tuple[float, ...]) -> dict[float, tuple[int, int]]:
     {0.5: (1, 3), 0.9: (0, 4)}
 
     Args:
-        levels: increasing, as `parse_levels` gives them.
+        levels: increasing levels, as returned by `parse_levels`.
 
     Returns:
-        By coverage, narrow intervals first: positions of the lower and the upper level.
+        Positions of the lower and the upper level by coverage, narrow intervals first.
     """
     half = len(levels) // 2
     places = [(i, len(levels) - 1 - i) for i in reversed(range(half))]

@@ -20,14 +20,14 @@ def evaluate(
     clients: Sequence[object] | np.ndarray | None = None,
     metrics: Iterable[str] | None = None,
 ) -> pd.DataFrame:
-    """Judge forecasts for each client and horizon step and for all of them pooled.
+    """Evaluate forecasts for each client and horizon step and for all of them pooled.
 
     Args:
         y_hat: `(clients, windows, horizon)` forecasts.
         y: targets of the same shape and unit.
         mask: bool of the same shape, False where the target was not observed.
         clients: `(clients,)` ids; by default their positions.
-        metrics: names out of `METRICS`; by default all.
+        metrics: names from `METRICS`; by default all.
 
     Returns:
         One row for each `metric`, `client` (the id as text, or "all": pooled over the targets of
@@ -53,14 +53,14 @@ def evaluate_intervals(
     clients: Sequence[object] | np.ndarray,
     coverage: float,
 ) -> pd.DataFrame:
-    """Judge intervals for each client and horizon step and for all of them pooled.
+    """Evaluate intervals for each client and horizon step and for all of them pooled.
 
     Args:
         bands: forecasts and their intervals.
         y: `(clients, windows, horizon)` targets in the bands' unit.
         mask: bool of the same shape, False where the target was not observed.
         clients: `(clients,)` ids.
-        coverage: of the interval that `coverage` and `width` are of.
+        coverage: nominal coverage of the interval for the metrics `coverage` and `width`.
 
     Returns:
         Rows like those of `evaluate`, for each of `INTERVAL_METRICS`.
@@ -79,12 +79,12 @@ def _tabulated(
     finalise: Callable[[np.ndarray, np.ndarray], np.ndarray],
     clients: Sequence[object] | np.ndarray,
 ) -> pd.DataFrame:
-    """One metric's rows, as `evaluate` returns them.
+    """Tabulate one metric in the form returned by `evaluate`.
 
     Args:
-        name: of the metric.
+        name: name of the metric.
         sums: `(total, weight)`, each `(clients, horizon)`.
-        finalise: turns them into values.
+        finalise: function that turns the sums into values.
         clients: `(clients,)` ids.
     """
     total, weight = (_with_margins(part) for part in sums)
@@ -97,6 +97,6 @@ def _tabulated(
 
 
 def _with_margins(sums: np.ndarray) -> np.ndarray:
-    """`(clients, horizon)` with a last row and a last column that add up the others."""
+    """Append a row and a column of totals to `(clients, horizon)`."""
     rows = np.concatenate([sums, sums.sum(axis=0, keepdims=True)])
     return np.concatenate([rows, rows.sum(axis=1, keepdims=True)], axis=1)

@@ -1,4 +1,4 @@
-"""Forecasting models, one file each: every class here that has a `name` is one."""
+"""Forecasting models, one file each; every class here with a `name` is registered."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MODELS: Registry[Any] = Registry(
 
 
 def build_model(name: str, window: WindowSpec, options: Any, cells: Cells | None) -> SplitModel:
-    """A new model.
+    """Build a new model.
 
     Args:
-        name: of one of `MODELS`.
-        window: what it reads and forecasts.
+        name: name of one of `MODELS`.
+        window: input and target steps.
         options: an instance of the model's `Options`.
-        cells: the cells that a client holds, for models that tell them apart (`of_cells`); None
-            where each client is one cell.
+        cells: the cells that a client holds, for models that distinguish them (`of_cells`); None if
+            each client is one cell.
     """
     kind = MODELS[name]
     further = (cells,) if hasattr(kind, "of_cells") else ()

@@ -1,4 +1,4 @@
-"""What the dual models share: a recurrent network for each part of a window, and a head on both."""
+"""Parts of the dual models: recurrent networks over both parts of a window, and a head."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class DualEncoder(nn.Module):
     """Last hidden states over the closeness and over the periodic window, side by side.
 
     Args:
-        window: its `closeness` and `periods`; where one is 0, its network is left out.
-        make: gives a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`.
-        reader: the model's name, for the error.
+        window: input steps; the network of `closeness` or `periods` is left out if it is 0.
+        make: builds a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`.
+        reader: name of the model, for the error.
 
     Raises:
-        InputError: if the windows have other inputs besides.
+        InputError: if the windows have other inputs.
     """
 
     def __init__(self, window: WindowSpec, make: Callable[[], nn.Module], reader: str) -> None:
@@ -37,7 +37,7 @@ class DualEncoder(nn.Module):
         self.periodic = make() if window.periods else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(clients, batch, inputs)` to `(clients, batch, parts * hidden)`."""
+        """Map `(clients, batch, inputs)` to `(clients, batch, parts * hidden)`."""
         parts = x.unsqueeze(-1).split(self.sizes, dim=2)
         networks = [n for n in (self.closeness, self.periodic) if n is not None]
         return side_by_side(networks, parts)
@@ -54,6 +54,6 @@ class FusionHead(nn.Module):
         self.linear = ClientLinear(hidden_size * n_parts // self.n_summed, horizon)
 
     def forward(self, features: Tensor) -> Tensor:
-        """`(clients, batch, features)` to `(clients, batch, horizon)`."""
+        """Map `(clients, batch, features)` to `(clients, batch, horizon)`."""
         first, *others = features.chunk(self.n_summed, dim=-1)
         return self.linear(sum(others, first))

@@ -21,7 +21,7 @@ class DualGRUOptions(CheckedOptions):
     """Settings of the dual GRU.
 
     Attributes:
-        hidden_size: cells of each GRU; features are twice as wide.
+        hidden_size: hidden units of each GRU; features are twice as wide.
         fusion: `sum`: the head reads the sum of the two hidden states, which gives the 100,737
             parameters of the paper's Table 1; `concat`: it reads the features, as the paper's
             text says (100,865).
@@ -32,15 +32,14 @@ class DualGRUOptions(CheckedOptions):
 
 
 class DualGRU(SplitModel):
-    """Forecasts from `closeness` recent and `periods` periodic values.
+    """Two GRUs, over `closeness` recent and over `periods` periodic values.
 
     Args:
-        window: what it reads: `closeness` recent values and `periods` periodic ones; where one is
-            0, its GRU is left out.
+        window: input steps; the GRU of `closeness` or `periods` is left out if it is 0.
         options: sizes.
 
     Raises:
-        InputError: if the windows have other inputs besides.
+        InputError: if the windows have other inputs.
 
     Shapes:
         encoder: `(clients, batch, closeness + periods)` to `(clients, batch, 2 hidden_size)`.

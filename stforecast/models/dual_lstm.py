@@ -2,7 +2,7 @@
 
 Zhang, Dang, Shihada, Alouini: Dual Attention-Based Federated Learning for Wireless Traffic
 Prediction, INFOCOM 2021, arXiv 2110.05183. Sizes, dropout and the sum of the two hidden states are
-those of the released code; its two fusion weights, which nothing reads, are left out.
+those of the released code; its two unused fusion weights are left out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class DualLSTMOptions(CheckedOptions):
     """Settings of the dual LSTM; the defaults are those of FedDA's code.
 
     Attributes:
-        hidden_size: cells of each layer; features are twice as wide.
+        hidden_size: hidden units of each layer; features are twice as wide.
         num_layers: layers of each LSTM.
-        dropout: share of the values between two layers that training zeroes.
+        dropout: dropout rate between two layers.
     """
 
     hidden_size: Width = 64
@@ -32,15 +32,14 @@ class DualLSTMOptions(CheckedOptions):
 
 
 class DualLSTM(SplitModel):
-    """Forecasts from `closeness` recent and `periods` periodic values.
+    """Two stacked LSTMs, over `closeness` recent and over `periods` periodic values.
 
     Args:
-        window: what it reads: `closeness` recent values and `periods` periodic ones; where one is
-            0, its LSTM is left out.
+        window: input steps; the LSTM of `closeness` or `periods` is left out if it is 0.
         options: sizes.
 
     Raises:
-        InputError: if the windows have other inputs besides.
+        InputError: if the windows have other inputs.
 
     Shapes:
         encoder: `(clients, batch, closeness + periods)` to `(clients, batch, 2 hidden_size)`.

@@ -3,22 +3,22 @@
 Wu, Pan, Long, Jiang, Zhang: Graph WaveNet for Deep Spatial-Temporal Graph Modeling, IJCAI 2019,
 arXiv 1906.00121. Sizes and dropout are those of the released code for METR-LA.
 
-It reads all cells of a time at once, so it is trained on pooled data: `--method central`. What a
-federation of cells would have to exchange for it: in every forward pass, in each of the layers, the
-hidden states of each cell's neighbours over the window, which say as much as their recent readings,
-and in training the gradients for them on the way back. The self-adaptive graph needs those of all
-cells, not only of neighbours, and a server that holds every cell's embeddings. A federated method
-that sends models or prototypes alone cannot train it, and it is refused there.
+It reads all cells of a time at once, so it is trained on pooled data: `--method central`. To train
+it, a federation of cells would have to exchange, in every layer of every forward pass, the hidden
+states of each cell's neighbours over the window, which reveal as much as their recent readings, and
+in training the gradients of these states. The self-adaptive graph needs the states of all cells,
+not only of neighbours, and a server that holds every cell's embeddings. A federated method that
+sends only models or prototypes cannot train it, and such combinations are refused.
 
-Where this departs from the released code:
+Differences from the released code:
 
 - Transition matrices and the self-adaptive one multiply as printed, `P X` (Eq. 4 to 6); the code
   has `Pᵀ X`.
-- What reaches no output is left out: the residual convolutions, which the code does not call, and
-  the graph convolution and normalisation of the last layer. They are 15,712 of its 309,400
-  parameters on METR-LA.
-- The calendar, periodic values and further lags of a window are the same channels at every step of
-  it; the code gives each step its own time of day.
+- Parts that do not reach the output are left out: the residual convolutions, which the code does
+  not call, and the graph convolution and normalisation of the last layer. They are 15,712 of its
+  309,400 parameters on METR-LA.
+- The calendar, periodic values and further lags of a window are channels with the same value at
+  every step; the code gives each step its own time of day.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ class GraphWaveNetOptions(CheckedOptions):
         channels: width of the residual path.
         skip_channels: width of the sum that the head reads.
         end_channels: width of the head's hidden layer.
-        blocks: stacks of layers; with 4 of 2 a forecast sees 13 steps.
-        layers: layers of a block, of dilations 1, 2, 4, …
+        blocks: number of blocks; 4 blocks of 2 layers have a receptive field of 13 steps.
+        layers: layers of a block, with dilations 1, 2, 4, …
         diffusion_steps: steps of diffusion along each graph.
-        embed_size: width of the two embeddings of each cell that give the self-adaptive graph.
-        dropout: share of the graph convolutions' outputs that training zeroes.
-        graph: `adaptive`: the self-adaptive graph alone; `both`: the cube's roads too, as in the
+        embed_size: width of each cell's two embeddings, from which the self-adaptive graph is
+            computed.
+        dropout: dropout rate on the outputs of the graph convolutions.
+        graph: `adaptive`: only the self-adaptive graph; `both`: also the cube's roads, as in the
             paper's best results.
     """
 
@@ -68,21 +69,21 @@ class GraphWaveNetOptions(CheckedOptions):
 
     @property
     def dilations(self) -> tuple[int, ...]:
-        """Steps between the two that each layer's convolution reads."""
+        """Dilation of each layer's convolution, in steps."""
         return tuple(2**layer for _ in range(self.blocks) for layer in range(self.layers))
 
 
 class GraphWaveNet(SplitModel):
-    """Forecasts all cells of a time together.
+    """Graph WaveNet: forecasts of all cells at once.
 
     Args:
-        window: its `closeness` is the sequence; whatever else it has is added to every step.
+        window: input steps; `closeness` is the sequence, other inputs are added to every step.
         options: sizes.
         cells: the cells, with the roads between them if `graph` is `both`.
 
     Raises:
         InputError: if a client is a single cell, roads are missing, or the window is longer than
-            what it sees.
+            the receptive field.
 
     Shapes:
         encoder: `(1, batch * cells, window.n_inputs)`, cells fastest, to the same rows of
@@ -144,7 +145,7 @@ class GraphEncoder(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(batch * cells, n_inputs)` to `(batch * cells, skip_channels)`."""
+        """Map `(batch * cells, n_inputs)` to `(batch * cells, skip_channels)`."""
         hidden = self.start(self.sequence(x))
         graphs = [*self.graphs, self.adaptive_graph()]
         gated, skips = self.gates[0](hidden)
@@ -155,7 +156,7 @@ class GraphEncoder(nn.Module):
         return F.relu(skips).flatten(0, 1)
 
     def sequence(self, x: Tensor) -> Tensor:
-        """Rows as `(batch, reach, cells, channels)`, oldest step first, 0.0 before the window."""
+        """Reshape rows to `(batch, reach, cells, channels)`, oldest step first, zero-padded."""
         values, further = x[:, : self.closeness], x[:, self.closeness :]
         if self.newest_first:
             values = values.flip(1)
@@ -165,7 +166,7 @@ class GraphEncoder(nn.Module):
         return steps.unflatten(0, (-1, len(self.source))).transpose(1, 2)
 
     def adaptive_graph(self) -> Tensor:
-        """`(cells, cells)`, rows of which add up to 1 (Eq. 5)."""
+        """Compute the self-adaptive graph `(cells, cells)`, whose rows add up to 1 (Eq. 5)."""
         return F.relu(self.source @ self.target).softmax(dim=1)
 
 
@@ -180,7 +181,7 @@ class GatedLayer(nn.Module):
         self.skip = nn.Linear(channels, skip_channels)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Gated states, `dilation` steps fewer, and `(batch, cells, skip_channels)`."""
+        """Return gated states, `dilation` steps fewer, and `(batch, cells, skip_channels)`."""
         both = torch.cat([hidden[:, : -self.dilation], hidden[:, self.dilation :]], dim=-1)
         gated = torch.tanh(self.filter(both)) * torch.sigmoid(self.gate(both))
         return gated, self.skip(gated[:, -1])
@@ -197,7 +198,7 @@ class Diffusion(nn.Module):
         self.norm = nn.BatchNorm1d(channels)
 
     def forward(self, gated: Tensor, hidden: Tensor, graphs: list[Tensor]) -> Tensor:
-        """`(batch, steps, cells, channels)`, with as many steps as `gated`."""
+        """Return `(batch, steps, cells, channels)`, with as many steps as `gated`."""
         reached = [gated]
         for graph in graphs:
             states = gated
@@ -210,13 +211,13 @@ class Diffusion(nn.Module):
 
 
 def transitions(cells: Cells, roads: bool) -> Tensor:
-    """Random walks along the roads and against them, `(2, n, n)`; `(0, n, n)` without `roads`.
+    """Return forward and backward transition matrices `(2, n, n)`; `(0, n, n)` without `roads`.
 
     >>> transitions(Cells(2, np.array([[1.0, 3.0], [0.0, 1.0]])), roads=True).tolist()
     [[[0.25, 0.75], [0.0, 1.0]], [[1.0, 0.0], [0.75, 0.25]]]
 
     Raises:
-        InputError: if there should be roads and there are none.
+        InputError: if roads are needed but missing.
     """
     if not roads:
         return torch.zeros(0, cells.n, cells.n)

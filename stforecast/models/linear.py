@@ -1,8 +1,8 @@
 """Linear: one linear map of the window to the horizon, with or without the last value subtracted.
 
 Zeng, Chen, Zhang, Xu: Are Transformers Effective for Time Series Forecasting?, AAAI 2023, arXiv
-2205.13504: `Linear` and `NLinear`. The map stands in the encoder and the intercept in the head, so
-a method that shares encoders alone shares slopes and leaves each client a level of its own.
+2205.13504: `Linear` and `NLinear`. The map is the encoder and the intercept the head, so a method
+that shares only encoders shares the slopes and leaves each client its own level.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LinearOptions(CheckedOptions):
     """Settings of the linear model.
 
     Attributes:
-        normalise: `last`: the window's last value is subtracted from its values and added to the
-            forecast (NLinear); `none`: they are read as they are (Linear).
+        normalise: `last`: subtract the window's last value from its values and add it to the
+            forecast (NLinear); `none`: read the values unchanged (Linear).
     """
 
     normalise: Literal["none", "last"] = "last"
@@ -36,7 +36,7 @@ class Linear(SplitModel):
     """`y = x W + b`, or with the last value v `y = (x - v) W + v + b`.
 
     Args:
-        window: what it reads and how far it forecasts. Calendar inputs are read as they are.
+        window: input and target steps; calendar inputs are read unchanged.
         options: whether the last value is subtracted.
 
     Shapes:
@@ -57,8 +57,8 @@ class Slopes(Stacked):
     """The map W of each client `(n_inputs, horizon)`.
 
     Args:
-        window: what is read; its last value is that of the smallest lag.
-        subtract: whether the last value is subtracted, and added again.
+        window: input steps; the last value is that of the smallest lag.
+        subtract: whether to subtract the last value and add it again.
     """
 
     def __init__(self, window: WindowSpec, subtract: bool) -> None:
@@ -70,7 +70,7 @@ class Slopes(Stacked):
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(clients, batch, n_inputs)` to `(clients, batch, horizon)`."""
+        """Map `(clients, batch, n_inputs)` to `(clients, batch, horizon)`."""
         if self.last is None:
             return torch.bmm(x, self.weight)
         level = x[..., self.last, None]
@@ -79,12 +79,12 @@ class Slopes(Stacked):
 
 
 class Intercept(Stacked):
-    """What each client adds to every step of its forecasts, 0 at first."""
+    """Intercept of each client and step, initially 0."""
 
     def __init__(self, horizon: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1, horizon))
 
     def forward(self, features: Tensor) -> Tensor:
-        """`(clients, batch, horizon)` to the same."""
+        """Map `(clients, batch, horizon)` to the same shape."""
         return features + self.bias[:, None]

@@ -1,7 +1,7 @@
-"""Multilayer perceptron: a small model that reads everything a window has.
+"""Multilayer perceptron: a small model that reads all inputs of a window.
 
-With further lags and the calendar it is what a few weeks of records can fill: 3,457 parameters for
-20 inputs, fewer than one FUELS client's prototypes.
+Its size suits a few weeks of records: with further lags and the calendar it has 3,457 parameters
+for 20 inputs, fewer than the values of one FUELS client's prototypes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MLP(SplitModel):
     """Two hidden layers with SiLU, then a linear head.
 
     Args:
-        window: what it reads and how far it forecasts.
+        window: input and target steps.
         options: sizes.
 
     Shapes:

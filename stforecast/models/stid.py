@@ -5,14 +5,14 @@ Multivariate Time Series Forecasting, CIKM 2022, arXiv 2208.05233. Sizes and dro
 the released code for METR-LA.
 
 In a federation a client is one cell, so its spatial identity is one vector that the client learns
-and keeps (`SplitModel.own`): methods that average models leave it where it is, and it is what then
-tells cells apart under a global model. With pooled data there is a table of them, as in the paper.
+and keeps (`SplitModel.own`): methods that average models leave it out, so it distinguishes the
+cells under a global model. With pooled data there is a table of these vectors, as in the paper.
 
 Time identities come from the windows' calendar. The time of day is looked up in a table. The day's
-identity is the sum of a vector for each indicator that holds: with `calendar` "weekdays" that is
-the paper's table of seven, with "week" a weekday, a Saturday and a Sunday differ; a holiday adds
-its own. Both are those of the first target; the released code takes the last input's. Without
-`calendar` there are none, which the log tells.
+identity is the sum of the vectors of all indicators that hold: with `calendar` "weekdays" that is
+the paper's table of seven, with "week" it distinguishes weekdays, Saturday and Sunday; a holiday
+adds its own. Both are those of the first target; the released code takes those of the last input.
+Without `calendar` there are no time identities, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stforecast.federated.prototypes import by_key
 log = logging.getLogger(__name__)
 
 N_TIMES = CALENDAR_INPUTS["day"]
-"""Calendar inputs of the time of day, which come first."""
+"""Number of calendar inputs for the time of day, which come first."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class STIDOptions(CheckedOptions):
         embed_size: width of the window's embedding.
         identity_size: width of each identity: of the cell, the time of day and the day.
         num_layers: residual layers.
-        dropout: share of the values inside a residual layer that training zeroes.
-        day_slots: entries of the table of times of day; 0 takes the windows' period, a day if it is
-            set so (288 for steps of 5 minutes).
+        dropout: dropout rate inside a residual layer.
+        day_slots: entries of the table of times of day; 0 takes the windows' period, which is
+            usually a day (288 for steps of 5 minutes).
     """
 
     embed_size: Width = 32
@@ -60,17 +60,17 @@ class STIDOptions(CheckedOptions):
 
 
 class STID(SplitModel):
-    """A window's embedding beside the identities of its cell and time, through residual layers.
+    """Residual layers on a window's embedding and the identities of its cell and time.
 
     Args:
-        window: what it reads; `calendar` gives the time identities.
+        window: input steps; `calendar` gives the time identities.
         options: sizes.
-        cells: how many cells a client holds; by default one.
+        cells: cells that a client holds; by default one.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, d)`, where d is the width
-            of the window's embedding and the identities together. Where a client holds several
-            cells, the batch is times × cells, cells fastest.
+            of the window's embedding and the identities together. If a client holds several cells,
+            the batch is times × cells, cells fastest.
         head: features to `(clients, batch, window.horizon)`.
     """
 
@@ -109,7 +109,7 @@ class STIDEncoder(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(clients, batch, n_inputs)` to `(clients, batch, size)`."""
+        """Map `(clients, batch, n_inputs)` to `(clients, batch, size)`."""
         _, times, days = x.split(self.sizes, dim=-1)
         parts = [self.series(x), self.cell(x.shape[1])]
         if self.time is not None:
@@ -128,42 +128,42 @@ class CellIdentity(Stacked):
         self.weight = _xavier(n_cells, width)
 
     def forward(self, rows: int) -> Tensor:
-        """`(clients, rows, width)`; the rows go through the cells again and again."""
+        """Return `(clients, rows, width)`; the rows repeat the cells in order."""
         return self.weight.repeat(1, rows // self.weight.shape[1], 1)
 
 
 class TimeOfDay(Stacked):
-    """A vector for each slot of the day, found by the sine and cosine of one cycle a day."""
+    """A vector for each slot of the day, located by the sine and cosine of a daily cycle."""
 
     def __init__(self, slots: int, width: int) -> None:
         super().__init__()
         self.weight = _xavier(slots, width)
 
     def forward(self, calendar: Tensor) -> Tensor:
-        """`(clients, batch, 2 or more)` to `(clients, batch, width)`."""
+        """Map `(clients, batch, 2 or more)` to `(clients, batch, width)`."""
         return by_key(self.weight, self.slot(calendar))
 
     def slot(self, calendar: Tensor) -> Tensor:
-        """`(clients, batch)` positions in the day, 0 at midnight."""
+        """Return `(clients, batch)` slots of the day, 0 at midnight."""
         slots = self.weight.shape[1]
         turn = torch.atan2(calendar[..., 0], calendar[..., 1]) / (2 * math.pi)
         return (turn * slots + 1e-2).floor().long() % slots  # The margin is for rounding errors.
 
 
 class DayIdentity(Stacked):
-    """A vector for each indicator of the kind of day; those that hold are added."""
+    """A vector for each indicator of the kind of day; vectors of true indicators are added."""
 
     def __init__(self, n_indicators: int, width: int) -> None:
         super().__init__()
         self.weight = _xavier(n_indicators, width)
 
     def forward(self, indicators: Tensor) -> Tensor:
-        """`(clients, batch, n_indicators)` to `(clients, batch, width)`."""
+        """Map `(clients, batch, n_indicators)` to `(clients, batch, width)`."""
         return torch.bmm(indicators, self.weight)
 
 
 class ResidualLayer(nn.Module):
-    """Two linear layers with ReLU and dropout between them, added to what they read."""
+    """Two linear layers with ReLU and dropout between them, and a residual connection."""
 
     def __init__(self, size: int, dropout: float) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class ResidualLayer(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(clients, batch, size)` to the same."""
+        """Map `(clients, batch, size)` to the same shape."""
         hidden = F.dropout(F.relu(self.first(x)), self.dropout, self.training)
         return x + self.second(hidden)
 
