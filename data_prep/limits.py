@@ -1,7 +1,7 @@
-"""How much a file may bring into memory: what it declares is checked before it is read.
+"""Limits on the memory that a file may take; declared sizes are checked before reading.
 
-Two bounds hold. What is read must fit into the memory that is free, in the container as in the
-machine (`check_size`). And a file may not take far more than a sound file of its size could
+There are two limits. The content must fit into the free memory of the machine and of the container
+(`check_size`). And a file may not take far more than a valid file of its size could
 (`check_expansion`): a few kilobytes can declare, or unpack to, many gigabytes.
 """
 
@@ -21,29 +21,30 @@ from data_prep.errors import InputError
 
 CHUNK = 2**20
 UNKNOWN = 2**34
-"""Bytes of memory to count on where the system does not say."""
+"""Bytes of memory to assume if the system does not report them."""
 
 ALLOWANCE = 2**27
 """Bytes that a file of any size may take."""
 
 EXPANSION = 64
-"""Bytes beyond the allowance that each byte of a file may become.
+"""Bytes of memory, beyond the allowance, per byte of a file.
 
 Measured traffic packs 2:1 to 10:1, cubes of mostly zeros 50:1; a bomb packs 1,000:1 and more.
 """
 
 VARIABLE = "STFORECAST_EXPANSION"
-"""Environment variable that sets another `EXPANSION`, for a sound file that goes beyond it."""
+"""Environment variable that overrides `EXPANSION`, for a valid file that exceeds it."""
 
 
 def memory(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may still take; 16 GiB where the system does not say.
+    """Return the bytes of memory available to this process; 16 GiB if unknown.
 
-    The least of what is free in the machine and what the control groups (versions 1 and 2) of the
-    process and all above it leave. Cached files count as free: the system gives them up.
+    This is the minimum of the machine's free memory and the memory left by the control groups
+    (versions 1 and 2) of the process and their ancestors. Cached files count as free, since the
+    system can drop them.
 
     Args:
-        root: of the file system that says what the groups leave; another one in tests.
+        root: root of the file system to read the limits from; another one in tests.
     """
     free = [_free_in_machine(), *_left_by_groups(root)]
     return max(0, min(n for n in free if n is not None))
@@ -57,7 +58,7 @@ def _free_in_machine() -> int:
 
 
 def _left_by_groups(root: Path) -> Iterator[int | None]:
-    """What each control group of memory leaves, from the process's own up to the mounted one."""
+    """Yield the memory left by each control group, from the process's own to the mounted one."""
     own: dict[str, str] = {}  # controllers to the path of the process's group; version 2 names none
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -78,7 +79,7 @@ def _left_by_groups(root: Path) -> Iterator[int | None]:
 
 
 def _upwards(mount: Path, top: str, path: str) -> Iterator[Path]:
-    """Folders of a group and those above it; a container often sees only the mounted one."""
+    """Yield folders of a group and its ancestors; a container often sees only the mounted one."""
     inner = PurePosixPath(path)
     below = inner.relative_to(top) if inner.is_relative_to(top) else PurePosixPath()
     for part in (below, *below.parents):
@@ -87,7 +88,7 @@ def _upwards(mount: Path, top: str, path: str) -> Iterator[Path]:
 
 
 def _left(group: Path, limit: str, usage: str, cached: str) -> int | None:
-    """The limit less what is used for other than cached files; None without a limit."""
+    """Return the limit minus the usage without cached files; None without a limit."""
     try:
         most, used = (int((group / name).read_text()) for name in (limit, usage))
     except (OSError, ValueError):  # The root has no such file; "max" is no limit.
@@ -104,11 +105,11 @@ def _lines(path: Path) -> list[str]:
 
 
 def check_size(n_bytes: int, what: object) -> None:
-    """Refuse what would take more than half of the memory that is free.
+    """Refuse data that would take more than half of the free memory.
 
     Args:
-        n_bytes: the size that it is going to have.
-        what: what to call it in the error.
+        n_bytes: expected size in memory.
+        what: name of the data in the error.
 
     Raises:
         InputError: if it is too large.
@@ -123,13 +124,13 @@ def check_size(n_bytes: int, what: object) -> None:
 
 
 def check_expansion(n_bytes: int, path: Path, what: object = None, ratio: int = EXPANSION) -> None:
-    """Refuse what would take far more memory than a sound file of its size could, or too much.
+    """Refuse data that would take far more memory than a valid file of its size, or too much.
 
     Args:
-        n_bytes: the size in memory that the file declares, or has unpacked to so far.
+        n_bytes: size in memory that the file declares, or has unpacked to so far.
         path: the file.
-        what: what to call it in the error; the file by default.
-        ratio: bytes that each byte of the file may become, besides the `ALLOWANCE`.
+        what: name of the data in the error; by default the file.
+        ratio: bytes of memory per byte of the file, beyond the `ALLOWANCE`.
 
     Raises:
         InputError: if it is too large.
@@ -146,10 +147,10 @@ def check_expansion(n_bytes: int, path: Path, what: object = None, ratio: int = 
 
 
 def most_from(path: Path, ratio: int = EXPANSION) -> int:
-    """Bytes of memory that the content of a sound file of this size takes at most.
+    """Return the maximum bytes of memory of a valid file of this size.
 
     Raises:
-        InputError: if the `VARIABLE` is no whole number.
+        InputError: if the `VARIABLE` is not a whole number.
     """
     said = os.environ.get(VARIABLE, str(ratio))
     if not said.isascii() or not said.isdigit():
@@ -158,12 +159,12 @@ def most_from(path: Path, ratio: int = EXPANSION) -> int:
 
 
 def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> bytes:
-    """A file's bytes, if there are no more than of any sound one.
+    """Read a file of limited size.
 
     Args:
         path: the file.
-        most: bytes that it may have.
-        opener: opens it, such as `gzip.open`.
+        most: maximum number of bytes.
+        opener: function that opens it, such as `gzip.open`.
 
     Raises:
         InputError: if there are more.
@@ -177,18 +178,18 @@ def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> by
 
 
 def gunzip(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
-    """The content of a gzip file, if `bounded` accepts it."""
+    """Read a gzip file, if `bounded` accepts its size."""
     with gzip.open(path) as packed:
         return bounded(cast(IO[bytes], packed), path, cost)
 
 
 def bounded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:
-    """All that is left to read of a file, if it is not too large.
+    """Read the rest of a compressed file, if it is not too large.
 
     Args:
-        packed: the open file, which unpacks as it is read.
-        path: where it is.
-        cost: bytes that a part of the content takes in memory when it is used.
+        packed: the open file, which is decompressed as it is read.
+        path: its path.
+        cost: function from a piece of the content to its bytes in memory when used.
 
     Raises:
         InputError: if it is larger than `check_expansion` allows.

@@ -1,6 +1,6 @@
-"""A lock that one process at a time has, so that no two write to one place.
+"""File lock that keeps two processes from writing to one place.
 
-The lock is the kernel's (`flock`), so it is gone with its process, however that ends.
+It is a lock of the kernel (`flock`), so it is released whenever its process ends.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from data_prep.errors import InputError
 try:
     import fcntl
 except ImportError:  # pragma: no cover  not on Windows
-    fcntl = None  # type: ignore[assignment]  # None says that there is none
+    fcntl = None  # type: ignore[assignment]  # None if unavailable
 
 log = logging.getLogger(__name__)
 
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
-"""Errors of `flock` that say that another process has the lock."""
+"""Errors of `flock` if another process holds the lock."""
 
 
 @contextmanager
 def file_lock(path: Path, place: Path) -> Iterator[None]:
-    """Within the context no other process gets the lock.
+    """Hold the lock within the context.
 
-    A file system without locks is told of in a warning.
+    On a file system without locks it only logs a warning.
 
     Args:
-        path: the file that is locked; it names the process, and is removed again.
-        place: what is written to meanwhile, for messages.
+        path: file to lock; it names the process, and is removed afterwards.
+        place: place that is written to, for messages.
 
     Raises:
-        InputError: if another process has the lock.
+        InputError: if another process holds the lock.
         OSError: if the file cannot be written.
     """
     handle = _take(path, place)
@@ -45,12 +45,12 @@ def file_lock(path: Path, place: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            path.unlink()  # While it is locked: others find it gone, and try again.
+            path.unlink()  # Before it is unlocked: waiting processes then notice it and retry.
         os.close(handle)
 
 
 def _take(path: Path, place: Path) -> int:
-    """Handle of the locked file, which says whose it is."""
+    """Lock the file, write the process's name into it and return its handle."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -83,7 +83,7 @@ def _lock(handle: int, path: Path, place: Path) -> None:
 
 
 def _is_there(path: Path, handle: int) -> bool:
-    """Whether the path still names the open file, which whoever had the lock may have removed."""
+    """Return whether the path still names the open file; its last holder may have removed it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

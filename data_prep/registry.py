@@ -1,7 +1,7 @@
-"""Finding what there is of a kind: methods, models, data sets, metrics, plots and the like.
+"""Registries of methods, models, data sets, metrics, plots and the like.
 
-Each kind is one `Registry`. It holds what the modules of our packages define, and what other
-installed packages name in their entry points. Nothing is imported before it is asked for.
+Each kind is one `Registry`. Its entries come from the modules of our packages and from the entry
+points of other installed packages. Nothing is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Found(NamedTuple):
-    """An entry, and where it comes from in the words of an error."""
+    """An entry and its origin, as given in errors."""
 
     entry: Any
     origin: str
 
 
 class Registry(Mapping[str, T]):
-    """All entries of one kind by name; they are looked for when they are first asked for.
+    """All entries of one kind by name, searched for on first use.
 
-    Classes and objects have their `name`; functions and modules the one that Python gives them,
-    with dashes. Asking raises `InputError` where two entries have the same name.
+    Classes and objects are named by their `name`; functions and modules by their Python name, with
+    dashes. Any access raises `InputError` if two entries have the same name.
 
     Args:
-        kind: what an entry is called in errors, such as "method".
-        packages: packages of ours whose modules define entries.
-        is_entry: whether something is an entry, such as `is_listed` or what `is_named` returns.
-        group: entry points in which other packages name theirs.
-        sort_by: what entries are sorted by, such as a function of theirs; by default their names.
+        kind: name of the kind in errors, such as "method".
+        packages: our packages whose modules define entries.
+        is_entry: predicate of entries, such as `is_listed` or the result of `is_named`.
+        group: entry point group for other packages.
+        sort_by: sort key of an entry; by default its name.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Registry(Mapping[str, T]):
         return find(self.kind, name, self)
 
     def found(self) -> Mapping[str, Found]:
-        """Entries and their origins by name; looked for again once there are other places to look.
+        """Return entries and their origins by name; search again if the places have changed.
 
         Raises:
             InputError: if two have the same name.
@@ -102,7 +102,7 @@ class Registry(Mapping[str, T]):
                     yield Found(thing, f"{self.kind} of {module.__name__}")
 
     def _in_entry_points(self) -> Iterator[Found]:
-        from importlib.metadata import entry_points  # takes as long as the rest of a short command
+        from importlib.metadata import entry_points  # slow to import for short commands
 
         for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
             package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
@@ -137,7 +137,7 @@ def find(kind: str, name: str, known: Mapping[str, T]) -> T:
 
 
 def join(*registries: Registry[Any]) -> dict[str, Any]:
-    """Entries of several kinds of which a user names one.
+    """Merge the entries of several kinds that share one namespace.
 
     Raises:
         InputError: if two have the same name.
@@ -155,12 +155,12 @@ def listed(function: Function) -> Function:
 
 
 def is_listed(thing: Any) -> bool:
-    """Whether it is a function that is marked `listed`."""
+    """Return whether it is a function marked as `listed`."""
     return isinstance(thing, FunctionType) and vars(thing).get("listed", False)
 
 
 def is_named(base: type) -> Callable[[Any], bool]:
-    """What tells classes of a base that have a `name` of their own from all else."""
+    """Return a predicate of subclasses of `base` that define their own `name`."""
 
     def is_entry(thing: Any) -> bool:
         return isinstance(thing, type) and issubclass(thing, base) and bool(vars(thing).get("name"))
@@ -169,7 +169,7 @@ def is_named(base: type) -> Callable[[Any], bool]:
 
 
 def _add(named: dict[str, Found], found: Iterable[Found]) -> None:
-    """Put what was found under its names.
+    """Add entries under their names.
 
     Raises:
         InputError: if two have the same name.

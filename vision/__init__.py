@@ -1,1 +1,1 @@
-"""Images on the same federated core; PFPL, GLDP and FedTA are to come."""
+"""Federated learning of images on the core of `stforecast`: PFPL, GLDP and FedTA."""

@@ -45,7 +45,7 @@ class ImageFederation(Federation):
         return self.latest
 
 
-class Judge:
+class Evaluator:
     """Callback that evaluates rounds on the clients' test images.
 
     In a task stream of order `inside`, either all stages of a global round are evaluated or none.

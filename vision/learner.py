@@ -32,7 +32,7 @@ from vision.config import Config, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out, long_tailed
 from vision.evaluation import MASKS
-from vision.evaluator import ImageFederation, Judge
+from vision.evaluator import Evaluator, ImageFederation
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import Partition
@@ -116,20 +116,21 @@ class Learner:
             workers=run.workers or torch.get_num_threads(),
         )
         by_stage = stream is self.partition
-        judge = Judge(federation, stream, self.images, run.test_every, by_stage=by_stage)
+        evaluator = Evaluator(federation, stream, self.images, run.test_every, by_stage=by_stage)
 
         def each_round(report: RoundReport) -> None:
-            judge(report)
+            evaluator(report)
             if after_round:
                 after_round(report)
 
         if checkpointer:
             checkpointer.note_data(*self.images.identity())
-            checkpointer.run(federation, each_round, judge)
+            checkpointer.run(federation, each_round, evaluator)
         else:
             federation.run(each_round)
         self._state = federation.ready()
-        self.rounds_, self.stages_, self.counts_ = judge.table(), judge.stages(), judge.counts
+        self.rounds_, self.stages_ = evaluator.table(), evaluator.stages()
+        self.counts_ = evaluator.counts
         return self
 
     def _describe(self, images: ImageSet) -> None:

@@ -1,15 +1,15 @@
-"""An image run on disk: settings, accuracies, rounds, who had which images, and the model.
+"""An image run on disk: settings, accuracies, rounds, partition and model.
 
 A run folder holds
 
-- `run.json`: settings, data, versions, seconds; written last, so its presence says "complete";
-- `metrics.csv`: one row an accuracy, long form, columns `METRIC_COLUMNS`;
-- `rounds.csv`: one row a round: losses, bytes, seconds, accuracy by model and mask;
+- `run.json`: settings, data, versions, seconds; written last, so it marks the run as complete;
+- `metrics.csv`: one row per accuracy in long form, columns `METRIC_COLUMNS`;
+- `rounds.csv`: one row per round: losses, bytes, seconds, accuracy by model and mask;
 - `partition.csv`: images by client, part, (stage,) domain and class;
-- `stages.csv`: of a task stream, right predictions by round, stage, model, mask and client;
-- `model/`: what `Learner.load` reads.
+- `stages.csv`: for task streams, correct predictions by round, stage, model, mask and client;
+- `model/`: the saved learner, which `Learner.load` reads.
 
-Until it is finished it holds `settings.json` and `checkpoints/`, which `resume` goes on from.
+An unfinished run holds `settings.json` and `checkpoints/`, from which `resume` continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")
 """Columns of `rounds.csv` that figures and tables read, besides the accuracies."""
 
 METRIC_COLUMNS = ("view", "mask", "selection", "client", "domain", "class", "accuracy", "samples")
-"""Columns of `metrics.csv`. `all` stands for the mean over clients of a client's accuracy."""
+"""Columns of `metrics.csv`; client `all` is the mean over clients of their accuracies."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class ImageRun(Run):
     no_difference = Run.no_difference | {"images"}
 
     def facts(self) -> dict[str, str]:
-        """Name of the images, and how they are divided."""
+        """Name of the images and of their partition."""
         return {"data": self.about["data"], "scenario": self.about.get("scenario", "")}
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The method's models; the first is the one that a user gets."""
+        """Names of the method's models; the first is the default."""
         return tuple(self.about["views"])
 
     def tags_of(self, view: str) -> tuple[str, ...]:
-        """What tells one of the method's models: nothing of the first, its name of the others."""
+        """Return the name of one of the method's models as a tag; none for the first."""
         return () if view == self.views[0] else (view,)
 
     @property
@@ -98,7 +98,7 @@ class ImageRun(Run):
     def accuracy(
         self, selection: str = "last", view: str | None = None, mask: str = MASKS[0]
     ) -> float:
-        """Mean over clients of the test accuracy; of a task stream, after its last stage.
+        """Return the mean test accuracy over clients; for a task stream, after its last stage.
 
         Args:
             selection: `last` round, `best` round (by the test itself) or mean of the `last ten`.
@@ -124,14 +124,14 @@ def run(
     facts: Mapping[str, Any] | None = None,
     after_round: AfterRound | None = None,
 ) -> ImageRun:
-    """Fit a learner, judge it and write the run folder.
+    """Fit a learner, evaluate it and write the run folder.
 
     Args:
         method: name of a method.
-        out: run folder; made if it is not there.
+        out: run folder; created if it does not exist.
         settings: flat settings, see `vision.config`.
-        label: what to call the run in tables and legends; by default the method.
-        facts: what `run.json` shall say besides.
+        label: name of the run in tables and legends; by default the method.
+        facts: further entries of `run.json`.
         after_round: called with each round's report.
 
     Raises:
@@ -148,23 +148,23 @@ def run(
 
 
 def resume(folder: str | os.PathLike[str], *, after_round: AfterRound | None = None) -> ImageRun:
-    """Go on with a run that was stopped, from its newest sound checkpoint.
+    """Resume a stopped run from its newest intact checkpoint.
 
-    Numbers are those of a run that is never stopped, bit for bit, on the same machine.
+    On the same machine, the results equal those of an uninterrupted run, bit for bit.
 
     Args:
-        folder: the run's; that of a finished run is opened.
+        folder: the run folder; a finished run is only opened.
         after_round: called with each round's report.
 
     Raises:
-        InputError: if no run was begun there, or results cannot be written.
+        InputError: if the folder holds no run, or results cannot be written.
         Stopped: on SIGINT or SIGTERM, after the round.
     """
     return UnfinishedImageRun.resume(Path(folder), after_round)
 
 
 class UnfinishedImageRun(UnfinishedRun[ImageRun]):
-    """A run of a learner that is being done."""
+    """An unfinished run of a learner."""
 
     kind = ImageRun
     needed = ("facts", "label")
@@ -178,7 +178,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
         self.learner.fit(after_round=after_round, checkpointer=checkpointer)
 
     def write_results(self) -> None:
-        """Write the model, the accuracies, the rounds and who had which images."""
+        """Write the model, the accuracies, the rounds and the partition."""
         learner, out = self.learner, self.folder
         learner.save(out / "model")
         write_csv(_metrics(learner), out / "metrics.csv")
@@ -188,7 +188,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
             write_csv(learner.stages_, out / "stages.csv")
 
     def describe(self) -> dict[str, Any]:
-        """Settings, images and what came of them."""
+        """Return settings, images and results for `run.json`."""
         learner, begun = self.learner, self.begun
         images, stages = learner.images, learner.stages_
         return {
@@ -209,7 +209,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
 
 
 def _metrics(learner: Learner) -> pd.DataFrame:
-    """Accuracies over rounds, then those of the last round by client, domain and class."""
+    """Tabulate accuracies over rounds, and those of the last round by client, domain and class."""
     counts, images = learner.counts_, learner.images
     totals = {
         "client": counts.total.sum((1, 2)),
@@ -225,8 +225,8 @@ def _metrics(learner: Learner) -> pd.DataFrame:
     for view in counts.views:
         for mask in counts.masks:
             base = {"view": view, "mask": mask, "client": "all", "domain": "all", "class": "all"}
-            judged = last_stage(learner.rounds_)[column(view, mask)].dropna()
-            selections = last_best_mean(judged.tolist())
+            evaluated = last_stage(learner.rounds_)[column(view, mask)].dropna()
+            selections = last_best_mean(evaluated.tolist())
             everything = int(counts.total.sum())
             rows += [
                 {**base, "selection": s, "accuracy": a, "samples": everything}

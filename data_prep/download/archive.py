@@ -1,4 +1,4 @@
-"""Zip files: unpacked, but never outside of the folder nor to any size."""
+"""Zip files: unpacking limited to the folder and in size."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from data_prep.download.sources import Archive
 from data_prep.errors import InputError
 from data_prep.limits import most_from
 
-MAX_UNPACKED = 32 * 2**30  # bytes an archive may unpack to
+MAX_UNPACKED = 32 * 2**30  # maximum unpacked bytes of an archive
 CHUNK = 2**20
 
 
 class DamagedError(InputError):
-    """An archive that is not whole, which it may be when it is fetched again."""
+    """Error of an incomplete archive; fetching it again may help."""
 
 
 def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Path]:
-    """Unpack what is wanted of an archive; nothing of it may lie outside `out`.
+    """Unpack members of an archive; none may lie outside `out`.
 
     Args:
         path: the zip.
-        archive: what is wanted of it.
+        archive: description of its members.
         out: folder to unpack to.
-        only: glob of the names to unpack; None unpacks all that is wanted.
+        only: glob of the names to unpack; None unpacks all members.
 
     Returns:
         The files, in the order of the archive's `members`.
 
     Raises:
-        InputError: if it is damaged, unsafe or too large, or a file is there and differs.
+        InputError: if it is damaged, unsafe or too large, or an existing file differs.
     """
     with _sound(path), zipfile.ZipFile(path) as z:
         targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
@@ -53,7 +53,7 @@ def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Pa
 
 @contextmanager
 def _sound(path: Path) -> Iterator[None]:
-    """Say what is wrong with an archive that cannot be unpacked.
+    """Convert errors of a zip that cannot be unpacked to input errors.
 
     Raises:
         DamagedError: if it is damaged.
@@ -69,7 +69,7 @@ def _sound(path: Path) -> Iterator[None]:
 
 
 def _check_whole(z: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Read a member to its end, where its checksum is compared, before anything is unpacked."""
+    """Read a member to its end to verify its checksum, before anything is unpacked."""
     with z.open(member) as packed:
         while packed.read(CHUNK):
             pass

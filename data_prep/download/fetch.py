@@ -1,4 +1,4 @@
-"""Bringing the files of a data set: what is there and right is kept, the rest verified."""
+"""Download of the files of a data set; valid files are kept, others fetched and verified."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def download(
     only: str | None = None,
     progress: bool = False,
 ) -> list[Path]:
-    """Bring the files of a data set into a folder; those already there and right are kept.
+    """Download the files of a data set into a folder; valid existing files are kept.
 
     Args:
-        sources: where the files are, the `SOURCES` of a data set's module.
-        out: folder to write to, created if absent. An archive is kept there beside its files.
+        sources: locations of the files, the `SOURCES` of a data set's module.
+        out: folder to write to, created if absent. It also keeps the archives.
         source: a mirror to use instead. An address replaces a Dataverse's `base`; for the other
             sources it is the folder that holds the files, or the file itself if it ends like one.
-            A local path is a folder that holds the files, or a file. What a mirror gives is
-            verified in the same way; local copies of Dataverse files by a listing saved beside
-            them (for `doi:10.7910/DVN/EGZHFV` as `EGZHFV.json`), else by the official one.
-        only: glob of the names to bring, matched case-sensitively, e.g. `"*-2013-11-0?.txt"`.
+            A local path is a folder that holds the files, or a file. Files of a mirror are verified
+            in the same way; local copies of Dataverse files by a listing saved next to them (for
+            `doi:10.7910/DVN/EGZHFV` as `EGZHFV.json`), else by the official one.
+        only: case-sensitive glob of the names to fetch, e.g. `"*-2013-11-0?.txt"`.
         progress: whether to show progress bars.
 
     Returns:
-        The data files, in the order of the sources; of an archive the files unpacked from it.
+        The data files, in the order of the sources; for an archive, the files unpacked from it.
 
     Raises:
-        InputError: if a file cannot be had, is not what was published, would leave `out`, or if
-            another file has its name.
+        InputError: if a file is unavailable, differs from the published one, would leave `out`, or
+            if another file has its name.
     """
     out = Path(out)
     items = select(plan(sources, source), only)
@@ -67,7 +67,7 @@ def download(
 def _bring_archive(
     item: Item, archive: Archive, out: Path, only: str | None, progress: bool
 ) -> list[Path]:
-    """Bring an archive and unpack it; one that has just come and is damaged is not kept."""
+    """Fetch an archive and unpack it; a damaged new download is not kept."""
     was_there = inside(out, item.name, item.origin).exists()
     path = _bring(item, out, progress)
     try:
@@ -79,7 +79,7 @@ def _bring_archive(
 
 
 def _bring(item: Item, out: Path, progress: bool) -> Path:
-    """Bring one file, verified, or find it there already."""
+    """Fetch and verify one file, unless it exists."""
     path = inside(out, item.name, item.origin)
     for place in (path, partial(path)):
         check_regular(place, "file", "move it away and run again")
@@ -87,7 +87,7 @@ def _bring(item: Item, out: Path, progress: bool) -> Path:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with file_lock(lock_of(path), path):
-                if not path.exists():  # Nor has another download brought it just now.
+                if not path.exists():  # Another download may have finished it meanwhile.
                     _obtain_verified(item, partial(path), progress)
                     partial(path).replace(path)
         elif problem := _mismatch(path, item):
@@ -100,7 +100,7 @@ def _bring(item: Item, out: Path, progress: bool) -> Path:
 def _obtain_verified(item: Item, part: Path, progress: bool) -> None:
     resumed = part.exists()
     _obtain(item, part, progress)
-    if resumed and _mismatch(part, item):  # the earlier piece was of another version
+    if resumed and _mismatch(part, item):  # the earlier part was of another version
         part.unlink()
         _obtain(item, part, progress)
     tag_of(part).unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def _obtain(item: Item, part: Path, progress: bool) -> None:
 
 
 def _mismatch(path: Path, item: Item) -> str | None:
-    """How a file differs from what was published, None if it does not."""
+    """Describe how a file differs from the published one; None if it does not."""
     if item.size is not None and size_of(path) != item.size:
         return f"has {size_of(path)} bytes, published are {item.size}"
     if item.checksum is None:

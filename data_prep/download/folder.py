@@ -1,4 +1,4 @@
-"""The folder that files are brought to: safe names, pieces of files, room on the disk."""
+"""The download folder: safe names, partial files, disk space."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from data_prep.errors import InputError
 
 
 def inside(out: Path, name: str, origin: str) -> Path:
-    """The path of `name` under `out`; a name from elsewhere must not lead out of it.
+    """Return the path of `name` under `out`.
 
     Raises:
-        InputError: if it would.
+        InputError: if it would lie outside.
     """
-    windows = PureWindowsPath(name)  # knows both kinds of slash, drives and shares
+    windows = PureWindowsPath(name)  # handles both kinds of slash, drives and shares
     if windows.anchor or ".." in windows.parts or not windows.name or not name.isprintable():
         raise InputError(f"{origin}: holds a file named {name!r}, which would leave {out}; refused")
     return out / name
 
 
 def check_space(out: Path, items: list[Item]) -> None:
-    """Make the folder and see that what is missing of the items fits on its disk.
+    """Create the folder and check that the missing items fit on its disk.
 
     Raises:
-        InputError: if it does not.
+        InputError: if they do not fit.
     """
     paths = {inside(out, i.name, i.origin): i.size or 0 for i in items}
     needed = sum(size - size_of(partial(p)) for p, size in paths.items() if not p.exists())
@@ -42,28 +42,28 @@ def check_space(out: Path, items: list[Item]) -> None:
 
 
 def partial(path: Path) -> Path:
-    """Where a file grows until it is whole and verified."""
+    """Return the path of a file until it is complete and verified."""
     return path.with_name(path.name + ".part")
 
 
 def lock_of(path: Path) -> Path:
-    """What one download at a time has while it brings the file."""
+    """Return the path of the lock of a file, which its download holds."""
     return path.with_name(path.name + ".lock")
 
 
 def tag_of(part: Path) -> Path:
-    """Where the ETag of the version that `part` is a piece of is kept between runs."""
+    """Return the path of the saved ETag of a partial file's version."""
     return part.with_name(part.name + ".etag")
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, 0 if it is not there."""
+    """Return the size of a file in bytes, 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """Say what to do when the disk is full or closed to us."""
+    """Convert errors of a full or read-only disk to input errors with advice."""
     try:
         yield
     except OSError as e:

@@ -1,4 +1,4 @@
-"""One file over HTTP: resumed after a break, repeated after a failure that may pass."""
+"""Download of one file over HTTP, with resume and retries."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from data_prep.download.folder import size_of, tag_of
 from data_prep.download.sources import Item
 from data_prep.errors import InputError
 
-ATTEMPTS = 5  # in a row; one that brings new bytes starts the count again
+ATTEMPTS = 5  # in a row; an attempt that receives new bytes resets the count
 PAUSE = 1.0  # seconds before the second attempt; doubles with each further one
-TIMEOUT = (10.0, 60.0)  # seconds: to connect, between two pieces of an answer
+TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces of a response
 CHUNK = 2**20
-# Sizes and resume positions count the file's own bytes, so it must not be compressed on the way.
+# Sizes and resume positions count the file's own bytes, so responses must not be compressed.
 HEADERS = {"Accept-Encoding": "identity", "User-Agent": "stforecast-data-prep"}
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 T = TypeVar("T")
 
 
 class DroppedError(Exception):
-    """A failure that may pass: worth another attempt, after `wait` seconds if the server says."""
+    """A temporary failure, worth another attempt after `wait` seconds if the server says so."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -36,15 +36,15 @@ class DroppedError(Exception):
 
 
 def persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
-    """Repeat an attempt until it succeeds or `ATTEMPTS` in a row have brought nothing new.
+    """Repeat an attempt until it succeeds or `ATTEMPTS` in a row have received nothing new.
 
     Args:
-        url: what to call it in an error.
-        attempt: raises `DroppedError` where another one may help.
-        reached: bytes that have come so far.
+        url: address, for errors.
+        attempt: function that raises `DroppedError` if another attempt may help.
+        reached: function that returns the bytes received so far.
 
     Raises:
-        InputError: when it is given up.
+        InputError: after the last attempt.
     """
     best, fruitless = reached(), 0
     while True:
@@ -62,11 +62,11 @@ def persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lam
 
 
 def request(item: Item, part: Path, progress: bool) -> None:
-    """Make one request for what is still missing of `part`.
+    """Make one request for the missing rest of `part`.
 
     Raises:
         DroppedError: if another request may help.
-        InputError: if none will.
+        InputError: if it cannot succeed.
     """
     start, tag = _resume_point(item, part)
     if start and start == item.size:
@@ -89,15 +89,15 @@ def request(item: Item, part: Path, progress: bool) -> None:
 
 
 def _resume_point(item: Item, part: Path) -> tuple[int, str | None]:
-    """Bytes to keep of an earlier attempt, and the ETag of the version they are of."""
+    """Return the bytes to keep of an earlier attempt, and the ETag of their version."""
     tag = tag_of(part).read_text() if tag_of(part).exists() else None
     if tag is None and item.checksum is None:
-        return 0, None  # nothing would tell if the rest came from another version
+        return 0, None  # without an ETag, the rest might come from another version
     return size_of(part), tag
 
 
 def _remember(tag: str, part: Path) -> None:
-    if tag.startswith('"'):  # a weak one, W/"…", does not promise the same bytes
+    if tag.startswith('"'):  # a weak tag, W/"…", does not guarantee equal bytes
         tag_of(part).write_text(tag)
     else:
         tag_of(part).unlink(missing_ok=True)
@@ -141,11 +141,11 @@ def _receive(
 
 
 def read(url: str) -> bytes:
-    """The whole body of an answer, for what is small.
+    """Return the whole body of a small response.
 
     Raises:
         DroppedError: if another attempt may help.
-        InputError: if none will.
+        InputError: if it cannot succeed.
     """
     with _open(url, {}) as response:
         try:
@@ -155,7 +155,7 @@ def read(url: str) -> bytes:
 
 
 def _open(url: str, headers: dict[str, str]) -> requests.Response:
-    """Ask for an address; the body is not read yet."""
+    """Request an address without reading the body."""
     try:
         response = requests.get(url, headers=HEADERS | headers, stream=True, timeout=TIMEOUT)
     except (failures.InvalidURL, failures.InvalidSchema, failures.MissingSchema) as e:
@@ -181,7 +181,7 @@ def _open(url: str, headers: dict[str, str]) -> requests.Response:
 
 
 def _refusal(url: str, status: str, response: requests.Response) -> str:
-    """What a refused request means and what to do, with the server's own words if it has any."""
+    """Return the message of a refused request: advice, and the server's own message if any."""
     with response:
         try:
             said = " ".join(str(response.json()["message"]).split())[:200]

@@ -1,4 +1,4 @@
-"""Which files there are and where: the sources' own addresses, or a mirror of them."""
+"""Listing of files and their locations, at the sources' own addresses or a mirror."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from data_prep.errors import InputError
 
 
 def plan(sources: Sequence[Source], source: str | None) -> list[Item]:
-    """The files that the sources offer, each with the place to have it from.
+    """List the files of the sources, each with its location.
 
     Args:
-        sources: where the official files are.
+        sources: locations of the official files.
         source: a mirror to use instead, see `data_prep.download.download`.
 
     Raises:
-        InputError: if a listing cannot be had, or names and checksums do not make sense.
+        InputError: if a listing is unavailable, or names or checksums are invalid.
     """
     if not sources:
         raise InputError("this data set has no official files to download; use your own with --raw")
@@ -50,12 +50,12 @@ def plan(sources: Sequence[Source], source: str | None) -> list[Item]:
 
 
 def is_url(source: str) -> bool:
-    """Whether a source is an address, else it is a local path."""
+    """Return whether a source is an address rather than a local path."""
     return source.startswith(("http://", "https://"))
 
 
 def _locate(url: str, name: str, source: str | None) -> str:
-    """Where a file is: at its own address, or in (or as) the mirror `source`."""
+    """Return the location of a file: its own address, or one in (or equal to) the mirror."""
     if source is None:
         return url
     if is_url(source):
@@ -74,7 +74,7 @@ def _check_checksum(item: Item) -> None:
 
 
 def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
-    """The files of a data set, as its installation, or a listing saved in the mirror, says."""
+    """List the files of a data set from its installation, or a listing saved in the mirror."""
     base = (source if source and is_url(source) else dataset.base).rstrip("/")
     folder = None if source is None or is_url(source) else Path(source)
     doi = dataset.doi.removeprefix("doi:")
@@ -103,7 +103,7 @@ def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
 
 
 def _fetch_listing(url: str, saved: Path | None) -> bytes:
-    """The official listing, which a local mirror without a `saved` one needs too."""
+    """Fetch the official listing, also needed for a local mirror without a `saved` one."""
     try:
         return persist(url, lambda: read(url))
     except InputError as e:
@@ -116,8 +116,9 @@ def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:
     file = record["dataFile"]
     url = f"{base}/api/access/datafile/{int(file['id'])}"
     if "originalFileName" in file:
-        # A table that Dataverse rewrote on upload. The original is asked for, and its checksum is
-        # not published: the listed one is of another form (IQSS/dataverse issues 9501 and 11315).
+        # A table that Dataverse converted on upload. The original is requested, whose checksum is
+        # not published: the listed one is of the converted file (IQSS/dataverse issues 9501 and
+        # 11315).
         name, size, checksum = file["originalFileName"], file.get("originalFileSize"), None
         url += "?format=original"
     else:
@@ -132,10 +133,10 @@ def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:
 
 
 def select(items: list[Item], only: str | None) -> list[Item]:
-    """The items to bring; what is in an archive is known, and chosen, only when it is there.
+    """Select the items to fetch; members of an archive are selected when it is unpacked.
 
     Raises:
-        InputError: if the glob `only` fits none of them.
+        InputError: if the glob `only` matches none of them.
     """
     chosen = [i for i in items if only is None or i.archive or matches(i.name, only)]
     if not chosen:
@@ -145,5 +146,5 @@ def select(items: list[Item], only: str | None) -> list[Item]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a glob fits a name, with or without its folders."""
+    """Return whether a glob matches a name, with or without its folders."""
     return fnmatchcase(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)

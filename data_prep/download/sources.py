@@ -1,4 +1,4 @@
-"""What a data set's module says of its official files."""
+"""Declarations of a data set's official files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Source = Dataverse | Archive | File
 
 @dataclass(frozen=True)
 class Item:
-    """One file to bring: its name under `out`, its address or local path, what is known of it."""
+    """A file to fetch: its name under `out`, its address or local path, size and checksum."""
 
     name: str
     origin: str

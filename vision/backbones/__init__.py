@@ -1,7 +1,7 @@
-"""Frozen backbones: one network that all clients share, never trained, its features computed once.
+"""Frozen backbones: networks shared by all clients, with features computed only once.
 
-`load_backbone` makes one from a weight file, from timm or at random; `Backbone` answers queries and
-runs prompts through it.
+`load_backbone` builds one from a weight file, from timm or at random; `Backbone` computes query
+features and runs inputs with prompts.
 """
 
 from vision.backbones.backbone import Backbone

@@ -1,7 +1,7 @@
-"""Image data sets: every function here that is marked `listed` reads one.
+"""Image data sets; every function here that is marked `listed` reads one.
 
-`load` brings one or a union of them as an `ImageSet` of uint8 tensors. Adding a data set is one
-function in one new file of this package. Nothing is unpickled.
+`load` reads one or a union of them as an `ImageSet` of uint8 tensors. To add a data set, add one
+function in a new file of this package. Nothing is unpickled.
 """
 
 from vision.datasets.image_set import ImageSet, join

@@ -1,4 +1,4 @@
-"""Methods for images only, one file each, and all methods that learn images."""
+"""Methods for images only, one file each, and the registry of all methods for images."""
 
 from data_prep.registry import Registry, is_named
 from stforecast.federated.method import Method
@@ -10,4 +10,4 @@ METHODS: Registry[type[Method]] = Registry(
     is_entry=is_named(Method),
     group="stforecast.image_methods",
 )
-"""Methods by name: the core's, those of images and those of other packages."""
+"""Methods by name: those of the core, of images and of other packages."""

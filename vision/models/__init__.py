@@ -1,4 +1,4 @@
-"""Image models, one file each: every class here that has a `name` is one."""
+"""Image models, one file each; every class here with a `name` is registered."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Partitions of an image set among clients: label skew and domain shift, each on its own or both.
+"""Partitions of an image set among clients: label skew, domain shift, or both.
 
-Adding a kind is one file here with a subclass of `Partitioner` that has a `name`.
+To add a kind, add a file with a subclass of `Partitioner` that has a `name`.
 """
 
 from data_prep.registry import Registry, is_named
@@ -11,4 +11,4 @@ __all__ = ["PARTITIONS", "Partition", "Partitioner"]
 PARTITIONS: Registry[type[Partitioner]] = Registry(
     "partition", "vision.partition", is_entry=is_named(Partitioner), group="stforecast.partitions"
 )
-"""Every kind of partition by name; the fields of each are its options."""
+"""Every kind of partition by name; its fields are its options."""

@@ -8,4 +8,4 @@ from data_prep.registry import Registry, is_listed
 PLOTS: Registry[Callable[..., Any]] = Registry(
     "figure", "vision.plots", is_entry=is_listed, group="stforecast.image_plots"
 )
-"""Every figure by name; each takes runs and options of its own."""
+"""Every figure by name; each takes runs and its own options."""

@@ -1,4 +1,4 @@
-"""Features of the same images before and behind FedTA's tail anchors, in two dimensions."""
+"""t-SNE of image features before and after FedTA's tail anchors."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def anchors(
     perplexity: float = 15,
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """t-SNE of the same test images before and behind the tail anchors, after all tasks (Figure 5).
+    """t-SNE of test images before and after the tail anchors, after all tasks (Figure 5).
 
-    A panel for each run shows where its anchors put the images of a task; before it, unless it is
-    the same as that of the run before, one of the features that choose the anchors. Colours are
-    classes. Features lie on the unit sphere, as FedTA compares them by cosine. The titles tell how
-    many anchors these images choose, and the mean silhouette of their classes before t-SNE: 1 if
-    they lie far apart, 0 if they meet.
+    A panel for each run shows the features of one task's images after the anchors; a panel to its
+    left, unless equal to that of the previous run, shows the features that select the anchors.
+    Colours are classes. Features lie on the unit sphere, as FedTA compares them by cosine. The
+    titles give the number of selected anchors, and the mean silhouette of the classes before t-SNE:
+    1 for well separated classes, 0 for overlapping ones.
 
     Args:
         runs: finished runs of fedta, e.g. with different numbers of anchors.
-        client: whose anchors.
-        stage: task of whose classes the images are; the first has been learned longest ago.
-        perplexity: of t-SNE, about how many neighbours an image has.
+        client: client whose anchors to draw.
+        stage: task whose test images to draw; the first was learned longest ago.
+        perplexity: perplexity of t-SNE, roughly the number of neighbours of an image.
         width: width of the figure in inches.
     """
     runs = [r for r in runs if r.method == FedTA.name and r.settings["tail_anchor"]]
@@ -79,7 +79,7 @@ def anchors(
 
 @dataclass(frozen=True)
 class _Features:
-    """Ids and classes of n images, F_out `(n, d)`, F_TA `(n, width)`, and anchors that serve."""
+    """Ids and classes of n images, F_out `(n, d)`, F_TA `(n, width)`, and the anchors in use."""
 
     ids: Tensor
     labels: np.ndarray
@@ -89,10 +89,10 @@ class _Features:
 
 
 def _features(run: ImageRun, client: int, stage: int) -> _Features:
-    """Features of a client's test images of a stage, under the pool that all share.
+    """Compute the features of a client's test images of a stage, under the shared anchor pool.
 
     Raises:
-        InputError: if there is no such client or stage, or too few images to draw.
+        InputError: if the client or stage is unknown, or there are too few images to draw.
     """
     learner = Learner.load(run.folder)
     config, (method, state) = learner.config, learner.fitted()

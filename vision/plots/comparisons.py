@@ -1,4 +1,4 @@
-"""Methods side by side, and accuracy against a setting."""
+"""Test accuracy by method, and against a setting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bars(
     Args:
         runs: finished runs; whiskers are one standard deviation over seeds.
         selection: `last` round, `best` round or mean of the `last ten`.
-        view: which of a method's models, or `every` one; by default its first.
+        view: model of a method, or `every` one; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.
@@ -55,16 +55,16 @@ def sweep(
 ) -> Figure:
     """Test accuracy against one setting, a line for each method (PFPL, Figures 3, 4a and 4b).
 
-    Each point is the mean of the runs that differ in the seed alone, in a band of one standard
-    deviation. Lines are told apart by method and other settings, not by label. A method without the
-    setting is a level line.
+    Each point is the mean of the runs that differ only in the seed, in a band of one standard
+    deviation. Runs are grouped into lines by method and other settings, not by label. A method
+    without the setting is a level line.
 
     Args:
         runs: finished runs that differ in the setting.
-        setting: number on the x axis, such as alpha, lam or shots; may be left out if the runs
-            differ in one number alone.
+        setting: numeric setting on the x axis, such as alpha, lam or shots; optional if the runs
+            differ in only one number.
         selection: `last` round, `best` round or mean of the `last ten`.
-        view: which of a method's models; by default its first.
+        view: model of a method; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.
@@ -88,7 +88,7 @@ def _axis_name(of: str, *, seeds: bool) -> str:
 
 
 def _default(run: ImageRun, setting: str) -> object:
-    """What the setting is if nobody sets it."""
+    """Return the default of the setting."""
     model = run.settings.get("model", RunOptions.model)
     partition = run.settings.get("partition", RunOptions.partition)
     return resolve(run.method, model=model, partition=partition).flat().get(setting)

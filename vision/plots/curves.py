@@ -1,4 +1,4 @@
-"""Accuracy over rounds, and what it costs to send."""
+"""Accuracy over rounds, and communication per round."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def rounds(
     """Test accuracy after each round, mean over clients; a band is ± one standard deviation.
 
     Args:
-        runs: finished runs; those that differ in their seed only are averaged.
-        view: which of a method's models, or `every` one; by default its first.
+        runs: finished runs; those that differ only in the seed are averaged.
+        view: model of a method, or `every` one; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.
@@ -43,10 +43,10 @@ def rounds(
 
 @listed
 def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Figure:
-    """Values that one client sends and receives in a round (PFPL, Figure 4c), counted as sent.
+    """Number of floats that one client sends and receives in a round (PFPL, Figure 4c).
 
     Args:
-        runs: finished runs; of those that differ in their seed only, the first is drawn.
+        runs: finished runs; of those that differ only in the seed, the first is drawn.
         width: width of the figure in inches.
     """
     sent = {

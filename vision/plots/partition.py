@@ -1,4 +1,4 @@
-"""The figure of a partition: which client has how many images of which class and domain."""
+"""Figure of a partition: numbers of images by client, class and domain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stforecast.bench.plain_figure import PlainFigure
 from vision.results import ImageRun
 
 SIDE_BY_SIDE = 20
-"""Most classes for which the two panels stand side by side."""
+"""Maximum number of classes for which the two panels are side by side."""
 
 MARKERS = ("s", "o", "D", "^")
 """More domains than colours differ in their markers."""
@@ -29,12 +29,12 @@ PARTS = {"train": "training", "test": "test"}
 
 @listed
 def partition(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
-    """Who has what: clients × classes, training and test.
+    """Images by client and class, for training and test.
 
-    A marker's area is the number of images, its colour the domain. Where clients have images of
-    several domains, every domain has its own place within a cell. Each panel's title says what its
-    largest marker stands for, and the clients' samples in all, in which a shared test image counts
-    for each client.
+    A marker's area is the number of images, its colour the domain. If clients have images of
+    several domains, every domain has its own place within a cell. Each panel's title gives the
+    number of its largest marker, and the clients' samples in total, in which a shared test image
+    counts for each client.
 
     Args:
         runs: finished runs; the first is drawn.
@@ -51,10 +51,10 @@ def division(
     n_clients: int,
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """The figure of a partition's table, before any training.
+    """Draw the table of a partition, without training.
 
     Args:
-        table: what `Partition.table` gives.
+        table: result of `Partition.table`.
         classes: names of the classes.
         domains: names of the domains.
         n_clients: number of clients.
@@ -75,7 +75,7 @@ def division(
         looks = [point_look(place, MARKERS) for place in range(len(domains))]
         points = zip(domains, looks, strict=True)
         add_legend(fig, points=[legend_point(domain, *look) for domain, look in points])
-    # Sizes of markers are in points, so the layout must stand before they are drawn.
+    # Marker sizes are in points, so the layout must be final before they are drawn.
     fig.draw_without_rendering()
     for ax, part in zip(axes, PARTS, strict=True):
         _draw(ax, table[table["part"] == part], classes, domains)
@@ -83,12 +83,12 @@ def division(
 
 
 def _name_height(names: Sequence[str]) -> float:
-    """Inches that the names of the classes take below the axis."""
+    """Return the height of the class names below the axis, in inches."""
     return 0.08 * max(len(name) for name in names)
 
 
 def _client_names(table: pd.DataFrame, n_clients: int) -> list[str]:
-    """Numbers of clients, with the domain of those that have one only."""
+    """Return the numbers of clients, with the domain of those that have only one."""
     domains = table.groupby("client")["domain"].unique()
     owned = [domains.get(i, ()) for i in range(n_clients)]
     return [f"{own[0]}  {i}" if len(own) == 1 else str(i) for i, own in enumerate(owned)]
@@ -110,7 +110,7 @@ def _name_axes(ax: Axes, classes: Sequence[str], clients: Sequence[str]) -> None
 
 
 def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequence[str]) -> None:
-    """Put a marker into each cell, or into a part of it for each domain."""
+    """Draw a marker in each cell, or in a part of it for each domain."""
     several = rows.groupby("client")["domain"].nunique().gt(1).any()
     box, points = ax.get_window_extent(), 72 / ax.figure.dpi
     width = box.width * points / len(classes)
@@ -129,5 +129,5 @@ def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequenc
 
 
 def _places(width: float, height: float, n: int) -> tuple[float, int]:
-    """The largest side of `n` squares in one cell, and how many then stand side by side."""
+    """Return the largest side of `n` squares in one cell, and their number in a row."""
     return max((min(width / k, height / math.ceil(n / k)), k) for k in range(1, n + 1))

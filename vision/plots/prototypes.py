@@ -1,4 +1,4 @@
-"""Prototypes of clients in two dimensions."""
+"""t-SNE of the prototypes of clients."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def prototypes(
 ) -> Figure:
     """t-SNE of the local prototypes of a PFPL run and of each client's mixtures (Figure 3).
 
-    A panel for each domain shows its clients' prototypes in the colour of their class and what they
-    are mixed to as rings, joined by a line; other domains' prototypes are grey. All panels share
-    one embedding, so near and far mean the same in each. A client that has images of several
-    domains stands in the panel of the one of which it has most.
+    A panel for each domain shows its clients' prototypes in the colour of their class, joined by
+    lines to their mixtures (rings); other domains' prototypes are grey. All panels share one
+    embedding, so distances are comparable. A client with images of several domains is in the panel
+    of its most frequent one.
 
     Args:
         runs: finished runs of pfpl; the first is drawn.
-        perplexity: of t-SNE, about how many neighbours a prototype has.
+        perplexity: perplexity of t-SNE, roughly the number of neighbours of a prototype.
         width: width of the figure in inches.
     """
     run = next((run for run in runs if run.method == PFPL.name), None)
@@ -59,7 +59,7 @@ def prototypes(
 
 
 def _points(run: ImageRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Local prototypes and mixtures `(n, d)`, and their clients and classes `(n,)`."""
+    """Return local prototypes and mixtures `(n, d)`, and their clients and classes `(n,)`."""
     state = load_file(run.folder / "model" / "state.safetensors")
     local = torch.from_numpy(state["server/prototypes"])
     known = torch.from_numpy(state["server/known"]).bool()
@@ -71,7 +71,7 @@ def _points(run: ImageRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 
 def _home(run: ImageRun) -> np.ndarray:
-    """The domain of which each client has most training images, `(clients,)`."""
+    """Return the most frequent domain of each client's training images, `(clients,)`."""
     table = run.partition()
     counts = table[table["part"] == "train"].groupby(["client", "domain"])["samples"].sum()
     home = counts.unstack(fill_value=0).idxmax(axis=1)

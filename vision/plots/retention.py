@@ -1,4 +1,4 @@
-"""What is kept over time and among clients."""
+"""Knowledge retention over time and among clients."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ def retention(
 ) -> Figure:
     """Knowledge retention after each stage (FedTA, Figure 4; Eq. 11 and 12), mean over seeds.
 
-    Left: what clients' own models keep of the first stage. Right: what the shared model knows of
-    the present stage, as a share of what clients' own models know; methods without one have none.
+    Left: the share of the first stage's accuracy that clients' own models retain. Right: the
+    accuracy of the shared model on the present stage, relative to clients' own models; not for
+    methods without a shared model.
 
     Args:
-        runs: finished runs with task streams whose stages follow one another.
+        runs: finished runs with task streams of successive stages.
         mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
             those of the test image's task.
         width: width of the figure in inches.
@@ -49,7 +50,7 @@ def retention(
 
 
 def _ratios(runs: Sequence[ImageRun], mask: str) -> tuple[list[pd.Series], list[pd.Series]]:
-    """KR_t and KR_s of each run; no KR_s where the first model is the client's own."""
+    """Return KR_t and KR_s of each run; no KR_s if the first model is the client's own."""
     local = "personal" if "personal" in runs[0].views else TRAINED
     shared, stages = runs[0].views[0], [run.stages() for run in runs]
     among = [] if shared == local else [spatial_retention(s, shared, local, mask) for s in stages]

@@ -1,4 +1,4 @@
-"""Curves of image runs: one for each method and model, averaged over seeds."""
+"""Curves of image runs, one per method and model, averaged over seeds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vision.evaluator import column
 from vision.results import ImageRun
 
 EVERY = "every"
-"""In place of a model's name: all models of each method."""
+"""Value of `view` for all models of each method."""
 
 
 def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
-    """A curve for each group of runs of one division.
+    """Return a curve for each group of runs.
 
     Raises:
-        InputError: if runs of different data or divisions would be drawn together.
+        InputError: if the runs have different data or partitions.
     """
     if len({tuple(run.facts().values()) for run in runs}) > 1:
         raise InputError(
@@ -32,11 +32,11 @@ def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
 def model_curves(
     runs: Sequence[ImageRun], view: str, mask: str
 ) -> list[tuple[Curve[ImageRun], str]]:
-    """A curve for each group of runs and model, and the name of the model.
+    """Return a curve for each group of runs and model, with the name of the model.
 
     Args:
         runs: finished runs.
-        view: a model; nothing for each method's first, `every` for all of them.
+        view: a model; empty for each method's first, `every` for all of them.
         mask: classes that predictions choose from.
 
     Raises:
@@ -57,25 +57,25 @@ def model_curves(
 
 
 def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
-    """Accuracy in % by round `(rounds × runs)`, rounds that were judged only."""
+    """Return the accuracy in % by round `(rounds × runs)`, for evaluated rounds only."""
     found = [run.rounds().set_index("round")[column(view, mask)] for run in runs]
     return 100 * pd.concat(found, axis=1).dropna(how="all")
 
 
 def score(runs: Sequence[ImageRun], selection: str, view: str, mask: str) -> np.ndarray:
-    """Accuracy in % of each run."""
+    """Return the accuracy in % of each run."""
     return np.array([100 * run.accuracy(selection, view or None, mask) for run in runs])
 
 
 def check_view(runs: Sequence[ImageRun], view: str) -> None:
-    """Refuse a model that some run does not have."""
+    """Refuse a model that a run does not have."""
     for run in runs:
         if view and view not in run.views:
             raise choose(f"model of {run.label}", view, run.views)
 
 
 def check_mask(runs: Sequence[ImageRun], mask: str) -> None:
-    """Refuse a mask that some run was not judged with."""
+    """Refuse a mask that a run was not evaluated with."""
     for run in runs:
         if mask not in run.masks:
             raise choose(f"mask of {run.label}", mask, run.masks)

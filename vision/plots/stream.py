@@ -1,4 +1,4 @@
-"""Figures of task streams: who has what when, and what is known after each stage."""
+"""Figures of task streams: images by client and stage, and accuracy after each stage."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from vision.results import ImageRun
 from vision.streams.measures import known
 
 NARROW = 20
-"""Most classes of which five stages stand side by side."""
+"""Maximum number of classes for which five stages are side by side."""
 
 
 @listed
 def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_COLUMNS) -> Figure:
-    """Who has what when: clients × classes, one panel a stage; darker is more samples.
+    """Images by client and class, one panel per stage; darker is more samples.
 
-    Shades follow the square root of the number, so that rare classes can be seen beside frequent
+    Shades follow the square root of the number, so that rare classes are visible next to frequent
     ones.
 
     Args:
@@ -61,10 +61,10 @@ def stages_of(
     part: str = "train",
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """The figure of a stream's table, before any training.
+    """Draw the table of a stream, without training.
 
     Args:
-        table: what `TaskStream.table` gives.
+        table: result of `TaskStream.table`.
         classes: names of the classes.
         n_clients: number of clients.
         part: `train` or `test`.
@@ -91,13 +91,13 @@ def stages_of(
 
 
 def _counts(rows: pd.DataFrame, classes: Sequence[str], n_clients: int) -> np.ndarray:
-    """Samples `(clients, classes)`, domains together; NaN, which stays white, for none."""
+    """Return samples `(clients, classes)` over all domains; NaN, drawn in white, for none."""
     counts = rows.pivot_table("samples", "client", "class", aggfunc="sum")
     return counts.reindex(index=range(n_clients), columns=list(classes)).to_numpy()
 
 
 def _name_height(names: Sequence[str]) -> float:
-    """Inches that the names of the classes take below the axis, where they are shown."""
+    """Return the height of the class names below the axis, if shown, in inches."""
     return 0.3 + (0.07 * max(map(len, names)) if len(names) <= NARROW else 0)
 
 
@@ -126,13 +126,13 @@ def stages(
     """Accuracy after each stage on the test images of all stages so far (GLDP, Figure 4).
 
     Args:
-        runs: finished runs with task streams; those that differ in their seed only are averaged,
-            and a band is ± one standard deviation.
-        view: which of a method's models, or `every` one; by default its first.
+        runs: finished runs with task streams; those that differ only in the seed are averaged, in a
+            band of ± one standard deviation.
+        view: model of a method, or `every` one; by default its first.
         mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
             those of the test image's task.
-        participants: of the clients that took part in the stage (A^sel), or of all.
-        passes: mean over so many of the last judged rounds of each stage.
+        participants: average over the clients that took part in the stage (A^sel) only, or all.
+        passes: number of last evaluated rounds of each stage to average.
         width: width of the figure in inches.
     """
     fig, (ax,) = panels(width, 0.75 * width)

@@ -1,6 +1,6 @@
-"""Task streams of an image set: who has which images in which stage.
+"""Task streams of an image set: the images of each client in each stage.
 
-Adding a kind is one file here with a subclass of `Streamer` that has a `name`.
+To add a kind, add a file with a subclass of `Streamer` that has a `name`.
 """
 
 from data_prep.registry import Registry, is_named
@@ -11,4 +11,4 @@ __all__ = ["STREAMS", "Streamer", "TaskStream"]
 STREAMS: Registry[type[Streamer]] = Registry(
     "task stream", "vision.streams", is_entry=is_named(Streamer), group="stforecast.streams"
 )
-"""Every kind of stream by name; the fields of each are its options."""
+"""Every kind of stream by name; its fields are its options."""
