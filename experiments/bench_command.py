@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("config", type=PATH)
 @click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
 @click.option("--preset", help="Use one of the file's presets, such as small.")
-@click.option("--data", multiple=True, help="Use this cube, or image set, instead. Repeatable.")
+@click.option("--data", multiple=True, help="Use this cube or image set instead. Repeatable.")
 @click.option("--service", multiple=True, help="Use this service instead. Repeatable.")
 @click.option("--images", type=PATH, help="Folder of the image sets' files.")
 @click.option("--seed", type=int, multiple=True, help="Use this seed instead. Repeatable.")
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--engine", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
-    help="Where runs are done: one by one here, or many at a time by Ray.",
+    help="Execution of runs: one by one locally, or in parallel by Ray.",
 )  # fmt: skip
 @click.pass_obj
 def bench(
@@ -40,11 +40,11 @@ def bench(
 ) -> None:  # fmt: skip
     """Run a benchmark: methods × data × seeds from a TOML file.
 
-    A table of results comes at the end. Finished runs are kept: started again, it goes on where it
-    stopped. A file with `task = "images"` is one of images, any other one of forecasts.
+    It ends with a table of results. Finished runs are kept: run the same command again to resume. A
+    file with `task = "images"` is a benchmark of images, any other file one of forecasts.
 
-    CONFIG is a file, or the name of one that comes with the package, such as quick; a name that is
-    not known lists them.
+    CONFIG is a file, or the name of a benchmark of the package, such as quick; an unknown name
+    lists them.
     """
     from experiments.config_file import find_config, is_image_file
     from stforecast.bench.benchmark import run_grid
@@ -97,7 +97,7 @@ def _image_grid(
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Name and value of `NAME=VALUE`; what is no TOML value is text.
+    """Parse `NAME=VALUE`; a value that is not TOML is text.
 
     >>> _setting("lr=0.1"), _setting("weights=inverse")
     (('lr', 0.1), ('weights', 'inverse'))

@@ -18,18 +18,18 @@ from experiments.options import HELP
 from stforecast.federated.runs.signals import Stopped
 
 OUT_OF_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|Storage size calculation")
-"""What torch's `RuntimeError` says when a tensor does not fit."""
+"""Message of torch's `RuntimeError` when a tensor does not fit in memory."""
 
 
 class Notices(logging.StreamHandler):
-    """Writes to what is standard error at the time of a message, not when it was set up."""
+    """Handler that writes to the current standard error, not to that at its creation."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
     def stream(self) -> TextIO:
-        """Where messages go."""
+        """Stream that messages are written to."""
         return sys.stderr
 
 
@@ -60,7 +60,7 @@ for module in MODULES:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command and exit: 0 done, 2 bad input (one line on stderr), 130 or 143 stopped."""
+    """Run the command and exit: 0 success, 2 bad input (one line on stderr), 130 or 143 stopped."""
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _explain(e: Exception) -> tuple[int, str]:
-    """Exit code and message for an error."""
+    """Return the exit code and message for an error."""
     if isinstance(e, click.Abort):
         return 130, "interrupted"
     if isinstance(e, click.UsageError):

@@ -1,4 +1,4 @@
-"""Benchmark files: where they are, and which kind of benchmark they hold."""
+"""Location and kind of benchmark files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from data_prep.errors import InputError
 from stforecast.bench.grid_file import read_toml
 
 IMAGES = "images"
-"""What the key `task` says in a benchmark of images."""
+"""Value of the key `task` in a benchmark of images."""
 
 
 def find_config(path: Path) -> Path:
-    """The file that is meant: it, or the one of that name that comes with the package.
+    """Return the file, or the benchmark of the package with that name.
 
     Raises:
-        InputError: listing those if there is neither.
+        InputError: if there is neither, listing the benchmarks of the package.
 
     >>> find_config(Path("quick")).name
     'quick.toml'
@@ -23,7 +23,7 @@ def find_config(path: Path) -> Path:
     if path.exists():
         return path
     packaged = {p.stem: p for p in (Path(__file__).parent / "configs").glob("*.toml")}
-    # With a folder it means a file of the user's, but for one as in a clone of the package.
+    # A path with a folder is the user's file, unless it is the path in a clone of the package.
     own = path.suffix not in ("", ".toml") or str(path.parent) not in (".", "experiments/configs")
     if not own and path.stem in packaged:
         return packaged[path.stem]
@@ -34,5 +34,5 @@ def find_config(path: Path) -> Path:
 
 
 def is_image_file(path: Path) -> bool:
-    """Whether a TOML file is a benchmark of images."""
+    """Return whether a TOML file is a benchmark of images."""
     return read_toml(path).get("task") == IMAGES

@@ -1,4 +1,4 @@
-"""The commands that make and change data: simulate, download, prepare, export."""
+"""The commands for data: simulate, download, prepare, export."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
 @click.option("--out", type=PATH, required=True, help="Folder for the daily files.")
 @click.pass_obj
 def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
-    """Write a simulated city's records in the published raw layout."""
+    """Write records of a simulated city in the published raw layout."""
     from data_prep.simulate import simulate
 
     files = simulate(out, progress=obj["progress"], **options)
@@ -45,12 +45,12 @@ def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
 @click.argument("name", metavar="milan|trentino|metr-la")
 @click.option("--out", type=PATH, required=True, help="Folder for the files.")
 @click.option("--source", help="Mirror to use instead: a base URL or a local folder.")
-@click.option("--only", help="Fetch only files whose names match, e.g. '*2013-11-0*'.")
+@click.option("--only", help="Download only files whose names match, e.g. '*2013-11-0*'.")
 @click.pass_obj
 def download(
     obj: dict[str, bool], name: str, out: Path, source: str | None, only: str | None
 ) -> None:
-    """Fetch a data set's official files: resumable, with checksums."""
+    """Download a data set's official files; resumable and verified by checksums."""
     from data_prep.download import download as fetch
 
     sources = DATA_SETS.find(name).SOURCES
@@ -61,7 +61,7 @@ def download(
 
 
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
-    """The command that prepares one data set, from its `prepare` function."""
+    """Return the command that prepares one data set, from its `prepare` function."""
 
     @click.pass_obj
     def command(
@@ -78,9 +78,9 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         click.Option(["--out"], type=PATH, required=True, help="Cube to write, a .nc file."),
         click.Option(
             ["--engine"], type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
-            help="Where raw files are read: one by one here, or many at a time by Ray.",
+            help="Reading of raw files: one by one locally, or in parallel by Ray.",
         ),
-        click.Option(["--overwrite"], is_flag=True, help="Replace the cube if it is there."),
+        click.Option(["--overwrite"], is_flag=True, help="Replace an existing cube."),
     ]  # fmt: skip
     return click.Command(
         name,
@@ -118,7 +118,7 @@ prepare = Subcommands(
 @click.command(context_settings=HELP)
 @click.argument("cube", type=PATH)
 @click.option("--out", type=PATH, required=True, help="File to write, e.g. milano.h5.")
-@click.option("--fill-missing", type=float, help="Value for missing entries; without it, refused.")
+@click.option("--fill-missing", type=float, help="Value of missing entries; refused by default.")
 def export(cube: Path, out: Path, fill_missing: float | None) -> None:
     """Write a Telecom Italia cube in the layout that FedDA's code reads."""
     from data_prep.cube import open_cube

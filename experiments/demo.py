@@ -1,7 +1,7 @@
-"""The main job in one go: `python -m experiments.demo --out demo`.
+"""A demo of the whole workflow: `python -m experiments.demo --out demo`.
 
-It types the commands that a user would type, on a small simulated city in the published layout.
-Started again, it keeps what is finished.
+It runs the commands that a user would type, on a small simulated city in the published layout. Run
+again, it keeps finished steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def demo(out: Path) -> None:
 
 
 def _type(*words: object) -> None:
-    """Show a command and run it; where it fails, end with its message and code."""
+    """Show a command and run it; if it fails, exit with its message and code."""
     args = [str(w) for w in words]
     click.secho(f"\n$ stforecast {shlex.join(args)}", bold=True)
     try:

@@ -3,8 +3,8 @@
     python -m experiments.docs                              # README.md, from the registries
     python -m experiments.docs results/milan25 results/city # docs/results.md, from benchmarks
 
-A part lies between `<!-- NAME: generated -->` and `<!-- NAME: end -->`; what stands around it is
-kept. A test fails where the README is not what the registries say.
+A part lies between `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
+A test fails if the README differs from the registries.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ PARTS: dict[str, Callable[[], str]] = {
     "methods": methods_table,
     "image methods": image_methods_table,
 }
-"""Name of each generated part of the README and what makes it."""
+"""Generator of each generated part of the README, by name."""
 
 MOST_BYTES = 200_000
-"""Largest figure that goes into the repository."""
+"""Maximum size of a figure in the repository."""
 
 EMPTY = "# Results\n\n<!-- results: generated -->\n<!-- results: end -->\n"
 
 
 def updated(text: str) -> str:
-    """The README with every generated part made anew."""
+    """Return the README with every generated part updated."""
     for name, make in PARTS.items():
         text = replaced(text, name, make)
     return text
 
 
 def replaced(text: str, name: str, make: Callable[[], str]) -> str:
-    """The text with one part made anew, if it has that part."""
+    """Return the text with one part updated, if it has that part."""
     begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
     before, found, rest = text.partition(begin)
     return f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}" if found else text
@@ -54,11 +54,12 @@ def gather(folders: Sequence[Path], page: Path = RESULTS) -> None:
     """Put the tables of benchmarks on one page and their figures into `figures/` beside it.
 
     Args:
-        folders: what `stforecast bench` wrote; their names tell them apart.
-        page: Markdown file to write; its other text is kept, if it is there.
+        folders: folders written by `stforecast bench`, with different names.
+        page: Markdown file to write; other text of an existing file is kept.
 
     Raises:
-        InputError: if a folder has no table, two have one name, or the page has no place for them.
+        InputError: if a folder has no table, two have the same name, or the page has no generated
+            part.
     """
     tables = {folder.resolve().name: _table(folder) for folder in folders}
     if len(tables) < len(folders):
@@ -91,7 +92,7 @@ def _contents(tables: dict[str, str]) -> str:
 
 
 def shrunk(path: Path) -> bytes:
-    """A PNG with a palette in place of full colours, smaller if it must, below `MOST_BYTES`."""
+    """Return a PNG with a colour palette, scaled down if necessary to stay below `MOST_BYTES`."""
     with Image.open(path) as opened:
         image = opened.convert("RGB")
     while True:
@@ -105,7 +106,7 @@ def shrunk(path: Path) -> bytes:
 @click.command(help=__doc__)
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
 def main(folders: tuple[Path, ...]) -> None:
-    """Write the README's parts, or gather benchmarks."""
+    """Update the README, or gather benchmarks."""
     if folders:
         gather(folders)
     else:

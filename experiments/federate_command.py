@@ -1,4 +1,4 @@
-"""The command that begins a federation of real nodes: it writes the app that `flwr run` takes."""
+"""The command that writes the Flower app of a federation of real nodes, for `flwr run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.options import HELP, PATH, OptionSections
 
 @click.command("federate", cls=OptionSections, sections=run_options, context_settings=HELP)
 @click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
-@click.option("--clients", type=int, required=True, help="Cells of all nodes together.")
+@click.option("--clients", type=int, required=True, help="Number of cells of all nodes together.")
 @click.option("--out", type=PATH, required=True, help="Folder for the app.")
 @click.option("--results", type=PATH, required=True, help="Folder on the server for the results.")
 @click.option(
@@ -26,15 +26,15 @@ from experiments.options import HELP, PATH, OptionSections
 )  # fmt: skip
 @click.option(
     "--enough", type=int, default=0, show_default=True,
-    help="Begin with so many clients once --start is over; 0 needs all.",
+    help="Clients required to begin after --start seconds; 0 requires all.",
 )  # fmt: skip
 def federate(
     method: str, clients: int, out: Path, results: Path, start: float, answer: float, enough: int,
     **settings: Any,
 ) -> None:  # fmt: skip
-    """Write the Flower app of a federation; `flwr run` takes it.
+    """Write the Flower app of a federation, to be started with `flwr run`.
 
-    The settings are the same for all nodes; each node's owner says where its data are. See
+    All nodes share the settings; each node's owner configures the path of its data. See
     docs/federation.md.
     """
     from stforecast.config import resolve

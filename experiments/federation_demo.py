@@ -1,8 +1,8 @@
 """A federation of three nodes on this machine: `python -m experiments.federation_demo --out X`.
 
-Simulates a tiny city, gives each third of its cells to a node as a file of its own, starts a
-SuperLink and three SuperNodes, trains FUELS, and compares with training in one process. Whatever
-was started is stopped at the end, also on Ctrl-C.
+It simulates a tiny city, writes a third of its cells to a file for each node, starts a SuperLink
+and three SuperNodes, trains FUELS, and compares with training in one process. All processes are
+stopped at the end, also on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ NODES = ("north", "centre", "south")
 SETTINGS: dict[str, Any] = {
     "service": "internet", "split": "days:7,1,2", "hidden_size": 8, "device": "cpu",
 }  # fmt: skip
-"""Of the forecast: ten days, so tiny that a round takes no time beside Flower's own."""
+"""Settings of the forecast: ten days, so small that Flower's own time dominates a round."""
 
 DAYS, CELLS = 10, 9
 
 MARK = ".federation-demo"
-"""File that marks a folder as a demo's own."""
+"""File that marks a folder as written by the demo."""
 
 MADE = {
     MARK, "raw", "city.nc", "app", "keys", "logs", "server.log", "rounds.csv", "federation.json",
     *(f"{name}{ending}" for name in NODES for ending in (".nc", ".federation")),
 }  # fmt: skip
-"""Names of all that a demo makes in its folder."""
+"""Names of all files and folders that the demo writes."""
 
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("federation-demo"))
 @click.option("--method", default="fuels", show_default=True, help="Method.")
 @click.option("--rounds", default=3, show_default=True, help="Rounds.")
-@click.option("--tls", is_flag=True, help="Encrypt, and let in nodes with known keys alone.")
+@click.option("--tls", is_flag=True, help="Use TLS, and admit only nodes with known keys.")
 def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
-    """Train on three nodes of this machine, and stop them."""
+    """Train on three local nodes, and stop them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: stop all, then end.
     start = time.perf_counter()
     try:
@@ -70,10 +70,10 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
 
 
 def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
-    """Make the data, do the run and return what the server writes of it.
+    """Make the data, run the federation and return the server's `run.json`.
 
     Args:
-        out: folder; what an earlier demo left there is removed.
+        out: folder; files of an earlier demo are removed.
         method: name of the method.
         rounds: number of rounds.
         tls: whether to use certificates and keys.
@@ -104,13 +104,13 @@ def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
 
 
 def begin_anew(out: Path) -> None:
-    """Remove what an earlier demo left in a folder, and mark it as a demo's.
+    """Remove the files of an earlier demo from a folder, and mark it as the demo's.
 
     Args:
-        out: the folder; made if it is not there.
+        out: the folder; created if it does not exist.
 
     Raises:
-        InputError: if it holds anything that no demo made; then nothing is removed.
+        InputError: if it holds other files; then nothing is removed.
     """
     check_folder(out)
     found = {path.name: path for path in out.iterdir()} if out.exists() else {}
@@ -135,7 +135,7 @@ def follow(flower: LocalFlower, run: str, out: Path, seconds: float = 900.0) -> 
         flower: the processes.
         run: Flower's number of the run.
         out: the server's folder.
-        seconds: how long to wait.
+        seconds: maximum time to wait.
 
     Raises:
         InputError: if the run fails or takes longer.
@@ -146,7 +146,7 @@ def follow(flower: LocalFlower, run: str, out: Path, seconds: float = 900.0) -> 
         time.sleep(0.5)
         shown = _show_new(log, shown)
         look += 1
-        # To ask Flower is a process of its own each time, so that is seldom done.
+        # Asking Flower starts a process each time, so it is done rarely.
         ended = look % 60 == 0 and flower.status(run).startswith("finished")
         if time.monotonic() > end or (ended and not done.exists()):
             raise InputError(f"the run failed or takes too long; see {log} and {flower.folder}")
@@ -156,7 +156,7 @@ def follow(flower: LocalFlower, run: str, out: Path, seconds: float = 900.0) -> 
 
 
 def _show_new(log: Path, shown: int) -> int:
-    """Echo the lines that came since; returns how far."""
+    """Echo new lines of the log and return the position reached."""
     text = log.read_text() if log.exists() else ""
     whole = text.rfind("\n") + 1
     for line in text[shown:whole].splitlines():
@@ -165,7 +165,7 @@ def _show_new(log: Path, shown: int) -> int:
 
 
 def make_cubes(out: Path) -> list[Path]:
-    """A simulated city and its thirds, one file a node."""
+    """Simulate a city and write its thirds, one file per node."""
     raw, whole = out / "raw", out / "city.nc"
     simulate(raw, cells=CELLS, days=DAYS, seed=1)
     prepare(raw, whole)
@@ -179,7 +179,7 @@ def make_cubes(out: Path) -> list[Path]:
 
 
 def in_one_process(cube: Path, method: str, rounds: int) -> float:
-    """The same test error without a network."""
+    """Return the test error of the same training in one process."""
     forecaster = Forecaster(method, **SETTINGS, rounds=rounds).fit(cube)
     table: pd.DataFrame = forecaster.evaluate().query(
         "client == 'all' and horizon == 'all' and metric == 'mse' and split == 'test'"

@@ -1,7 +1,6 @@
-"""Certificates and keys for trials on one machine, made by `openssl` and `ssh-keygen`.
+"""Certificates and keys for tests on one machine, made by `openssl` and `ssh-keygen`.
 
-A real federation takes its certificate from an authority that its nodes trust; see
-docs/federation.md.
+A real federation uses a certificate of an authority that its nodes trust; see docs/federation.md.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ class Keys:
     """Files of a SuperLink with TLS.
 
     Attributes:
-        authority: certificate of the authority, which nodes and people must have.
-        certificate: of the SuperLink, for 127.0.0.1.
-        private: its key.
+        authority: certificate of the authority, needed by nodes and users.
+        certificate: certificate of the SuperLink, for 127.0.0.1.
+        private: its private key.
     """
 
     authority: Path
@@ -32,11 +31,11 @@ class Keys:
 
 
 def make_keys(folder: Path, days: int = 2) -> Keys:
-    """Make an authority and a SuperLink's certificate for 127.0.0.1.
+    """Create an authority and a SuperLink's certificate for 127.0.0.1.
 
     Args:
-        folder: made if it is not there.
-        days: how long they hold.
+        folder: created if it does not exist.
+        days: validity in days.
 
     Raises:
         InputError: if there is no `openssl`.
@@ -59,11 +58,11 @@ def make_keys(folder: Path, days: int = 2) -> Keys:
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """A node's private and public key.
+    """Create a node's private and public key.
 
     Args:
-        folder: made if it is not there.
-        name: of the node.
+        folder: created if it does not exist.
+        name: name of the node.
 
     Raises:
         InputError: if there is no `ssh-keygen`.

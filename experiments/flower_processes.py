@@ -1,7 +1,7 @@
 """Flower's processes on this machine: a SuperLink, SuperNodes and runs, all stopped at the end.
 
-Every process has a group of its own, so whatever it starts is stopped with it. Nothing leaves the
-machine: all addresses are 127.0.0.1, telemetry is off, and Flower's home is a folder given here.
+Every process has its own process group, so its children are stopped with it. Nothing leaves the
+machine: all addresses are 127.0.0.1, telemetry is off, and Flower's home is a given folder.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ CONNECTION = "here"
 """Name of the SuperLink in Flower's configuration."""
 
 GRACE = 5.0
-"""Seconds that a process has to end by itself."""
+"""Seconds that a process has to terminate before it is killed."""
 
 
 class LocalFlower:
-    """A SuperLink with SuperNodes: a context, at whose end everything is stopped.
+    """A SuperLink with SuperNodes, as a context manager that stops everything on exit.
 
     Args:
-        folder: for logs and Flower's home.
-        keys: certificates and keys for TLS and node authentication; None is neither.
+        folder: folder for logs and Flower's home.
+        keys: certificates and keys for TLS and node authentication; None for neither.
 
     Raises:
         InputError: if Flower is not installed here, or the SuperLink does not start.
@@ -94,8 +94,8 @@ class LocalFlower:
         """Start a process that writes to `NAME.log`.
 
         Args:
-            name: what to call it.
-            program: beside this Python, or on the path.
+            name: name of the process.
+            program: program next to this Python, or on the path.
             *args: its arguments.
         """
         log = (self.folder / f"{name}.log").open("ab")
@@ -113,7 +113,7 @@ class LocalFlower:
         """Start a SuperNode.
 
         Args:
-            name: what to call it.
+            name: name of the node.
             config: the node's configuration.
             key: its private key, with authentication.
         """
@@ -126,39 +126,39 @@ class LocalFlower:
         )  # fmt: skip
 
     def register(self, public_key: Path) -> None:
-        """Let a node in, by its public key.
+        """Admit a node by its public key.
 
         Raises:
-            InputError: with what Flower says, if it does not.
+            InputError: with Flower's message, if it refuses.
         """
         self.flwr("supernode", "register", public_key, CONNECTION)
 
     def run(self, app: Path) -> str:
-        """Start a run; returns its number.
+        """Start a run and return its number.
 
         Args:
             app: folder of the app.
 
         Raises:
-            InputError: with what Flower says, if it does not start.
+            InputError: with Flower's message, if it does not start.
         """
         answer = self.flwr("run", app, CONNECTION, "--format", "json")
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 
     def status(self, run: str) -> str:
-        """How the run stands: `running`, `finished:completed`, ….
+        """Return the status of a run: `running`, `finished:completed`, ….
 
         Args:
-            run: what `run` returned.
+            run: number returned by `run`.
         """
         answer = self.flwr("list", CONNECTION, "--run-id", run, "--format", "json")
         return str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
 
     def flwr(self, *args: object) -> str:
-        """What Flower's own command answers.
+        """Run Flower's command `flwr` and return its output.
 
         Raises:
-            InputError: with what it says, if it fails.
+            InputError: with its message, if it fails.
         """
         done = subprocess.run(
             [find_program("flwr"), *map(str, args)],
@@ -174,7 +174,7 @@ class LocalFlower:
         return done.stdout
 
     def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """End a process and all that it started."""
+        """Stop a process and its children."""
         process = self.running.pop(name)
         groups = process_groups(process.pid)
         _signal(groups, how)
@@ -188,7 +188,7 @@ class LocalFlower:
             left = _signal(left, signal.SIGKILL)
 
     def stop_all(self) -> None:
-        """End everything, the SuperLink last."""
+        """Stop everything, the SuperLink last."""
         for name in sorted(self.running, key=lambda name: name == "superlink"):
             self.stop(name)
         for log in self._logs:
@@ -196,7 +196,7 @@ class LocalFlower:
         self._logs.clear()
 
     def environment(self) -> dict[str, str]:
-        """What the processes see: no telemetry, this Python's programs first."""
+        """Environment of the processes: no telemetry, this Python's programs first."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return {
             **os.environ,
@@ -220,7 +220,7 @@ class LocalFlower:
 
 
 def find_program(name: str) -> str:
-    """A program beside this Python, or on the path.
+    """Find a program next to this Python, or on the path.
 
     Raises:
         InputError: if there is none.
@@ -233,14 +233,14 @@ def find_program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nothing listens on."""
+    """Return a free port."""
     with socket.socket() as s:
         s.bind((HOST, 0))
         return int(s.getsockname()[1])
 
 
 def process_groups(pid: int) -> set[int]:
-    """The groups of a process that leads one and of all that it started, which may have others."""
+    """Return the groups of a group leader and of its descendants, which may have their own."""
     groups = {pid}
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children(recursive=True):
@@ -250,7 +250,7 @@ def process_groups(pid: int) -> set[int]:
 
 
 def _signal(groups: set[int], number: signal.Signals) -> set[int]:
-    """Signal groups of processes; returns those that were still there."""
+    """Signal process groups and return those that still exist."""
     found = set()
     for group in groups:
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Lists of what there is to choose from, from the registries: for a terminal and for the README."""
+"""Lists of methods, data sets and the like, for the terminal and the README."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from experiments.options import title
 
 TEXT_WIDTH = 74
-"""Columns of the longest text in a list, so that a line fits in 100."""
+"""Maximum width of a text in a list, so that a line fits in 100 columns."""
 
 Names = Mapping[str, Any]
 
 
 def methods_list() -> str:
-    """Every method and reference forecaster."""
+    """List all methods and reference forecasters."""
     from stforecast.baselines import BASELINES
     from stforecast.methods import METHODS
 
@@ -27,7 +27,7 @@ def methods_list() -> str:
 
 
 def methods_table() -> str:
-    """Every method and reference forecaster, for the README."""
+    """Tabulate all methods and reference forecasters for the README."""
     from stforecast.baselines import BASELINES
     from stforecast.methods import METHODS
 
@@ -41,7 +41,7 @@ def methods_table() -> str:
 
 
 def data_list() -> str:
-    """Every data set that `stforecast prepare` knows."""
+    """List all data sets of `stforecast prepare`."""
     from data_prep import DATA_SETS
 
     rows = [[n, title(m.__doc__), _yes_no(bool(m.SOURCES))] for n, m in DATA_SETS.items()]
@@ -49,30 +49,30 @@ def data_list() -> str:
 
 
 def models_list() -> str:
-    """Every model that federated methods can train."""
+    """List all models of federated methods."""
     from stforecast.models import MODELS
 
     return _list(["model", "what it is"], _summaries(MODELS))
 
 
 def metrics_list() -> str:
-    """Every metric."""
+    """List all metrics."""
     from stforecast.metrics import INTERVAL_METRICS, METRICS
 
     rows = _summaries(METRICS) + _summaries(INTERVAL_METRICS)
     table = _list(["metric", "what it is"], rows)
-    return f"{table}\n\nErrors of z-scores bear these names; raw_… are in the data's units."
+    return f"{table}\n\nThese names are errors of z-scores; raw_… are in the data's units."
 
 
 def image_methods_list() -> str:
-    """Every method that images can be learned with."""
+    """List all methods for images."""
     from vision.methods import METHODS
 
     return _list(["method", "what it does"], _methods(METHODS))
 
 
 def image_methods_table() -> str:
-    """Every method that images can be learned with, for the README."""
+    """Tabulate all methods for images for the README."""
     from vision.methods import METHODS
 
     rows = [[*_cells(name, m), m.paper] for name, m in METHODS.items()]
@@ -81,14 +81,14 @@ def image_methods_table() -> str:
 
 
 def image_data_list() -> str:
-    """Every image set that can be read."""
+    """List all image data sets."""
     from vision.datasets import DATASETS
 
     return _list(["data set", "what it is"], _titles(DATASETS))
 
 
 def partitions_list() -> str:
-    """Every way to divide images among clients, and streams of tasks."""
+    """List all partitions of images among clients, and task streams."""
     from vision.partition import PARTITIONS
     from vision.streams import STREAMS
 
@@ -96,7 +96,7 @@ def partitions_list() -> str:
 
 
 def image_models_list() -> str:
-    """Every image model."""
+    """List all image models."""
     from vision.models import MODELS
 
     return _list(["model", "what it is"], _summaries(MODELS))
@@ -108,7 +108,7 @@ LISTS: dict[str, Callable[[], str]] = {
     "models": models_list,
     "metrics": metrics_list,
 }
-"""What `stforecast list` shows."""
+"""Lists of `stforecast list`, by name."""
 
 IMAGE_LISTS: dict[str, Callable[[], str]] = {
     "methods": image_methods_list,
@@ -116,7 +116,7 @@ IMAGE_LISTS: dict[str, Callable[[], str]] = {
     "partitions": partitions_list,
     "models": image_models_list,
 }
-"""What `stforecast vision list` shows."""
+"""Lists of `stforecast vision list`, by name."""
 
 
 def _methods(methods: Names) -> list[list[str]]:
@@ -147,6 +147,6 @@ def _list(headers: list[str], rows: list[list[str]]) -> str:
 
 
 def _tabulate(rows: list[list[str]], headers: list[str], **style: Any) -> str:
-    from tabulate import tabulate  # takes as long to import as all that a short command needs
+    from tabulate import tabulate  # slow to import for short commands
 
     return tabulate(rows, headers=headers, **style)

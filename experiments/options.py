@@ -1,7 +1,7 @@
-"""Command-line options made from what the packages declare: dataclass fields and parameters.
+"""Command-line options generated from dataclass fields and function parameters.
 
-A new method, model or data set needs no line here: its options appear by themselves, with the texts
-of its docstring as help.
+A new method, model or data set needs no change here: its options appear automatically, with its
+docstring as help.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from click.types import OptionHelpExtra
 from data_prep.registry import Registry
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-"""Context settings of every command."""
+"""Settings of the context of every command."""
 
 PATH = click.Path(path_type=Path)
 
 HELP_WIDTH = 78
-"""Columns of help that is not wrapped to the terminal, such as lists."""
+"""Width of help that is not wrapped to the terminal, such as lists, in columns."""
 
 
 def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> list[click.Option]:
-    """One option for each field, described by the docstring's `Attributes`.
+    """Return an option for each field, described by the docstring's `Attributes`.
 
     Args:
-        options: a dataclass; fields that it inherits are described by the class that has them.
-        defaults: values by field name in place of the dataclass's own.
+        options: a dataclass; inherited fields are described by the docstring of their class.
+        defaults: values by field name that replace the dataclass's own.
     """
     # Pydantic takes a while to import, and commands without such options need none.
     from stforecast.federated.options import range_of, type_hints
@@ -53,7 +53,7 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
 def from_function(
     function: Callable[..., Any], leave_out: tuple[str, ...] = ()
 ) -> list[click.Option]:
-    """One option for each keyword-only parameter, described by the docstring's `Args`."""
+    """Return an option for each keyword-only parameter, described by the docstring's `Args`."""
     hints, texts = typing.get_type_hints(function), entries(function.__doc__, "Args")
     return [
         _option(p.name, hints[p.name], p.default, texts.get(p.name, ""))
@@ -63,10 +63,10 @@ def from_function(
 
 
 def entries(doc: str | None, section: str) -> dict[str, str]:
-    """Names and texts of one section of a Google-style docstring.
+    """Return names and texts of one section of a Google-style docstring.
 
     >>> entries(peek.__doc__, "Args")
-    {'args': 'raw arguments.', 'flag': 'such as `--method`.', 'default': 'where it is not there.'}
+    {'args': 'raw arguments.', 'flag': 'such as `--method`.', 'default': 'value if it is absent.'}
     """
     body = inspect.cleandoc(doc or "").partition(f"\n{section}:\n")[2]
     body = re.split(r"\n(?=\S)", body)[0]
@@ -75,7 +75,7 @@ def entries(doc: str | None, section: str) -> dict[str, str]:
 
 
 def help_text(doc: str | None) -> str:
-    """What stands in a docstring before its sections, for click; lists stay lists."""
+    """Return a docstring's text before its sections, formatted for click; lists stay lists."""
     text = re.split(r"\n(?:Args|Attributes|Returns|Raises):\n", inspect.cleandoc(doc or ""))[0]
     paragraphs = []
     for paragraph in text.strip().split("\n\n"):
@@ -89,10 +89,10 @@ def help_text(doc: str | None) -> str:
 
 
 def title(doc: str | None) -> str:
-    """First line of a docstring.
+    """Return the first line of a docstring.
 
     >>> title(title.__doc__)
-    'First line of a docstring'
+    'Return the first line of a docstring'
     """
     return inspect.cleandoc(doc or "").partition("\n")[0].rstrip(".")
 
@@ -102,10 +102,10 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 class RangedOption(click.Option):
-    """An option whose help says which numbers it takes; the dataclass refuses all others.
+    """An option whose help shows the valid range; the dataclass validates it.
 
     Args:
-        takes: the range; empty without bounds.
+        takes: text of the range; empty without bounds.
     """
 
     def __init__(self, *args: Any, takes: str, **kwargs: Any) -> None:
@@ -113,7 +113,7 @@ class RangedOption(click.Option):
         self.takes = takes
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
-        """What stands in brackets: the default and the range."""
+        """Return the text in brackets: the default and the range."""
         extra = super().get_help_extra(ctx)
         return {**extra, "range": self.takes} if self.takes else extra
 
@@ -135,7 +135,7 @@ def _option(name: str, hint: Any, default: Any, text: str, takes: str = "") -> c
 
 
 def _sentence(text: str) -> str:
-    """Without marks of code, and with a capital letter unless it begins with code.
+    """Remove backticks, and capitalise the text unless it begins with code.
 
     >>> _sentence("name of the `x`"), _sentence("`sum`: of all")
     ('Name of the x', 'sum: of all')
@@ -162,10 +162,10 @@ def _click_type(hint: Any) -> click.ParamType | None:
 
 
 class OptionSections(click.Command):
-    """A command whose options depend on some of its own arguments, listed in sections in its help.
+    """A command with options that depend on its arguments, shown in sections of its help.
 
     Args:
-        sections: from the raw arguments to titled lists of further options.
+        sections: function from the raw arguments to titled lists of further options.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class OptionSections(click.Command):
         self._sections: dict[str, list[click.Option]] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find out which options there are, then parse."""
+        """Add the options that the arguments call for, then parse."""
         self._sections = self._make_sections(args)
         self.params = self._fixed + [o for options in self._sections.values() for o in options]
         return super().parse_args(ctx, args)
@@ -198,11 +198,11 @@ class OptionSections(click.Command):
 
 
 class Subcommands(click.Group):
-    """Subcommands made from the entries of a registry, when one is asked for.
+    """Subcommands generated on demand from the entries of a registry.
 
     Args:
         known: the registry.
-        make: from a name and its entry to a command.
+        make: function from a name and its entry to a command.
     """
 
     def __init__(
@@ -216,25 +216,25 @@ class Subcommands(click.Group):
         self._known, self._make = known, make
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the entries, in the registry's order."""
+        """Return the names of the entries, in the registry's order."""
         return list(self._known)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
-        """The command of one entry.
+        """Return the command of one entry.
 
         Raises:
-            InputError: listing the entries if there is no such one.
+            InputError: if the entry is unknown, listing the known ones.
         """
         return self._make(name, self._known.find(name))
 
 
 def peek(args: list[str], flag: str, default: str) -> str:
-    """Value of `flag` among raw arguments, before they are parsed.
+    """Return the value of `flag` among raw arguments, before they are parsed.
 
     Args:
         args: raw arguments.
         flag: such as `--method`.
-        default: where it is not there.
+        default: value if it is absent.
 
     >>> peek(["--rounds", "5", "--method=solo"], "--method", "fuels")
     'solo'

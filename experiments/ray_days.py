@@ -1,7 +1,7 @@
-"""Raw days summed on many machines, by Ray (extra `ray`): a task for each raw file.
+"""Parallel summation of raw days by Ray (extra `ray`), one task per raw file.
 
-A raw day is summed into the folder where `data_prep.telecom_italia.day_store` looks for it, and
-`prepare` goes on from there.
+Each raw day is summed into the folder where `data_prep.telecom_italia.day_store` looks for it, and
+`prepare` continues from there.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ log = logging.getLogger(__name__)
 
 
 def sum_days(name: str, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> None:
-    """Sum a Telecom Italia set's raw days into their folder, so that `prepare` finds them there.
+    """Sum a Telecom Italia set's raw days into the folder where `prepare` finds them.
 
-    What cannot be read is left to `prepare`, which says it in its own words.
+    Unreadable files are left to `prepare`, which reports them.
 
     Args:
         name: `milan` or `trentino`.
         raw: folder of the daily files.
         out: the cube that will be written.
         progress: whether to show a progress bar.
-        **options: those of `prepare`.
+        **options: options of `prepare`.
 
     Raises:
-        InputError: if the data set has no raw days, or the folder or an option does not fit.
+        InputError: if the data set has no raw days, or the folder or an option is invalid.
     """
     store, days = _days(name, raw, out, options)
     items = [(store, day) for day in days]
@@ -38,7 +38,7 @@ def sum_days(name: str, raw: Path, out: Path, *, progress: bool = False, **optio
 
 
 def _days(name: str, raw: Path, out: Path, options: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """The store of summed days and the raw days, as `TelecomItalia.prepare` finds them."""
+    """Return the store of summed days and the raw days, as in `TelecomItalia.prepare`."""
     import numpy as np
 
     from data_prep import DATA_SETS
@@ -50,7 +50,7 @@ def _days(name: str, raw: Path, out: Path, options: dict[str, Any]) -> tuple[Any
 
     release = getattr(DATA_SETS.find(name).prepare, "__self__", None)
     if not isinstance(release, TelecomItalia):
-        raise InputError(f"{name} is one file, so there is nothing to spread; leave out --engine")
+        raise InputError(f"{name} is one file, which Ray cannot split; leave out --engine")
     check_target(out)
     grid = options.get("grid")
     known = read_grid(grid).cells if grid else np.arange(1, release.max_cell + 1)

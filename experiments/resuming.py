@@ -1,4 +1,4 @@
-"""What `--resume` means on a command line: the settings are those of the run, and no others."""
+"""Check of the options given with `--resume`: the settings must be those of the run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from click.core import ParameterSource
 
 
 def check_resumed(ctx: click.Context, allowed: Iterable[str], needed: Iterable[str]) -> bool:
-    """Whether an unfinished run shall be gone on with.
+    """Return whether to resume an unfinished run.
 
     Args:
-        ctx: of a command with the option `--resume`.
-        allowed: names of options that may stand beside it.
-        needed: names of options that a new run must have.
+        ctx: context of a command with the option `--resume`.
+        allowed: names of options that may be given with it.
+        needed: names of options that a new run requires.
 
     Raises:
-        UsageError: for an option too many, or one too few.
+        UsageError: for an option that is not allowed, or a missing one.
     """
     given = {
         name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
@@ -25,7 +25,7 @@ def check_resumed(ctx: click.Context, allowed: Iterable[str], needed: Iterable[s
     if "resume" in given:
         if extra := sorted(given - {"resume", *allowed}):
             raise click.UsageError(
-                f"--resume goes on with the settings of the run; leave out {_flag(extra[0])}.", ctx
+                f"--resume uses the settings of the run; leave out {_flag(extra[0])}.", ctx
             )
         return True
     for name in needed:

@@ -1,4 +1,4 @@
-"""What the commands of forecasts and of images share: options of run, plot and list."""
+"""Commands and options shared by forecasts and images: run, plot and list."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def run_options(method: str, listed_by: str) -> Callable[[C], C]:
-    """The options of a command that trains which do not depend on what it trains.
+    """Return the options common to all commands that train.
 
     Args:
-        method: what is trained by default.
+        method: default method.
         listed_by: command that lists the methods.
     """
     options = (
         click.option("--method", default=method, show_default=True, help=f"See: {listed_by}."),
         click.option("--out", type=PATH, help="Folder for the run.  [required]"),
-        click.option("--label", help="Name in tables and figures. By default the method's."),
+        click.option("--label", help="Name in tables and figures; by default the method's."),
         click.option(
-            "--resume", type=PATH, help="Go on with this unfinished run, in place of a new one."
+            "--resume", type=PATH, help="Resume this unfinished run instead of a new one."
         ),
     )
 
@@ -44,12 +44,12 @@ def run_options(method: str, listed_by: str) -> Callable[[C], C]:
 def plot_group(
     help: str, plots: Registry[Callable[..., Any]], run_type: Callable[[], type[Run]]
 ) -> Subcommands:
-    """The command `plot`, which has a command for each figure.
+    """Return the command `plot`, with a subcommand for each figure.
 
     Args:
-        help: what it draws.
-        plots: functions that draw.
-        run_type: gives the kind of runs that they draw.
+        help: help of the command.
+        plots: plot functions by name.
+        run_type: function that returns the type of the runs to draw.
     """
     return Subcommands(
         "plot",
@@ -61,7 +61,7 @@ def plot_group(
 
 
 def _plot_command(name: str, draw: Callable[..., Any], run_type: type[Run]) -> click.Command:
-    """A command with the function's keyword-only parameters as options."""
+    """Return a command with the function's keyword-only parameters as options."""
 
     def command(runs: tuple[Any, ...], out: Any, **options: Any) -> None:
         from stforecast.bench.drawing import FORMATS, check_width, save_figure
@@ -78,23 +78,23 @@ def _plot_command(name: str, draw: Callable[..., Any], run_type: type[Run]) -> c
         name,
         params=[runs, out, *from_function(draw)],
         callback=command,
-        help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that hold some.",
+        help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that contain some.",
         short_help=title(draw.__doc__),
         context_settings=HELP,
     )
 
 
 def list_command(lists: Mapping[str, Callable[[], str]]) -> click.Command:
-    """The command `list`.
+    """Return the command `list`.
 
     Args:
-        lists: functions that make them, by name.
+        lists: functions that return the lists, by name.
     """
 
     @click.command("list", context_settings=HELP)
     @click.argument("what", type=click.Choice(list(lists)))
     def command(what: str) -> None:
-        """List what there is to choose from."""
+        """List the available names of a kind."""
         click.echo(lists[what]())
 
     return command

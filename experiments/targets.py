@@ -1,4 +1,4 @@
-"""Files that commands write: what is wrong with them is said before the work."""
+"""Checks of the files that commands will write, before the work begins."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from data_prep.errors import InputError
 
 
 def check_ending(path: Path, *endings: str) -> None:
-    """Refuse a name that says something else than what will be written.
+    """Refuse a file name whose ending does not match the format to write.
 
     Raises:
-        InputError: listing the endings that there are.
+        InputError: listing the valid endings.
 
     >>> check_ending(Path("forecast.json"), ".csv")
     Traceback (most recent call last):
@@ -25,10 +25,10 @@ def check_ending(path: Path, *endings: str) -> None:
 
 
 def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to write over a file that took work, unless that is asked for.
+    """Refuse to overwrite a file, unless asked to.
 
     Raises:
-        InputError: if it is there.
+        InputError: if the file exists.
     """
     if path.is_file() and not overwrite:
         raise InputError(f"{path} is there already; choose another --out, or pass --overwrite")

@@ -11,12 +11,12 @@
     rounds = 50
     split = "days:20,5,5"
 
-    [published]                            # numbers of a paper by label, to stand beside ours
+    [published]                            # numbers of a paper by label, shown next to ours
     source = "FUELS, Table 7"
     mse.internet = { "w/o inter" = 0.983 }
 
 In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
-figure may have a `name`, its plot's options, and `methods` (labels) and `seeds` to choose runs by.
+figure may have a `name`, options of its plot, and `methods` (labels) and `seeds` to select runs.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class City:
     """A simulated city in place of a cube; see `data_prep.simulate`.
 
     Attributes:
-        name: what to call it.
-        city: whose grid it has, milan or trentino.
+        name: name of the data.
+        city: city that provides the grid, milan or trentino.
         cells: number of cells.
         days: number of days.
-        seed: seed of the city, whatever the seeds of the runs.
+        seed: seed of the city, independent of the seeds of the runs.
     """
 
     name: str = "city"
@@ -71,12 +71,12 @@ class City:
 
 
 def services(names: Iterable[str]) -> tuple[Scenario, ...]:
-    """A scenario for each service."""
+    """Return a scenario for each service."""
     return tuple(Scenario(name, {"service": name}) for name in names)
 
 
 class ForecastKind(Kind[ForecastRun]):
-    """Forecasts of cubes; scenarios are the services, of which a cube may have but one."""
+    """Forecasts of cubes; scenarios are the services, optional if a cube has only one."""
 
     run_type = ForecastRun
     keys = COMMON_KEYS | {
@@ -92,51 +92,51 @@ class ForecastKind(Kind[ForecastRun]):
     results_table = staticmethod(results_table)
 
     def check(self, method: str, **settings: Any) -> None:
-        """Refuse settings that do not fit, the split among them."""
+        """Refuse invalid settings, including the split."""
         parse_split(resolve(method, **settings).data.split)
 
     def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings without those that a method does not read."""
+        """Return the settings that a method reads."""
         return read_by(method, settings)
 
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
-        """The services, or the only one."""
+        """Return the services, or a single scenario for the only one."""
         return services(found.get("services", ())) or (Scenario(None, {}),)
 
     def places(
         self, grid: Grid[ForecastRun], out: Path, progress: bool
     ) -> Iterator[tuple[Path, Scenario]]:
-        """Each cube and service; cities are simulated here."""
+        """Yield each cube and service, after simulating cities."""
         for item in grid.data:
             data = simulated(item, out, progress) if isinstance(item, City) else Path(item)
             for scenario in grid.scenarios:
                 yield data, scenario
 
     def data_name(self, data: Path) -> str:
-        """Name of the cube's file."""
+        """Return the name of the cube's file."""
         return data.stem
 
     def job_settings(
         self, grid: Grid[ForecastRun], entry: Entry, scenario: Scenario, data: Path
     ) -> dict[str, Any]:
-        """What the method reads of the shared settings, its own, and the service."""
+        """Return the shared settings that the method reads, its own, and the service."""
         shared = read_by(entry.method, grid.settings)
         return {**shared, **entry.settings, **scenario.settings}
 
     def check_data(self, job: Job[ForecastRun]) -> None:
-        """Refuse a cube or a service that is not there."""
+        """Refuse a missing cube or service."""
         _check_service(job.data, job.settings.get("service"))
 
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The cube's path."""
+        """Return the cube's path."""
         return {"data": data_of(about).resolve()}
 
     def rounds(self, config: Config) -> int:
-        """Number of rounds; reference forecasters have none."""
+        """Return the number of rounds; 0 for reference forecasters."""
         return config.training.rounds if config.federated else 0
 
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
-        """Fit, judge and save a forecaster."""
+        """Fit, evaluate and save a forecaster."""
         entry = job.entry
         return run(
             entry.method,
@@ -148,23 +148,23 @@ class ForecastKind(Kind[ForecastRun]):
         )
 
     def go_on(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
-        """Go on with a forecaster."""
+        """Resume the run of a forecaster."""
         return resume(job.folder, job.data, after_round=after_round)
 
 
 @cache
 def _check_service(data: Path, service: str | None) -> None:
-    """Once for all runs; nothing is kept of an error."""
+    """Check the service, once for all runs; errors are not cached."""
     cube, name = as_cube(data)
     with cube:
         choose_service(cube, service, name)
 
 
 def simulated(city: City, out: Path, progress: bool) -> Path:
-    """The cube of a simulated city, made once.
+    """Return the cube of a simulated city, which is simulated only once.
 
     Args:
-        city: which one.
+        city: the city.
         out: the benchmark's folder.
         progress: whether to show progress bars.
 

@@ -1,4 +1,4 @@
-"""The commands that train, draw and forecast: run, plot, predict, leaks, list."""
+"""The commands for forecasts: run, plot, predict, leaks, list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Options of a run by section, for the method and model that raw arguments name."""
+    """Return the options of a run by section, for the method and model in raw arguments."""
     from stforecast.baselines import BASELINES
     from stforecast.config import defaults, sections
 
@@ -38,17 +38,16 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 
 @click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
-@click.option("--data", type=PATH, help="Cube that prepare wrote.  [required]")
+@click.option("--data", type=PATH, help="Cube written by prepare.  [required]")
 @shared_commands.run_options("fuels", "stforecast list methods")
 @click.pass_context
 def run_command(
     ctx: click.Context, data: Path, method: str, out: Path, label: str | None,
     resume: Path | None, **settings: Any,
 ) -> None:  # fmt: skip
-    """Train a method, judge it on the test part and save it all.
+    """Train a method, evaluate it on the test part and save the run.
 
-    The last options depend on --method and --model: `stforecast run --method NAME --help` lists
-    those of another one.
+    The last options depend on --method and --model: give these with --help to list them.
     """
     from experiments.forecasts.report import summary
     from experiments.resuming import check_resumed
@@ -81,16 +80,16 @@ plot = shared_commands.plot_group("Draw a figure of finished runs.", PLOTS, _run
 
 @click.command(context_settings=HELP)
 @click.argument("run", type=PATH)
-@click.option("--history", type=PATH, required=True, help="Cube whose end is forecast from.")
+@click.option("--history", type=PATH, required=True, help="Cube to forecast from, after its end.")
 @click.option(
     "--out", type=PATH, required=True, help="CSV to write: time, cell, value, and bounds."
 )
-@click.option("--steps", type=int, help="Steps to forecast. By default the model's horizon.")
+@click.option("--steps", type=int, help="Steps to forecast; by default the model's horizon.")
 def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
-    """Forecast what follows a history, in the data's own units.
+    """Forecast the steps after a history, in the data's own units.
 
-    Of a run with --intervals or a quantile loss, with a lower and an upper bound as far as the
-    model's own horizon reaches.
+    A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
+    horizon.
     """
     from stforecast.federated.runs.run_folder import write_csv
     from stforecast.forecaster import Forecaster
@@ -124,11 +123,12 @@ def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
 
 @click.command(context_settings=HELP)
 @click.argument("run", type=PATH)
-@click.option("--history", type=PATH, required=True, help="Cube whose last quarter is tried.")
+@click.option("--history", type=PATH, required=True, help="Cube whose last quarter is tested.")
 def leaks(run: Path, history: Path) -> None:
-    """Check that forecasts do not depend on what comes after them.
+    """Check that forecasts do not depend on later values.
 
-    Values from a window's first target on are replaced at random: inputs and forecast must stay.
+    All values from a window's first target on are replaced at random; its inputs and forecast must
+    not change.
     """
     from stforecast.forecaster import Forecaster
 

@@ -1,4 +1,4 @@
-"""Tables of errors by steps ahead, as papers on road traffic print them."""
+"""Tables of errors by steps ahead, in the format of papers on road traffic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
 """Errors in the table, and their headings."""
 
 MEAN = "mean"
-"""The column of the mean of the errors at every step."""
+"""Column of the mean of the errors at all steps."""
 
 
 def horizon_table(
@@ -25,18 +25,18 @@ def horizon_table(
     names: Sequence[str],
     published: Published | None = None,
 ) -> str:
-    """Markdown: errors at a quarter, half and the whole of the horizon, and their mean over it.
+    """Tabulate errors at a quarter, half and the whole of the horizon, and their mean, as Markdown.
 
-    The mean is that of the errors of all steps, each pooled over the whole test set. Numbers that a
-    paper prints stand in rows of their own.
+    The mean is over the errors of all steps, each pooled over the whole test part. Published
+    numbers have their own rows.
 
     Args:
-        rows: groups with the same horizon, each with one of its models as selections name them.
-        names: what to call the rows.
+        rows: groups with the same horizon, each with a view of its method.
+        names: names of the rows.
         published: numbers of a paper.
 
     Returns:
-        The table under a line that says what it is; "" where there is but one step.
+        The table under a describing line; "" if there is only one step.
     """
     run = rows[0][0].runs[0]
     steps = shown_steps(int(run.settings["horizon"]))
@@ -60,7 +60,7 @@ def horizon_table(
 
 
 def shown_steps(horizon: int) -> list[int]:
-    """Steps ahead in the table: 3, 6 and 12 of 12.
+    """Return the steps ahead in the table: 3, 6 and 12 of 12.
 
     >>> shown_steps(12), shown_steps(24), shown_steps(2)
     ([3, 6, 12], [6, 12, 24], [1, 2])
@@ -69,7 +69,7 @@ def shown_steps(horizon: int) -> list[int]:
 
 
 def _ahead(step: int, run: ForecastRun) -> str:
-    """How far ahead a step is, in minutes or hours where the run says how long a step is."""
+    """Format a step ahead, in minutes or hours if the run gives the length of a step."""
     minutes = step * run.about.get("step_minutes", math.nan)
     if math.isnan(minutes):
         return f"step {step}"
@@ -77,7 +77,7 @@ def _ahead(step: int, run: ForecastRun) -> str:
 
 
 def _by_step(run: ForecastRun, selection: str) -> pd.DataFrame:
-    """Pooled test errors, one row a step and one column a metric."""
+    """Return pooled test errors, one row per step and one column per metric."""
     table = select(run.metrics(), split="test", selection=selection, metric=tuple(SHOWN))
     wide = by_step(table).pivot(index="horizon", columns="metric", values="value")
     return wide.set_index(wide.index.astype(int)).sort_index()
@@ -96,7 +96,7 @@ def _cells(runs: Sequence[pd.DataFrame], columns: Mapping[int | str, str]) -> di
 
 
 def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
-    """What a paper prints of a method: its MAE by minutes ahead, and the mean."""
+    """Return the published MAE of a method by minutes ahead, and the mean."""
     horizon = int(run.settings["horizon"])
     minutes = run.about.get("step_minutes", math.nan)
     heading = {f"{step * minutes:g}": _ahead(step, run) for step in range(1, horizon + 1)}

@@ -1,4 +1,4 @@
-"""A table of how good intervals are, and the cost of refitting."""
+"""Table of interval metrics, and notes on the cost of refits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from stforecast.results import ForecastRun
 
 
 def interval_table(rows: Sequence[tuple[RunGroup[ForecastRun], str]], names: Sequence[str]) -> str:
-    """Markdown: coverage, pooled and by client, width, pinball loss and CRPS.
+    """Tabulate coverage, pooled and by client, width, pinball loss and CRPS as Markdown.
 
     Args:
-        rows: groups, each with one of its models as selections name them; those without
-            intervals are left out.
-        names: what to call the rows.
+        rows: groups, each with a view of its method; those without intervals are left out.
+        names: names of the rows.
 
     Returns:
-        The table under a line that says what it is; "" where no row has intervals.
+        The table under a describing line; "" if no row has intervals.
     """
     body = []
     for (group, view), name in zip(rows, names, strict=True):
@@ -36,12 +35,12 @@ def interval_table(rows: Sequence[tuple[RunGroup[ForecastRun], str]], names: Seq
 
 
 def nominal_coverage(run: ForecastRun) -> float:
-    """Share of the targets that a run's intervals are made for."""
+    """Return the nominal coverage of a run's intervals."""
     return max(pair_coverages(parse_levels(run.settings["quantiles"])))
 
 
 def refit_notes(rows: Sequence[tuple[RunGroup[ForecastRun], str]]) -> list[str]:
-    """A line on each group that was refitted: how often, and what a run of it sent and took."""
+    """Return a line for each refitted group: number of refits, traffic and time of a run."""
     notes = []
     for group, view in rows:
         costs = [table for run in group.runs if len(table := run.refits())]
@@ -60,7 +59,7 @@ def refit_notes(rows: Sequence[tuple[RunGroup[ForecastRun], str]]) -> list[str]:
 
 
 def _interval_errors(run: ForecastRun, selection: str) -> pd.DataFrame:
-    """Interval metrics of clients and of all, over all steps; one column a metric."""
+    """Return interval metrics by client and pooled, over all steps; one column per metric."""
     metrics = ("coverage", "raw_width", "raw_pinball", "raw_crps")
     table = select(run.metrics(), split="test", selection=selection, horizon=ALL, metric=metrics)
     return table.pivot(index="client", columns="metric", values="value")

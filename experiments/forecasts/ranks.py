@@ -1,4 +1,4 @@
-"""Do methods differ over many clients? Average ranks, Friedman's test, Nemenyi's difference.
+"""Comparison of methods over many clients: average ranks, Friedman's and Nemenyi's tests.
 
 Demšar: Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006, section 3.2.2.
 """
@@ -16,21 +16,21 @@ from stforecast.bench.run_groups import RunGroup, by_client, select
 from stforecast.results import ForecastRun
 
 FEWEST_METHODS = 3
-"""Fewer are no matter for Friedman's test."""
+"""Minimum number of methods for Friedman's test."""
 
 LEVEL = 0.05
-"""Share of sets of equal methods in which the critical difference is exceeded."""
+"""Significance level of the critical difference."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """How methods rank over clients.
+    """Ranking of methods over clients.
 
     Attributes:
-        ranks: `(methods,)` mean rank, 1 for one that is best everywhere.
+        ranks: `(methods,)` mean rank, 1 for a method that is best for every client.
         n_clients: number of clients.
-        p_value: of Friedman's test that all methods are alike, corrected for ties.
-        critical_difference: mean ranks farther apart than this differ (Nemenyi, at `LEVEL`).
+        p_value: p-value of Friedman's test that all methods are equal, corrected for ties.
+        critical_difference: difference above which mean ranks differ (Nemenyi, at `LEVEL`).
     """
 
     ranks: np.ndarray
@@ -41,16 +41,16 @@ class Ranking:
     def __str__(self) -> str:
         return (
             f"rank: mean over {self.n_clients} clients of the rank by test MSE (mean over seeds), "
-            f"1 is best, and who diverged is last; Friedman's p = {self.p_value:.2g}, and ranks "
+            f"1 is best, diverged methods are last; Friedman's p = {self.p_value:.2g}, and ranks "
             f"more than {self.critical_difference:.2f} apart differ at {LEVEL} (Nemenyi). Both "
-            "tests take clients for independent, which those of one place are not."
+            "tests assume independent clients, which those of one region are not."
         )
 
 
 def rank(errors: np.ndarray) -> Ranking:
     """Rank methods by their errors; equal errors share the mean of their ranks.
 
-    Both tests take the clients for independent.
+    Both tests assume that the clients are independent.
 
     Args:
         errors: `(clients, methods)` of at least two clients and three methods; infinite where a
@@ -70,11 +70,11 @@ def rank_groups(rows: Sequence[tuple[RunGroup[ForecastRun], str]]) -> Ranking | 
     """Rank the models of groups by their clients' test MSE in the best round, mean over seeds.
 
     Args:
-        rows: groups, each with one of its models as selections name them: "" or "(global)".
+        rows: groups, each with a view of its method: "" or "(global)".
 
     Returns:
-        The ranking over the clients for which any has an error, diverged rows last; None if these
-        or the rows are too few.
+        The ranking over the clients for which any row has an error, diverged rows last; None if
+        there are too few clients or rows.
     """
     errors = pd.concat([_client_errors(*row) for row in rows], axis=1, join="inner")
     known = errors.dropna(how="all").fillna(np.inf).to_numpy()

@@ -1,4 +1,4 @@
-"""Tables of results, for people."""
+"""Summaries and tables of the results of forecasts."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from stforecast.metrics import METRICS
 from stforecast.results import ForecastRun
 
 SHOWN = {"mse": "MSE", "mae": "MAE", "raw_mae": "MAE, data units"}
-"""Errors in every summary, and their headings."""
+"""Headings of the errors in every summary."""
 
 SAME_TEST = ("split", "horizon", "scale")
-"""Settings that errors must share, with data and service, to stand in one table."""
+"""Settings that errors in one table must share, besides data and service."""
 
 POOLED_MARK = "†"
 
 
 def summary(run: ForecastRun) -> str:
-    """A finished run in a few lines."""
+    """Summarise a finished run in a few lines."""
     rounds = run.rounds()
     models = {"best": ""}
     if len(rounds):
@@ -55,7 +55,7 @@ def summary(run: ForecastRun) -> str:
     ]
     lines = [plain(rows)]
     if _pooled(run):
-        lines.append("the records of all cells were brought to one place")
+        lines.append("the records of all cells were pooled in one place")
     elif len(rounds):
         lines.append(traffic_sentence(run))
     if note := _window_note(run):
@@ -74,14 +74,14 @@ def summary(run: ForecastRun) -> str:
 
 
 def _window_note(run: ForecastRun) -> str:
-    """What a day and the like came to in the data's steps, where settings give times."""
+    """Return the settings given as times, such as a day, in steps of the data."""
     asked, used = run.settings, run.about.get("window", {})
     steps = [f"{name} {value}" for name, value in used.items() if asked.get(name) != value]
     return f"in steps of {run.about['step_minutes']:g} minutes: {', '.join(steps)}" if steps else ""
 
 
 def _model_name(selection: str, rounds: Mapping[str, int]) -> str:
-    """A selection with the number of its round.
+    """Return a selection with the number of its round.
 
     >>> _model_name("best (global)", {"best": 7, "last": 9})
     'best round, 7 (global)'
@@ -91,7 +91,7 @@ def _model_name(selection: str, rounds: Mapping[str, int]) -> str:
 
 
 def _best_round(rounds: pd.DataFrame) -> int:
-    """Number of the round of the lowest validation loss; the last one without a validation part."""
+    """Return the round of the lowest validation loss, or the last one without a validation part."""
     losses = rounds["validation_loss"].to_numpy()
     return int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else len(rounds)
 
@@ -99,28 +99,27 @@ def _best_round(rounds: pd.DataFrame) -> int:
 def results_table(
     runs: Sequence[ForecastRun], failures: Mapping[str, str], published: Published | None = None
 ) -> str:
-    """Markdown: a table for each test part, in it a row for each group of runs.
+    """Tabulate results as Markdown, one table per test part and one row per group of runs.
 
-    Runs that differ in nothing but their seed make a row: mean ± standard deviation over seeds.
-    Above a table stand the settings that its rows share and the names of those in which they
-    differ.
+    Runs that differ only in the seed share a row: mean ± standard deviation over seeds. The heading
+    of a table gives the settings that its rows share and the names of those in which they differ.
 
     Args:
         runs: finished runs.
-        failures: name of each failed run to its error.
-        published: numbers of a paper, for columns of their own.
+        failures: error of each failed run, by name.
+        published: numbers of a paper, shown in separate columns.
     """
     return sections(runs, failures, _test_part, lambda some: _section(some, published))
 
 
 def _test_part(run: ForecastRun) -> tuple[str, ...]:
-    """What errors must share to stand in one table."""
+    """Return the facts that errors in one table must share."""
     settings = [str(run.settings[name]) for name in SAME_TEST]
     return (run.about["data"], run.about["service"], *settings)
 
 
 def _section(runs: Sequence[ForecastRun], published: Published | None) -> str:
-    """Heading and table of runs with the same test part."""
+    """Return heading and table of runs with the same test part."""
     rows = [(row, view) for row in group_runs(runs) for view in _views(row.runs[0])]
     about, settings = runs[0].about, runs[0].settings
     lines = [
@@ -156,7 +155,7 @@ def _section(runs: Sequence[ForecastRun], published: Published | None) -> str:
 
 
 def _privacy(group: RunGroup[ForecastRun]) -> str:
-    """What the row's uploads guarantee, where that was accounted for."""
+    """Return the privacy guarantee of the row's uploads, if it was computed."""
     found = [run.about["privacy"] for run in group.runs if "privacy" in run.about]
     if not found:
         return ""
@@ -172,7 +171,7 @@ def _missing(group: RunGroup[ForecastRun]) -> str:
 
 
 def _views(run: ForecastRun) -> list[str]:
-    """The method's models as selections name them: "" and, for some methods, "(global)"."""
+    """Return the method's views: "" and, for some methods, "(global)"."""
     return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
 
 
@@ -183,7 +182,7 @@ def _name(group: RunGroup[ForecastRun], view: str) -> dict[str, str]:
 
 
 def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
-    """Errors that are not in every table and have a heading, if a run has them."""
+    """Return further metrics with a heading that any of the runs has."""
     names = {f"raw_{m.name}" if m.relative else m.name: m.heading for m in METRICS.values()}
     known = set().union(*(run.metrics()["metric"] for run in runs))
     return {name: heading for name, heading in names.items() if heading and name in known}
@@ -207,5 +206,5 @@ def _measured(
 
 
 def _pooled(run: ForecastRun) -> bool:
-    """Whether the run's method had the records of all cells in one place."""
+    """Return whether the run's method pooled the records of all cells."""
     return bool(getattr(join(METHODS, BASELINES).get(run.method), "pooled", False))

@@ -1,1 +1,1 @@
-"""The `vision` commands and benchmarks of images, as `experiments` has them for forecasts."""
+"""The `vision` commands, benchmarks and tables of images."""

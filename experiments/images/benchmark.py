@@ -1,6 +1,6 @@
 """Benchmarks of images: methods × data × scenarios × seeds from one TOML file.
 
-task = "images"                        # tells it from a benchmark of forecasts
+task = "images"                        # otherwise it is a benchmark of forecasts
 title = "PFPL, Table 1: Digits"
 seeds = [1, 2, 3]
 data = ["mnist+usps+syn-generated"]
@@ -11,15 +11,15 @@ figures = ["partition", { plot = "rounds", methods = ["fedavg", "α = 0.3"] }]
 rounds = 100
 clients = 20
 
-[scenarios]                            # ways to divide the images: settings, data too
+[scenarios]                            # partitions of the images: settings, also data
 "n = 3" = { ways = 3 }
 "n = 4" = { ways = 4 }
 
-[presets.small]                        # `--preset small` puts these in place of the above
+[presets.small]                        # `--preset small` replaces the keys above by these
 seeds = [1]
 settings = { rounds = 10, model = "convnet" }
 
-[published]                            # by scenario and label, to stand beside ours
+[published]                            # by scenario and label, shown next to ours
 source = "PFPL, Table 1"
 accuracy."n = 3" = { solo = 91.15 }
 """
@@ -47,7 +47,7 @@ from vision.results import ImageRun, resume, run
 
 
 class ImageKind(Kind[ImageRun]):
-    """Image sets; scenarios are ways to divide them, and may name data of their own."""
+    """Image sets; scenarios are partitions of them, and may name their own data."""
 
     run_type = ImageRun
     keys = COMMON_KEYS | {
@@ -62,7 +62,7 @@ class ImageKind(Kind[ImageRun]):
     results_table = staticmethod(results_table)
 
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
-        """Ways to divide the images; one without a name if none is given."""
+        """Return the partitions of the images; an unnamed one if none is given."""
         scenarios = found.get("scenarios", {"": {}})
         if len({slug(name) for name in scenarios}) < len(scenarios):
             raise InputError("two scenarios have names that differ in signs only; rename one")
@@ -73,7 +73,7 @@ class ImageKind(Kind[ImageRun]):
         return tuple(Scenario(name, own) for name, own in scenarios.items())
 
     def row_labels(self, entries: Sequence[Entry]) -> list[str]:
-        """Labels, and those of methods' further models."""
+        """Return the labels, and those of methods' further models."""
         of_models = [
             f"{entry.label} ({view})"
             for entry in entries
@@ -84,28 +84,28 @@ class ImageKind(Kind[ImageRun]):
     def places(
         self, grid: Grid[ImageRun], out: Path, progress: bool
     ) -> Iterator[tuple[str, Scenario]]:
-        """Each scenario and image set."""
+        """Yield each image set and scenario."""
         for scenario in grid.scenarios:
             own = scenario.settings
             for data in [own["data"]] if "data" in own else grid.data:
                 yield data, scenario
 
     def data_name(self, data: str) -> str:
-        """The name itself."""
+        """Return the name itself."""
         return data
 
     def job_settings(
         self, grid: Grid[ImageRun], entry: Entry, scenario: Scenario, data: str
     ) -> dict[str, Any]:
-        """Shared settings, those of the scenario, those of the method, and the images."""
+        """Return the settings: shared ones, the scenario's, the method's, and the images."""
         return {**grid.settings, **scenario.settings, **entry.settings, "data": data}
 
     def check_data(self, job: Job[ImageRun]) -> None:
-        """Refuse images that are not there."""
+        """Refuse missing images."""
         load_images(resolve(job.entry.method, **job.settings))
 
     def begin(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
-        """Fit, judge and save a learner."""
+        """Fit, evaluate and save a learner."""
         return run(
             job.entry.method,
             job.folder,
@@ -116,7 +116,7 @@ class ImageKind(Kind[ImageRun]):
         )
 
     def go_on(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
-        """Go on with a learner."""
+        """Resume the run of a learner."""
         return resume(job.folder, after_round=after_round)
 
 

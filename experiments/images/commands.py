@@ -40,10 +40,10 @@ def run_command(
     ctx: click.Context, method: str, out: Path, label: str | None, resume: Path | None,
     **settings: Any,
 ) -> None:  # fmt: skip
-    """Divide images among clients, train a method, judge it and save it all.
+    """Divide images among clients, train a method, evaluate it and save the run.
 
-    The last options depend on --method, --model and --partition: `stforecast vision run --method
-    NAME --help` lists those of another one.
+    The last options depend on --method, --model and --partition: give these with --help to list
+    them.
     """
     from experiments.images.report import summary
     from experiments.resuming import check_resumed
@@ -72,13 +72,13 @@ def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 
 @click.command(cls=OptionSections, sections=_divide_options, context_settings=HELP)
-@click.option("--out", type=PATH, required=True, help="Figure: .png, .pdf, .svg; or .csv: a table.")
+@click.option("--out", type=PATH, required=True, help="Figure (.png, .pdf, .svg) or table (.csv).")
 @click.option(
     "--partition", default="n-way", show_default=True, help="See: vision list partitions."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the division.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the partition.")
 def divide(out: Path, **settings: Any) -> None:
-    """Show how images would be divided among clients, before any training."""
+    """Draw or tabulate the partition of images among clients, without training."""
     from stforecast.bench.drawing import FORMATS, save_figure
     from stforecast.federated.runs.run_folder import write_csv
     from vision.config import resolve
@@ -124,7 +124,7 @@ def diagnose(run: Path, images: Path | None) -> None:
     """Check PFPL's convergence conditions on a finished run.
 
     One more round of local training estimates the constants of the paper's Corollary 1; a client
-    whose weight or learning rate lies above the printed limit violates its conditions.
+    violates its conditions if its weight or learning rate exceeds the printed limit.
     """
     from tabulate import tabulate
 

@@ -1,4 +1,4 @@
-"""Table of what is kept of former tasks, for streams whose stages follow one another."""
+"""Table of forgetting and knowledge retention, for streams with successive stages."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from vision.streams.retention import spatial_retention, temporal_retention
 
 NOTE = (
     "task classes: a prediction chooses from the classes of the test image's task; forgetting: "
-    "from the best accuracy on a former stage down to that after the last; KR_t: what clients' own "
-    "models keep of the first stage; KR_s: what the shared model knows of the present stage, to "
-    "100 of clients' own models; all in %"
+    "drop from the best accuracy on a former stage to that after the last; KR_t: share of the "
+    "first stage that clients' own models retain; KR_s: accuracy of the shared model on the "
+    "present stage, relative to clients' own models; all in %"
 )
 
 
 def stages_in_turn(run: ImageRun) -> bool:
-    """Whether it had stages one after another, of which something may be forgotten."""
+    """Return whether the run had successive stages, whose knowledge may be forgotten."""
     return run.about.get("stages", 1) > 1 and run.settings["stage_order"] == "sequential"
 
 
 def kept(rows: Sequence[tuple[str, str, Sequence[ImageRun]]], masks: Sequence[str]) -> str:
-    """Markdown: what models know after each stage, and how much they keep.
+    """Tabulate accuracy after each stage, forgetting and retention as Markdown.
 
     Args:
-        rows: name, view, and runs that differ in their seed only.
+        rows: name, view, and runs that differ only in their seed.
         masks: classes that predictions choose from.
     """
     table = [

@@ -1,4 +1,4 @@
-"""Tables of image runs, for people."""
+"""Summaries and tables of image runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
 
 SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"}
-"""Selections in a table, and their headings."""
+"""Headings of the selections in a table."""
 
 
 def summary(run: ImageRun) -> str:
-    """A finished run in a few lines."""
+    """Summarise a finished run in a few lines."""
     rows = [
         {
             "model": view,
@@ -38,8 +38,8 @@ def summary(run: ImageRun) -> str:
     lines = [
         plain(rows),
         traffic_sentence(run),
-        "mean over clients of the accuracy on their test images; the best round is chosen by the "
-        "test itself",
+        "mean over clients of the accuracy on their test images; the best round is selected by the "
+        "test accuracy itself",
         f"run in {run.folder}",
     ]
     return "\n".join(lines)
@@ -48,15 +48,14 @@ def summary(run: ImageRun) -> str:
 def results_table(
     runs: Sequence[ImageRun], failures: Mapping[str, str], published: Published | None = None
 ) -> str:
-    """Markdown: a table for each data set and scenario, in it a row for each method and model.
+    """Tabulate results as Markdown, one table per data set and scenario, one row per model.
 
-    Runs that differ in nothing but their seed make a row: mean ± standard deviation over seeds, in
-    percent.
+    Runs that differ only in the seed share a row: mean ± standard deviation over seeds, in percent.
 
     Args:
         runs: finished runs.
-        failures: name of each failed run to its error.
-        published: numbers of a paper, for columns of their own.
+        failures: error of each failed run, by name.
+        published: numbers of a paper, shown in separate columns.
     """
     return sections(
         runs,
@@ -67,7 +66,7 @@ def results_table(
 
 
 def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
-    """Heading and table of runs on the same data."""
+    """Return heading and table of runs on the same data."""
     data, scenario = runs[0].facts().values()
     groups = group_runs(runs)
     rows = [(group, view) for group in groups for view in group.runs[0].views]
@@ -93,7 +92,7 @@ def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
         markdown(table),
         "own classes: a prediction chooses from the classes of the client's training images; best: "
-        "chosen by the test itself, as papers do; by domain: all clients' test images together, "
+        "selected by the test itself, as in papers; by domain: all clients' test images together, "
         "last round",
         *([published.footnote] if published and printed else []),
         *filter(None, (left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
@@ -117,7 +116,7 @@ def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict
 
 
 def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
-    """A column for each domain, where there are several."""
+    """Return a column for each domain, if there are several."""
     domains = runs[0].about["domains"]
     if len(domains) == 1:
         return {}

@@ -1,4 +1,4 @@
-"""What a benchmark of any kind needs: grid, jobs, tables, comparisons and drawing.
+"""Benchmarks of any kind: grid, jobs, tables, comparisons and drawing.
 
-It knows finished runs (`stforecast.federated.runs.run`), never what was learned.
+It depends on finished runs (`stforecast.federated.runs.run`) only, not on what is learned.
 """

@@ -1,4 +1,4 @@
-"""Bars: one for each curve, and a text beside it."""
+"""Bar charts with one bar for each curve and a text next to it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LINE_HEIGHT = 0.12
 def score_bars(
     curves: Sequence[Curve[R]], scores: Sequence[np.ndarray], width: float
 ) -> tuple[PlainFigure, Axes]:
-    """Means of scores as bars, with whiskers of one standard deviation (with n - 1) and as text.
+    """Draw means of scores as bars, with whiskers of one standard deviation (with n - 1) and texts.
 
     Args:
-        curves: what the bars are of.
-        scores: `(runs,)` of each curve.
+        curves: curves to draw as bars.
+        scores: `(runs,)` scores of each curve.
         width: width of the figure in inches.
     """
     found = [mean_and_spread(some) for some in scores]
@@ -41,13 +41,13 @@ def bar_panel(
     texts: Sequence[str],
     width: float,
 ) -> tuple[PlainFigure, Axes]:
-    """A figure with one bar for each curve, the first on top, and a column of texts beside them.
+    """Draw one bar for each curve, the first on top, and a column of texts to their right.
 
     Args:
-        curves: what the bars are of.
+        curves: curves to draw as bars.
         values: `(curves,)` lengths.
-        whiskers: how far each reaches to both sides, `(2, 1)` to the left and right, or None.
-        texts: what to write to the right of each bar.
+        whiskers: lengths of each bar's whiskers `(2, 1)`, to the left and right, or None.
+        texts: text to the right of each bar.
         width: width of the figure in inches.
     """
     labels = [textwrap.fill(curve.label, int(8 * width)) for curve in curves]

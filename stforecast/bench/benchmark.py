@@ -1,4 +1,4 @@
-"""Runs a benchmark, keeps what is finished and writes the tables."""
+"""Execution of a benchmark: missing runs, tables and figures."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from stforecast.federated.runs.run_lock import locked
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """What became of a benchmark.
+    """Result of a benchmark.
 
     Attributes:
         runs: finished runs.
-        failures: folder of each failed run below `runs/` to its error's one line.
-        table: of the results, as Markdown.
+        failures: one-line error of each failed run, by its folder below `runs/`.
+        table: table of the results, as Markdown.
         gallery: its figures.
     """
 
@@ -40,20 +40,20 @@ class Outcome(Generic[R]):
 def run_grid(
     grid: Grid[R], out: Path, *, progress: bool = False, engine: str = LOCAL
 ) -> Outcome[R]:
-    """Do every run of the grid that is not done yet, write the tables and draw the figures.
+    """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    A run that fails is noted in its folder and in the table and does not stop the others; it is
-    tried again the next time.
+    A failed run is recorded in its folder and in the table and does not stop the others; it is
+    retried the next time.
 
     Args:
         grid: the benchmark.
         out: folder for `runs/`, `figures/`, `metrics.csv` and `table.md`.
         progress: whether to show progress bars.
-        engine: `local`, or `ray` for many runs at a time.
+        engine: `local`, or `ray` for runs in parallel.
 
     Raises:
         InputError: if `out` holds runs with other settings or another process writes there, two
-            runs would share a folder, or data cannot be made.
+            runs would share a folder, or data cannot be created.
     """
     with locked(out):
         jobs = grid_jobs(grid, out, progress)
@@ -67,7 +67,7 @@ def run_grid(
 
 
 def _metrics(run: Run) -> pd.DataFrame:
-    """`metrics.csv`, and what tells the run from others where its columns do not say it."""
+    """Return `metrics.csv` with further columns that identify the run."""
     table = run.metrics().assign(label=run.label)
     facts: dict[str, Any] = {**run.facts(), "seed": run.seed}
     for name, fact in facts.items():

@@ -1,4 +1,4 @@
-"""Curves: groups of runs in a figure, and how they are drawn."""
+"""Curves: groups of runs in a figure and their style."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from data_prep.errors import InputError
 from stforecast.bench.run_groups import R, RunGroup, group_runs
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
-"""Okabe and Ito's colours for all kinds of colour vision (jfly.uni-koeln.de/color), less the black
-that observations have and the yellow that is faint on white."""
+"""Okabe and Ito's colours for all kinds of colour vision (jfly.uni-koeln.de/color), without black,
+which observations use, and yellow, which is faint on white."""
 
 LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def point_look(place: int, markers: Sequence[str] = MARKERS) -> tuple[str, str]:
-    """Colour and marker of the points at a place; markers change where colours come again."""
+    """Return colour and marker of the points at a place; markers change when colours repeat."""
     return COLORS[place % len(COLORS)], markers[place // len(COLORS) % len(markers)]
 
 
 @dataclass(frozen=True)
 class Curve(RunGroup[R]):
-    """A group of runs and how it is drawn.
+    """A group of runs and its style.
 
     Attributes:
-        place: place among the figure's curves, from 0; decides on colour, line and marker.
+        place: place among the figure's curves, from 0; determines colour, line and marker.
     """
 
     place: int
 
     @property
     def color(self) -> str:
-        """Colour; from the seventh curve on they come again, with other lines."""
+        """Colour of the curve; from the seventh curve on, colours repeat with other lines."""
         return COLORS[self.place % len(COLORS)]
 
     @property
@@ -57,7 +57,7 @@ class Curve(RunGroup[R]):
         Args:
             ax: axes.
             table: a row for each x, a column for each number.
-            **style: more about the line.
+            **style: further properties of the line.
         """
         mean, deviation = table.mean(axis=1), table.std(axis=1).fillna(0)
         ax.plot(mean.index, mean, label=self.label, **self.line, **style)
@@ -66,18 +66,18 @@ class Curve(RunGroup[R]):
 
     @property
     def band(self) -> dict[str, Any]:
-        """Colour of the curve's bands."""
+        """Style of the curve's bands."""
         return {"color": self.color, "alpha": 0.2, "linewidth": 0}
 
 
 def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
-    """A curve for each group of the runs.
+    """Return a curve for each group of the runs.
 
     Args:
         runs: finished runs; a folder given twice counts once.
 
     Raises:
-        InputError: if there is none.
+        InputError: if there are no runs.
     """
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")

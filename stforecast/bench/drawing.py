@@ -1,6 +1,6 @@
 """Panels, axes, legend and file of a figure.
 
-Pyplot is not used: figures need no display and may be made in threads.
+Pyplot is not used: figures need no display and may be drawn in threads.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""
 
 NARROWEST, WIDEST = 1, 100
-"""Inches that a figure may be wide."""
+"""Minimum and maximum width of a figure in inches."""
 
 TEXT, SMALL = 8, 7
-"""Font sizes in points: of axis labels, and of ticks, titles and the legend."""
+"""Font sizes in points, of axis labels and of ticks, titles and the legend."""
 
 CHARACTERS_PER_INCH = 18
-"""Of `SMALL` text, with some room to spare."""
+"""Average number of `SMALL` characters per inch, with a margin."""
 
 FORMATS = (".pdf", ".png", ".svg")
 """File name extensions that `save_figure` knows."""
@@ -47,10 +47,10 @@ _saving = threading.Lock()
 
 
 def check_width(width: float) -> None:
-    """Refuse a figure that is too narrow or too wide to be drawn.
+    """Refuse a figure that is too narrow or too wide.
 
     Raises:
-        InputError: if it is.
+        InputError: if it is too narrow or too wide.
     """
     if not NARROWEST <= width <= WIDEST:
         raise InputError(f"width is {width}; give {NARROWEST} to {WIDEST} inches")
@@ -60,7 +60,7 @@ def panels(
     width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False,
     sharey: bool = False,
 ) -> tuple[PlainFigure, list[Axes]]:  # fmt: skip
-    """A figure with `n` plain panels.
+    """Create a figure with `n` empty panels.
 
     Args:
         width: width of the figure in inches.
@@ -71,7 +71,7 @@ def panels(
         sharey: whether all have one y axis.
 
     Raises:
-        InputError: if it is too narrow or too wide to be drawn.
+        InputError: if it is too narrow or too wide.
     """
     check_width(width)
     n_rows = math.ceil(n / n_columns)
@@ -93,13 +93,13 @@ def panels(
 
 
 def count_axis(ax: Axes, label: str) -> None:
-    """Make the x axis one of whole numbers."""
+    """Format the x axis for whole numbers."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set_xlabel(label)
 
 
 def date_axis(ax: Axes, label: str) -> None:
-    """Make the x axis one of days and hours, with the year in its label."""
+    """Format the x axis for days and hours, with the year in its label."""
     locator = AutoDateLocator(minticks=3, maxticks=8)
     day, minute = "%d %b", "%H:%M"
     ax.xaxis.set_major_locator(locator)
@@ -116,11 +116,11 @@ def date_axis(ax: Axes, label: str) -> None:
 
 
 def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
-    """Make the x axis logarithmic, in kB, MB, GB.
+    """Format a logarithmic x axis in kB, MB, GB.
 
     Args:
         ax: axes.
-        n_bytes: what lies on the axis; decides which ticks are named.
+        n_bytes: values on the axis; they determine the labelled ticks.
         label: label of the axis.
     """
     ax.set_xscale("log")
@@ -132,18 +132,18 @@ def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
 
 
 def legend_point(label: str, color: str, marker: str, **style: Any) -> Line2D:
-    """An entry of a legend that is a point."""
+    """Return an entry of a legend that is a point."""
     look = {"color": color, "marker": marker, "linestyle": "", "markersize": 4, **style}
     return Line2D([], [], label=label, **look)
 
 
 def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) -> None:
-    """Put a legend below the panels, in as few rows as fit the width, and make room for it.
+    """Add a legend below the panels, in as few rows as fit the width, and make room for it.
 
     Args:
-        fig: figure from `panels` with labelled artists; equal labels make one entry.
-        note: lines of what else the reader must know.
-        points: first entries, that are no artists of the figure.
+        fig: figure from `panels` with labelled artists; equal labels share one entry.
+        note: lines of further notes.
+        points: first entries, which are not artists of the figure.
     """
     entries: dict[str, Artist] = {str(point.get_label()): point for point in points}
     for ax in fig.axes:
@@ -172,17 +172,17 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
 
 
 def save_figure(fig: Figure, path: str | os.PathLike[str]) -> Path:
-    """Write a figure whole or not at all, as PDF, PNG (200 dpi) or SVG by its extension.
+    """Write a figure atomically, as PDF, PNG (200 dpi) or SVG by the extension.
 
     Args:
         fig: any figure.
-        path: where to; missing folders are made.
+        path: file to write; missing folders are created.
 
     Returns:
         The path.
 
     Raises:
-        InputError: listing the extensions if it has another one.
+        InputError: if the extension is unknown, listing the known ones.
     """
     path = Path(path)
     extension = path.suffix.lower()

@@ -1,4 +1,4 @@
-"""Figures of a benchmark: which it asks for, and drawing them from its runs."""
+"""Figures of a benchmark: specifications, and drawing from its runs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from stforecast.bench.run_groups import R
 log = logging.getLogger(__name__)
 
 Plots = Mapping[str, Callable[..., Figure]]
-"""Functions that draw runs, by name; their keyword-only parameters are a figure's options."""
+"""Plot functions by name; their keyword-only parameters are a figure's options."""
 
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """A figure for each data set and scenario.
+    """Specification of a figure, drawn for each data set and scenario.
 
     Attributes:
         plot: name of a plot.
-        name: what to call the file.
+        name: name of the file.
         methods: labels of the rows to draw; all if empty.
         seeds: seeds of the runs to draw; all if empty.
-        options: the plot's own.
+        options: options of the plot.
     """
 
     plot: str
@@ -42,7 +42,7 @@ class FigureSpec:
     options: dict[str, Any] = field(default_factory=dict)
 
     def chosen(self, runs: Iterable[R]) -> list[R]:
-        """The runs that it shows, in the order of `methods`."""
+        """Return the runs to draw, in the order of `methods`."""
         runs = [r for r in runs if not self.seeds or r.seed in self.seeds]
         if not self.methods:
             return runs
@@ -52,15 +52,15 @@ class FigureSpec:
 def parse_figures(
     entries: Sequence[str | dict[str, Any]], labels: Iterable[str], plots: Plots
 ) -> tuple[FigureSpec, ...]:
-    """The key `figures` of a benchmark.
+    """Parse the key `figures` of a benchmark.
 
     Args:
         entries: names of plots, or `{ plot, name, methods, seeds, options… }`.
         labels: labels of the benchmark's rows.
-        plots: what can be drawn, by name.
+        plots: plot functions by name.
 
     Raises:
-        InputError: for a plot, option or label that is not there, or two figures of one name.
+        InputError: for an unknown plot, option or label, or two figures with one name.
     """
     labels = set(labels)
     specs = tuple(_spec(entry, labels, plots) for entry in entries)
@@ -94,18 +94,18 @@ def _spec(entry: str | dict[str, Any], labels: set[str], plots: Plots) -> Figure
 
 @dataclass(frozen=True)
 class Gallery:
-    """What became of a benchmark's figures.
+    """Figures of a benchmark and those that failed.
 
     Attributes:
-        drawn: files.
-        undrawn: name of each figure that could not be drawn to its error's one line.
+        drawn: files of the figures.
+        undrawn: one-line error of each failed figure, by name.
     """
 
     drawn: Sequence[Path] = ()
     undrawn: Mapping[str, str] = field(default_factory=dict)
 
     def markdown(self, beside: Path) -> str:
-        """The figures, and the names of those that failed, for a file in the folder `beside`."""
+        """Return the figures and the names of failed ones, for a file in the folder `beside`."""
         images = [f"![{p.stem}]({p.relative_to(beside).as_posix()})" for p in self.drawn]
         failed = [f"- {name}: {error}" for name, error in self.undrawn.items()]
         parts = ["Figures:", *images] if images else []
@@ -118,13 +118,13 @@ def draw_figures(
     folder: Path,
     plots: Plots,
 ) -> Gallery:
-    """Draw every figure of every data set and scenario; one that fails does not stop the others.
+    """Draw every figure of every data set and scenario; a failed one does not stop the others.
 
     Args:
-        specs: what to draw.
+        specs: figures to draw.
         runs: finished runs.
-        folder: where to, as `DATA-SCENARIO-NAME.png`.
-        plots: what can be drawn, by name.
+        folder: folder of the files `DATA-SCENARIO-NAME.png`.
+        plots: plot functions by name.
     """
     groups: dict[str, list[R]] = {}
     for run in runs:

@@ -29,16 +29,16 @@ class Grid(Generic[R]):
     """A benchmark.
 
     Attributes:
-        kind: what is benchmarked.
+        kind: kind of the runs.
         title: heading of the table.
-        data: data sets, as the file names them; for scenarios that name none.
-        scenarios: what is run on each.
+        data: data sets as named in the file, for scenarios that name none.
+        scenarios: scenarios to run on each data set.
         seeds: seeds.
         entries: methods and variants.
         settings: flat settings shared by all.
-        figures: what to draw for each data set and scenario.
-        published: what a paper prints of these methods, by scenario.
-        command: words that begin the command, as a reader would repeat it.
+        figures: figures to draw for each data set and scenario.
+        published: numbers that a paper reports for these methods, by scenario.
+        command: first words of the command that repeats the benchmark.
     """
 
     kind: Kind[R]
@@ -59,7 +59,7 @@ class Grid(Generic[R]):
         seeds: Sequence[int] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> Grid[R]:
-        """The grid with other data, services, seeds or shared settings, where any are given.
+        """Return the grid with other data, services, seeds or shared settings, if given.
 
         Raises:
             InputError: if a seed or a setting is unknown or out of range.
@@ -85,7 +85,7 @@ class Grid(Generic[R]):
         )
 
     def repeat(self, out: Path) -> str:
-        """The command that does this benchmark again."""
+        """Return the command that repeats this benchmark."""
         return shlex.join([*self.command, "--out", shown(out)])
 
 
@@ -93,12 +93,12 @@ def load_grid(path: Path, kind: Kind[R], preset: str | None = None) -> Grid[R]:
     """Read a benchmark's TOML file.
 
     Args:
-        path: of the file.
-        kind: what is benchmarked.
+        path: path of the file.
+        kind: kind of the runs.
         preset: name of one of the file's presets.
 
     Raises:
-        InputError: naming the file and what is wrong in it.
+        InputError: naming the file and its error.
     """
     table = {"title": path.stem, **read_toml(path)}
     try:
@@ -110,7 +110,7 @@ def load_grid(path: Path, kind: Kind[R], preset: str | None = None) -> Grid[R]:
 
 
 def _with_preset(kind: Kind[Any], table: dict[str, Any], name: str | None) -> dict[str, Any]:
-    """The table with one of its presets in place; `settings` are merged, other keys replaced."""
+    """Apply one of the table's presets; `settings` are merged, other keys replaced."""
     presets = check_keys(table, kind.keys, kind.needed).get("presets", {})
     rest = {key: value for key, value in table.items() if key != "presets"}
     if name is None:
@@ -126,7 +126,7 @@ def _with_preset(kind: Kind[Any], table: dict[str, Any], name: str | None) -> di
 
 
 def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> dict[str, Any]:
-    """What is printed of some scenarios."""
+    """Return the published numbers of some scenarios."""
     return {
         key: {s: numbers for s, numbers in part.items() if s in scenarios}
         if isinstance(part, dict)

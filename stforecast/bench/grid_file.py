@@ -1,4 +1,4 @@
-"""What all benchmark files share: TOML, keys and their types, rows of a table, seeds."""
+"""Parsing of benchmark files: TOML, keys and their types, rows of a table, seeds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from data_prep.limits import read_bounded
 from stforecast.bench.names import shown, slug
 
 MAX_SEED = 2**32
-"""What scikit-learn's generators take."""
+"""Bound of the seeds of scikit-learn's generators."""
 
 Keys = Mapping[str, tuple[Any, str]]
-"""Keys of a file, their types and what to tell people about them."""
+"""Keys of a file, with their types and descriptions."""
 
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "title": (str, "text"),
@@ -28,17 +28,17 @@ COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "settings": (dict[str, Any], "a table"),
     "published": (dict[str, Any], "a table"),
 }
-"""Keys that the files of all kinds have."""
+"""Keys common to the files of all kinds."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the table.
+    """A row of the table: a method with its settings.
 
     Attributes:
         method: name of the method.
-        label: what to call it.
-        settings: flat settings of its own, on top of the grid's.
+        label: name of the row.
+        settings: its flat settings, in addition to the grid's.
     """
 
     method: str
@@ -47,14 +47,14 @@ class Entry:
 
 
 MAX_BYTES = 2**16
-"""Bytes of a benchmark's file, which a person writes; the parser is slow."""
+"""Maximum size of a benchmark's file in bytes; the parser is slow, and files are small."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The contents of a TOML file.
+    """Read a TOML file.
 
     Raises:
-        InputError: naming the file and what is wrong with it.
+        InputError: naming the file and its error.
     """
     try:
         text = read_bounded(path, MAX_BYTES)
@@ -67,7 +67,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check_keys(table: Mapping[str, Any], keys: Keys, needed: Set[str]) -> dict[str, Any]:
-    """The values of a file's keys, converted to their types.
+    """Return the values of a file's keys, converted to their types.
 
     Raises:
         InputError: for a key that is unknown, missing, empty or of another type.
@@ -97,15 +97,15 @@ def parse_entries(
     shared: Mapping[str, Any],
     check: Callable[..., Any],
 ) -> tuple[Entry, ...]:
-    """The key `methods`.
+    """Parse the key `methods`.
 
     Args:
         entries: names, or `{ method, label, settings… }`.
         shared: settings of all methods.
-        check: called with the method and its settings, to find mistakes before the first run.
+        check: called with the method and its settings, to find errors before the first run.
 
     Raises:
-        InputError: for an entry without a method, a label given twice, or what `check` finds.
+        InputError: for an entry without a method, a label given twice, or an error from `check`.
     """
     if "method" in shared:
         raise InputError("settings has a method; name it in methods, where each has a row")
@@ -126,9 +126,9 @@ def parse_entries(
 def command_words(
     flags: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Words of a command line: each flag before each of its values, then the settings.
+    """Return the words of a command line: each flag with each of its values, then the settings.
 
-    Files have names that say something elsewhere, too.
+    Files are given by name only, since their folders mean nothing to other readers.
 
     >>> command_words({"--seed": [1, 2]}, {"rounds": 5, "lr": 0.1, "weights": "/far/away/vit.bin"})
     ('--seed', '1', '--seed', '2', '--rounds', '5', '--set', 'lr=0.1', '--set', 'weights=vit.bin')

@@ -1,4 +1,4 @@
-"""Runs of a benchmark one after another: what is finished is kept, what fails is noted."""
+"""Execution of a benchmark's runs: finished runs are kept, failures recorded."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FAILED = "failed.txt"
 
 @dataclass(frozen=True)
 class Job(Generic[R]):
-    """One run of a benchmark.
+    """A run of a benchmark, finished or not.
 
     Attributes:
-        kind: what is run.
+        kind: kind of the run.
         folder: the run's folder.
-        entry: its method, as the file has it.
-        settings: all of its settings, the seed among them.
+        entry: its row in the file.
+        settings: all of its settings, including the seed.
         data: its data.
         scenario: name of the scenario, if it has one.
     """
@@ -55,7 +55,7 @@ class Job(Generic[R]):
         return f"{self.entry.label}, seed {self.settings['seed']}"
 
     def run(self, progress: bool) -> R:
-        """Do the run, or what is left of it."""
+        """Execute or resume the run."""
         rounds = self.kind.rounds(self.kind.resolve(self.entry.method, **self.settings))
         with rounds_bar(rounds, progress=progress and rounds > 0, keep=False) as after_round:
             if is_begun(self.folder):
@@ -63,7 +63,7 @@ class Job(Generic[R]):
             return self.kind.begin(self, after_round)
 
     def finished(self) -> R | None:
-        """The run, if its folder holds it already.
+        """Return the run if it is finished.
 
         Raises:
             InputError: if the folder holds another run, finished or not.
@@ -88,9 +88,9 @@ class Job(Generic[R]):
             )
 
     def _identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """What tells runs apart, as `run.json` has it.
+        """Return the content of `run.json` that identifies a run.
 
-        A setting that an older version did not know has its default.
+        Settings that an older version lacks have their defaults.
         """
         read = self.kind.read_by(about["settings"]["method"], about["settings"])
         flat: dict[str, Any] = json.loads(json.dumps(self.kind.resolve(**read).flat()))
@@ -99,7 +99,7 @@ class Job(Generic[R]):
 
 
 def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
-    """Every run of a grid; data are made here if they must be.
+    """Return every run of a grid, after creating simulated data.
 
     Args:
         grid: the benchmark.
@@ -129,24 +129,24 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
 def do_jobs(
     jobs: Sequence[Job[R]], title: str, folder: Path, progress: bool, engine: str = LOCAL
 ) -> tuple[list[R], dict[str, str]]:
-    """Do every job that is not done yet.
+    """Execute every unfinished job.
 
-    A run that fails is noted in its folder and does not stop the others; it is tried again the next
+    A failed run is recorded in its folder and does not stop the others; it is retried the next
     time.
 
     Args:
-        jobs: in order.
-        title: of the benchmark, for the progress bar.
-        folder: above all jobs' folders, for the names of failures.
+        jobs: jobs in order.
+        title: title of the benchmark, for the progress bar.
+        folder: parent of all jobs' folders; failures are named relative to it.
         progress: whether to show progress bars.
-        engine: `local`, or `ray` for many at a time (`stforecast.bench.ray_engine`).
+        engine: `local`, or `ray` for jobs in parallel (`stforecast.bench.ray_engine`).
 
     Returns:
-        Finished runs, and the folder of each failed one to its error's one line.
+        Finished runs, and the one-line error of each failed one by its folder.
 
     Raises:
-        InputError: if two jobs share a folder, a folder holds another run, or data of a run that is
-            not finished are not there.
+        InputError: if two jobs share a folder, a folder holds another run, or data of an unfinished
+            run are missing.
     """
     _refuse_twins(jobs)
     for job in jobs:

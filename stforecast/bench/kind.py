@@ -1,4 +1,4 @@
-"""What each kind of run brings to a benchmark."""
+"""Interface of a kind of run, such as forecasts or images, to benchmarks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is run on each data set, such as one of its services or a way to divide it.
+    """A variant of each data set, such as one of its services or a partition of it.
 
     Attributes:
-        name: name; None, or none at all, where there is but one.
-        settings: flat settings of its own.
+        name: name; None or empty if there is only one.
+        settings: its flat settings.
     """
 
     name: str | None
@@ -33,80 +33,80 @@ class Scenario:
 
 
 class Kind(ABC, Generic[R]):
-    """The adapter of one kind of run; it holds nothing, so a process may copy it."""
+    """Adapter of one kind of run; it has no state, so processes may copy it."""
 
     run_type: type[R]
-    """Its finished runs."""
+    """Type of its finished runs."""
 
     keys: ClassVar[Keys]
-    """Keys of a benchmark's file, their types and what to tell people about them."""
+    """Keys of a benchmark's file, with their types and descriptions."""
 
     needed: ClassVar[frozenset[str]]
     """Keys that a file must have."""
 
     plots: ClassVar[Plots]
-    """What can be drawn."""
+    """Plot functions by name."""
 
     resolve: Callable[..., Any]
-    """A config of a method and its flat settings."""
+    """Function from a method and its flat settings to a config."""
 
     results_table: Callable[[Sequence[R], Mapping[str, str], Published | None], str]
-    """Markdown of finished runs, errors by name of the failed ones, and a paper's numbers."""
+    """Function from finished runs, errors of failed ones and published numbers to Markdown."""
 
     def check(self, method: str, **settings: Any) -> None:
-        """Refuse settings that do not fit.
+        """Refuse invalid settings.
 
         Raises:
-            InputError: naming one.
+            InputError: naming an invalid setting.
         """
         self.resolve(method, **settings)
 
     def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings without those that a method does not read."""
+        """Return the settings that a method reads."""
         return dict(settings)
 
     @abstractmethod
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
-        """Scenarios of a benchmark, from the values of its file's keys."""
+        """Return the scenarios of a benchmark, from the values of its file's keys."""
 
     def row_labels(self, entries: Sequence[Entry]) -> list[str]:
-        """What the rows of the table may be called."""
+        """Return the possible labels of the table's rows."""
         return [entry.label for entry in entries]
 
     @abstractmethod
     def places(self, grid: Grid[R], out: Path, progress: bool) -> Iterator[tuple[Any, Scenario]]:
-        """Each data set and scenario of a grid, in order; data are made here if they must be."""
+        """Yield each data set and scenario of a grid in order, creating data if necessary."""
 
     @abstractmethod
     def data_name(self, data: Any) -> str:
-        """What to call a data set."""
+        """Return the name of a data set."""
 
     @abstractmethod
     def job_settings(
         self, grid: Grid[R], entry: Entry, scenario: Scenario, data: Any
     ) -> dict[str, Any]:
-        """Flat settings of a run, but for its seed."""
+        """Return the flat settings of a run, except its seed."""
 
     @abstractmethod
     def check_data(self, job: Job[R]) -> None:
-        """Refuse data that are not there.
+        """Refuse missing data.
 
         Raises:
             InputError: naming them.
         """
 
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """What tells runs apart besides their settings."""
+        """Return the facts that identify a run, besides its settings."""
         return {}
 
     def rounds(self, config: Any) -> int:
-        """Number of rounds, for a progress bar; 0 if there are none."""
+        """Return the number of rounds, for a progress bar; 0 if there are none."""
         return int(config.training.rounds)
 
     @abstractmethod
     def begin(self, job: Job[R], after_round: AfterRound) -> R:
-        """Do a run."""
+        """Execute a new run."""
 
     @abstractmethod
     def go_on(self, job: Job[R], after_round: AfterRound) -> R:
-        """Do what is left of a run."""
+        """Resume a run."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def slug(text: str) -> str:
-    """The text as the name of a file or folder.
+    """Convert a text to the name of a file or folder.
 
     >>> slug("w/o inter")
     'w-o-inter'
@@ -16,7 +16,7 @@ def slug(text: str) -> str:
 
 
 def shown(path: Path) -> str:
-    """A path for readers elsewhere: from the working folder, or the name alone if it lies outside.
+    """Return a path relative to the working folder, or only its name if it lies outside.
 
     >>> shown(Path.cwd() / "data" / "milan.nc"), shown(Path("/somewhere/else/milan.nc"))
     ('data/milan.nc', 'milan.nc')

@@ -1,4 +1,4 @@
-"""Numbers in tables and figures: means with their spread."""
+"""Format of numbers in tables and figures: means with their spread."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 MOST_DECIMALS = 6
-"""Of a number beside a bar."""
+"""Maximum number of decimals of a number next to a bar."""
 
 
 def spread(values: Sequence[float], decimals: int | None = None) -> str:
-    """Mean, and standard deviation where there are several values.
+    """Format the mean, and the standard deviation if there are several values.
 
     Args:
-        values: one or more.
-        decimals: by default as many as the mean's first four digits need.
+        values: one or more values.
+        decimals: number of decimals; by default those of the mean's first four digits.
 
     >>> spread([0.25]), spread([100.0, 120.0]), spread([100.0, 120.0], 2)
     ('0.2500', '110.0 ± 14.1', '110.00 ± 14.14')
@@ -30,7 +30,7 @@ def spread(values: Sequence[float], decimals: int | None = None) -> str:
 
 
 def mean_and_spread(errors: np.ndarray) -> tuple[float, float]:
-    """Mean and sample standard deviation; 0 of a single error, both NaN if one is not finite.
+    """Return mean and sample standard deviation: 0 for one error, both NaN if one is not finite.
 
     >>> mean_and_spread(np.array([1.0, 3.0]))
     (2.0, 1.4142135623730951)
@@ -41,7 +41,7 @@ def mean_and_spread(errors: np.ndarray) -> tuple[float, float]:
 
 
 def short(value: float) -> str:
-    """A number to three digits, or whole from a thousand on.
+    """Format a number to three digits, or as a whole number from a thousand on.
 
     >>> short(0.12345), short(123456.7)
     ('0.123', '123,457')
@@ -50,7 +50,7 @@ def short(value: float) -> str:
 
 
 def plus_minus(mean: float, deviation: float) -> str:
-    """A mean to three digits, or as many as its deviation needs to show.
+    """Format a mean to three digits, or more if its deviation requires them.
 
     >>> plus_minus(0.23541, 0.0123), plus_minus(0.23541, 0.00021), plus_minus(1234.5, 67.8)
     ('0.235 ± 0.012', '0.2354 ± 0.0002', '1,234 ± 68')

@@ -1,4 +1,4 @@
-"""The figure that all plots draw on, of forecasts and of images."""
+"""Figure type of all plots, of forecasts and of images."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from matplotlib.ticker import LogFormatter
 
 
 class PlainFigure(Figure):
-    """A figure whose texts mean what they say: a `$` of a label or a name begins no formula."""
+    """A figure with plain texts: a `$` in a label or a name does not begin a formula."""
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw it, with plain texts."""
+        """Draw the figure with plain texts."""
         self.write_plainly()
         super().draw(renderer)
 
     def write_plainly(self) -> None:
-        """Take all texts for what they are, but powers of ten along logarithmic axes."""
+        """Disable formulas in all texts, except powers of ten along logarithmic axes."""
         axes = [axis for ax in self.axes for axis in (ax.xaxis, ax.yaxis)]
         powers = {
             label

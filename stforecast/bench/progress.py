@@ -1,4 +1,4 @@
-"""A progress bar over the rounds of a run."""
+"""Progress bar over the rounds of a run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stforecast.federated.server import RoundReport
 def rounds_bar(
     rounds: int, *, progress: bool, label: str = "rounds", keep: bool = True
 ) -> Iterator[Callable[[RoundReport], None]]:
-    """Give a function to call after each round, which moves the bar and shows the latest loss.
+    """Yield a function to call after each round, which moves the bar and shows the latest loss.
 
     Args:
-        rounds: how many there will be.
+        rounds: number of rounds.
         progress: whether to show the bar.
         label: text before the bar.
-        keep: whether the bar stays on the screen when it is done.
+        keep: whether the finished bar stays on the screen.
     """
     with tqdm(total=rounds, desc=label, unit="round", disable=not progress, leave=keep) as bar:
 

@@ -1,4 +1,4 @@
-"""Numbers that a paper prints, to stand beside measured ones and never among them."""
+"""Published numbers of a paper, shown next to measured ones in separate columns."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from data_prep.errors import InputError, choose
 METRICS = {
     "mse": "MSE", "mae": "MAE", "accuracy": "accuracy", "A_glo": "A^glo", "A_loc": "A^loc",
 }  # fmt: skip
-"""What papers print, and the headings."""
+"""Headings of the published metrics."""
 
 MARK = "*"
 
 NOT_OURS = "their data and split are not ours, so compare the order of rows, not the numbers"
-"""What is said of a paper's numbers unless its table says another thing."""
+"""Default note on a paper's numbers."""
 
 Numbers = Mapping[str, Mapping[str, float]]
 """Number of each label, by service."""
@@ -32,11 +32,11 @@ class Published:
     """A table of a paper.
 
     Attributes:
-        source: where it is printed, such as "FUELS, Table 1".
-        numbers: what it prints, by metric.
-        horizons: MAE in data units that it prints, by service, label (of any method, here or not)
+        source: its source, such as "FUELS, Table 1".
+        numbers: its numbers, by metric.
+        horizons: MAE in data units, by service, label (of any method, not only of the benchmark)
             and minutes ahead, "mean" for the mean of the steps.
-        note: how far its numbers can be compared with ours.
+        note: comparability of its numbers with ours.
     """
 
     source: str
@@ -45,14 +45,14 @@ class Published:
     note: str = NOT_OURS
 
     def columns(self, service: str, labels: Sequence[str]) -> dict[str, list[str]]:
-        """A column for each metric that the paper prints of this service.
+        """Return a column for each metric that the paper reports for a service.
 
         Args:
             service: name of the service.
-            labels: labels of the rows; "" for a row that no paper could print.
+            labels: labels of the rows; "" for a row without a published number.
 
         Returns:
-            By heading, the number of each label, or "-"; all as long as the longest.
+            The number of each label, or "-", by heading; all padded to equal length.
         """
         return {
             f"{METRICS[metric]} as published{MARK}": _column(by_service[service], labels)
@@ -62,7 +62,7 @@ class Published:
 
     @property
     def footnote(self) -> str:
-        """What a reader of the columns must know."""
+        """Return the note on source and comparability of the columns."""
         return f"\\{MARK} printed in {self.source}: {self.note}"
 
 
@@ -74,17 +74,17 @@ def _column(numbers: Mapping[str, float], labels: Sequence[str]) -> list[str]:
 def parse_published(
     table: Mapping[str, Any], labels: Iterable[str], services: Iterable[str | None]
 ) -> Published:
-    """The section `[published]` of a benchmark.
+    """Parse the section `[published]` of a benchmark.
 
     Args:
-        table: `source`, a `note` if the usual one does not hold, and for each metric a table of
-            services, in it numbers by label; in `horizons`, by label tables of `minutes = number`,
+        table: `source`, an optional `note` in place of the default one, and for each metric a table
+            of services with numbers by label; in `horizons`, tables of `minutes = number` by label,
             also of methods that are not in the benchmark.
         labels: labels of the benchmark's rows.
-        services: services of the benchmark; with None among them any name may be one.
+        services: services of the benchmark; if they include None, any name is valid.
 
     Raises:
-        InputError: for a label, service or metric that is not there, or what is no number.
+        InputError: for an unknown label, service or metric, or a value that is not a number.
     """
     parts = dict(table)
     source = parts.pop("source", None)

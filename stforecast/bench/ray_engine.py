@@ -1,11 +1,11 @@
-"""Many machines, by Ray (extra `ray`): a task for each item, such as a run of a benchmark.
+"""Parallel execution by Ray (extra `ray`), one task per item, such as a run of a benchmark.
 
-What is done is what is done without it: a run folder lies where the ordinary code looks for it, and
-that goes on from there. So the machines need one file system with the same paths, and the results
-are equal. A task whose worker is lost is done again, elsewhere.
+Tasks write run folders where the ordinary code looks for them, which then continues from there. So
+the machines need a shared file system with the same paths, and the results equal those without Ray.
+A task whose worker is lost is repeated elsewhere.
 
 Without an address (Ray's own `RAY_ADDRESS`) Ray is started on this machine and stopped at the end.
-Ray pickles what it moves between its own processes; nothing of it comes from files of data.
+Ray pickles what it moves between its own processes; none of it comes from data files.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOCAL, RAY = "local", "ray"
-"""Where work is done: one thing after another in this process, or spread by Ray."""
+"""Engines: sequential in this process, or parallel by Ray."""
 
 RETRIES = 3
-"""How often a task is done again whose worker was lost."""
+"""Maximum number of repetitions of a task whose worker was lost."""
 
 
 @contextmanager
 def cluster(n_cpus: int | None = None) -> Iterator[Any]:
-    """Ray, connected; what was started here is stopped at the end.
+    """Connect to Ray; stop it at the end if it was started here.
 
     Args:
-        n_cpus: cores to use where Ray is started here; by default all.
+        n_cpus: cores to use if Ray is started here; by default all.
 
     Raises:
         InputError: if Ray is not installed.
@@ -61,20 +61,20 @@ def cluster(n_cpus: int | None = None) -> Iterator[Any]:
 def each(
     do: Callable[[T], None], items: Sequence[T], title: str, *, progress: bool = False
 ) -> dict[int, str]:
-    """Do something with each item, one task each.
+    """Call a function with each item, one task each.
 
-    A task that raises does not stop the others, and is not done again.
+    A task that raises does not stop the others, and is not repeated.
 
     Args:
-        do: a function of a module; what it gives is dropped.
-        items: what to do it with.
-        title: for the progress bar.
+        do: a function of a module; its result is ignored.
+        items: arguments of the calls.
+        title: title of the progress bar.
         progress: whether to show it.
 
     Returns:
-        Position of each item that failed to its error's one line.
+        One-line error of each failed item, by position.
     """
-    from tqdm import tqdm  # takes longer to import than all that a short command needs
+    from tqdm import tqdm  # slow to import for short commands
 
     failures: dict[int, str] = {}
     with cluster() as ray:
@@ -95,7 +95,7 @@ def each(
 
 
 def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
-    """Do it in a folder; an error's one line, or nothing. One core is one thread."""
+    """Call it in a folder with one thread; return an error's one line, or an empty text."""
     import torch
 
     torch.set_num_threads(1)
@@ -108,14 +108,14 @@ def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
 
 
 def do_runs(jobs: Sequence[Any], title: str, *, progress: bool = False) -> None:
-    """Do every run of a benchmark that is not finished, one task each.
+    """Execute every unfinished run of a benchmark, one task each.
 
-    Failures are left to `stforecast.bench.jobs.do_jobs`, which comes after: it finds what is
-    finished, tries again what is not and notes what fails.
+    Failures are left to `stforecast.bench.jobs.do_jobs`, which is called afterwards: it collects
+    finished runs, retries the others and records failures.
 
     Args:
         jobs: see `stforecast.bench.jobs.Job`.
-        title: of the benchmark, for the progress bar.
+        title: title of the benchmark, for the progress bar.
         progress: whether to show it.
     """
     todo = [job for job in jobs if job.finished() is None]

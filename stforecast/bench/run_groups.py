@@ -1,4 +1,4 @@
-"""Runs that belong together, names that tell them from others, and rows of their tables."""
+"""Groups of runs with unique names, and rows of their tables."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from stforecast.federated.runs.run import Run
 R = TypeVar("R", bound=Run)
 
 ALL = "all"
-"""In a table: over all clients, or over the whole horizon."""
+"""Value in a table for all clients, or for the whole horizon."""
 
 
 @dataclass(frozen=True)
 class RunGroup(Generic[R]):
-    """Runs that differ in nothing but their seed: what may be averaged.
+    """Runs that differ only in their seed, so that they may be averaged.
 
     Attributes:
         base: the runs' own label.
-        tags: what tells the group from the others it is shown with.
+        tags: facts and settings that distinguish the group from the others it is shown with.
         runs: at least one run, in the order given.
     """
 
@@ -33,7 +33,7 @@ class RunGroup(Generic[R]):
 
     @property
     def name(self) -> str:
-        """Unique among those it is shown with, as in "fuels (milan, tau 0.1)"."""
+        """Name, unique among the groups it is shown with: "fuels (milan, tau 0.1)"."""
         return self.named()
 
     @property
@@ -42,20 +42,20 @@ class RunGroup(Generic[R]):
         return self.named(f"{len(self.runs)} runs") if len(self.runs) > 1 else self.name
 
     def run_label(self, run: R) -> str:
-        """Name of one of the runs: "fuels (tau 0.1, seed 2)"."""
+        """Return the name of one of the runs: "fuels (tau 0.1, seed 2)"."""
         return self.named(f"seed {run.seed}")
 
     def named(self, *more: str) -> str:
-        """Name with further tags."""
+        """Return the name with further tags."""
         tags = (*self.tags, *more)
         return f"{self.base} ({', '.join(tags)})" if tags else self.base
 
 
 def group_runs(runs: Sequence[R]) -> list[RunGroup[R]]:
-    """Gather the runs that differ in nothing but their seed, and name every group.
+    """Group runs that differ only in their seed, and name every group.
 
-    A name is the runs' label with what it takes to tell the groups apart: facts about the data if
-    these differ, then settings.
+    A name is the runs' label with what distinguishes the groups: facts about the data if these
+    differ, then settings.
 
     Args:
         runs: finished runs; a folder given twice counts once.
@@ -71,7 +71,7 @@ def group_runs(runs: Sequence[R]) -> list[RunGroup[R]]:
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """What may set a run's curve apart, in the order in which names should say it."""
+    """Return the facts that may distinguish a run, in the order of their use in names."""
     data = run.facts()
     told = run.no_difference | data.keys()
     settings = {key: v for key, v in run.settings.items() if key not in told}
@@ -79,7 +79,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _tags(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """As many facts on each run as it takes, with its label, to tell it from the others."""
+    """Return as many facts of each run as needed, with its label, to distinguish it."""
     facts = [_facts(run) for run in runs]
     of_data = {name for run in runs for name in run.facts()}
     tags: list[tuple[str, ...]] = [() for _ in runs]
@@ -98,7 +98,7 @@ def _tags(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Settings that several of the runs have and that are not the same for all of those."""
+    """Return the settings that several of the runs have with different values."""
     values: dict[str, set[str]] = {}
     for run in runs:
         for name, value in run.settings.items():
@@ -108,7 +108,7 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
 
 
 def select(table: pd.DataFrame, **wanted: str | Collection[str]) -> pd.DataFrame:
-    """Rows of a table whose columns hold the wanted value, or one of several.
+    """Select rows of a table whose columns hold the wanted value, or one of several.
 
     >>> table = pd.DataFrame({"metric": ["mse", "mae", "mse"], "split": ["test", "test", "train"]})
     >>> select(table, metric=("mse", "mae"), split="test").index.tolist()
@@ -121,15 +121,15 @@ def select(table: pd.DataFrame, **wanted: str | Collection[str]) -> pd.DataFrame
 
 
 def pooled(errors: pd.DataFrame) -> pd.DataFrame:
-    """Rows of errors over all clients and the whole horizon."""
+    """Select errors over all clients and the whole horizon."""
     return errors[(errors["client"] == ALL) & (errors["horizon"] == ALL)]
 
 
 def by_client(errors: pd.DataFrame) -> pd.DataFrame:
-    """Rows of errors of one client each, over the whole horizon."""
+    """Select errors of single clients, over the whole horizon."""
     return errors[(errors["client"] != ALL) & (errors["horizon"] == ALL)]
 
 
 def by_step(errors: pd.DataFrame) -> pd.DataFrame:
-    """Rows of errors of one step ahead each, over all clients."""
+    """Select errors of single steps ahead, over all clients."""
     return errors[(errors["client"] == ALL) & (errors["horizon"] != ALL)]

@@ -1,4 +1,4 @@
-"""Results against one setting: a line for each method."""
+"""Scores against one setting, one line for each method."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from stforecast.bench.plain_figure import PlainFigure
 from stforecast.bench.run_groups import R
 
 DECADES = 2
-"""Values that span more than this are drawn on a logarithmic axis."""
+"""Ratio of values above which the axis is logarithmic."""
 
 MOST_TICKS = 8
-"""Up to which every value of a logarithmic axis is named."""
+"""Maximum number of values for which a logarithmic axis labels all of them."""
 
 
 def draw_sweep(
@@ -34,24 +34,24 @@ def draw_sweep(
     y_name: Callable[[bool], str],
     width: float,
 ) -> PlainFigure:
-    """Scores against one setting, such as tau: one line for each method.
+    """Draw scores against one setting, such as tau, with one line for each method.
 
-    Each point is the mean of the runs that differ in the seed alone, in a band of one standard
-    deviation (with n - 1). Lines are told apart by method and other settings, not by label. A
-    method without the setting is a level line.
+    Each point is the mean of the runs that differ only in the seed, in a band of one standard
+    deviation (with n - 1). Runs are grouped into lines by method and other settings, not by label.
+    A method without the setting is a level line.
 
     Args:
         runs: finished runs.
-        setting: number on the x axis, logarithmic if its values span more than two decades; may be
-            left out if the runs differ in one number alone.
-        score: of runs, `(runs,)`.
-        default: what a setting of a run is if nobody sets it.
+        setting: numeric setting on the x axis, logarithmic if its values span more than two
+            decades; None if the runs differ in only one number.
+        score: function from runs to scores `(runs,)`.
+        default: function from a run and a setting to the setting's default.
         y_name: label of the y axis, given whether a point has several seeds.
         width: width of the figure in inches.
 
     Raises:
-        InputError: listing the settings if there is no such one, or if no two runs differ in the
-            setting alone.
+        InputError: if the setting is unknown, listing the known ones, or if no two runs differ only
+            in the setting.
     """
     as_curves(runs)
     setting = setting or _swept(runs)
@@ -82,7 +82,7 @@ class Line(Generic[R]):
     """Scores of one method.
 
     Attributes:
-        curve: how it is drawn.
+        curve: style of the line.
         points: scores `(runs,)` by value of the setting, in order.
         level: scores `(runs,)` of a method without the setting, else None.
     """
@@ -93,7 +93,7 @@ class Line(Generic[R]):
 
     @property
     def all_scores(self) -> list[np.ndarray]:
-        """Scores at each point, or those of the level."""
+        """Return the scores at each point, or those of the level."""
         return [*self.points.values()] if self.level is None else [self.level]
 
 
@@ -102,7 +102,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _numbers(runs: Sequence[R]) -> dict[str, set[float]]:
-    """The values of every setting that is a number."""
+    """Return the values of every numeric setting."""
     found: dict[str, set[float]] = {}
     for run in runs:
         for name, value in run.settings.items():
@@ -112,7 +112,7 @@ def _numbers(runs: Sequence[R]) -> dict[str, set[float]]:
 
 
 def _swept(runs: Sequence[R]) -> str:
-    """The only number in which the runs differ."""
+    """Return the only numeric setting in which the runs differ."""
     differing = [name for name, values in _numbers(runs).items() if len(values) > 1]
     if len(differing) == 1:
         return differing[0]
@@ -121,7 +121,7 @@ def _swept(runs: Sequence[R]) -> str:
 
 
 def _values(runs: Sequence[R], setting: str) -> dict[Path, float | None]:
-    """The setting of each run by its folder."""
+    """Return the value of the setting of each run, by folder."""
     numbers = _numbers(runs)
     settings = {run.folder: run.settings.get(setting) for run in runs}
     for run in runs:
@@ -137,7 +137,7 @@ def _values(runs: Sequence[R], setting: str) -> dict[Path, float | None]:
 
 
 def _without(run: R, setting: str) -> R:
-    """The run as if it had neither the setting nor a label, which is likely to say it."""
+    """Return the run without the setting and without its label, which is likely to name it."""
     settings = {k: v for k, v in run.settings.items() if k != setting}
     about = {k: v for k, v in run.about.items() if k != "label"}
     return dataclasses.replace(run, about={**about, "settings": settings})
@@ -178,7 +178,7 @@ def _draw(ax: Axes, line: Line[R], setting: str) -> None:
 
 
 def _scale(ax: Axes, values: Sequence[float]) -> None:
-    """Make the x axis logarithmic if need be; linear around 0 if the values hold it."""
+    """Make the x axis logarithmic if necessary; linear around 0 if the values include 0."""
     sizes = [abs(value) for value in values if value]
     if not sizes or max(sizes) <= 10**DECADES * min(sizes):
         return
@@ -193,7 +193,7 @@ def _scale(ax: Axes, values: Sequence[float]) -> None:
 
 
 def _mark_defaults(ax: Axes, defaults: Sequence[float], values: Sequence[float]) -> str:
-    """A vertical line at each default, and what to say of those that lie outside the values."""
+    """Draw a vertical line at each default; return a note on those outside the values."""
     outside = []
     for default in dict.fromkeys(defaults):
         if values[0] <= default <= values[-1]:

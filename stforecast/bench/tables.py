@@ -1,4 +1,4 @@
-"""Tables for people: Markdown of results, and the page of a benchmark."""
+"""Tables of results as Markdown, and the page of a benchmark."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def sections(
     key: Callable[[R], tuple[str, ...]],
     section: Callable[[Sequence[R]], str],
 ) -> str:
-    """Markdown: a section for the runs of each key, then the failures.
+    """Return Markdown with a section for the runs of each key, then the failures.
 
     Args:
         runs: finished runs.
-        failures: name of each failed run to its error.
-        key: what runs of one section share.
-        section: makes one.
+        failures: error of each failed run, by name.
+        key: function from a run to the key of its section.
+        section: function from the runs of one section to Markdown.
     """
     members: dict[tuple[str, ...], list[R]] = {}
     for run in runs:
@@ -42,33 +42,33 @@ def sections(
 
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """A Markdown table; what a row lacks is a dash."""
+    """Return a Markdown table with dashes for missing entries."""
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
 
 
 def plain(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table for a terminal."""
+    """Return a table for a terminal."""
     return tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
 
 
 def floats_up_and_down(run: Run) -> str:
-    """What a client sends and receives in a round."""
+    """Return the numbers of floats that a client sends and receives in a round."""
     return " / ".join(f"{floats(run.rounds(), way):,.0f}" for way in ("up", "down"))
 
 
 def traffic_sentence(run: Run) -> str:
-    """What a client sends and receives in a round, as a sentence."""
+    """Return the floats that a client sends and receives in a round, as a sentence."""
     sent, received = (floats(run.rounds(), way) for way in ("up", "down"))
     return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
 
 
 def mean_seconds(runs: Sequence[Run], decimals: int) -> str:
-    """How long a run took."""
+    """Return the mean duration of the runs."""
     return f"{np.mean([run.about['seconds'] for run in runs]):.{decimals}f}"
 
 
 def facts(runs: Sequence[Run]) -> str:
-    """Markdown: what a reader needs to repeat the runs, and when and where this was written."""
+    """Return Markdown with what is needed to repeat the runs, and when and where it was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
     versions = {f"{p} {v}" for about in abouts for p, v in about.get("versions", {}).items()}
@@ -87,14 +87,14 @@ def facts(runs: Sequence[Run]) -> str:
 def write_page(
     out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
 ) -> None:
-    """Write `table.md`: what was run and how, the table, the figures.
+    """Write `table.md`: command and facts of the runs, the table, the figures.
 
     Args:
         out: the benchmark's folder.
         title: its heading.
-        command: that repeats it.
+        command: command that repeats it.
         runs: finished runs.
-        table: of their results, as Markdown.
+        table: table of their results, as Markdown.
         gallery: its figures.
     """
     parts = [f"# {title}", f"    {command}", facts(runs), table, gallery.markdown(out)]

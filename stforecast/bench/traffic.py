@@ -1,4 +1,4 @@
-"""What clients sent and whose uploads are missing, from the rounds' reports."""
+"""Communication and missing uploads, from the rounds' reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 
 def floats(rounds: pd.DataFrame, way: str) -> float:
-    """Floats that one client sends (up) or receives (down) in a full round.
+    """Return the floats that one client sends (up) or receives (down) in a full round.
 
     >>> reports = {"participants": [3], "failed": [1], "bytes_up": [80], "bytes_down": [240]}
     >>> floats(pd.DataFrame(reports), "up"), floats(pd.DataFrame(reports), "down")
@@ -19,10 +19,10 @@ def floats(rounds: pd.DataFrame, way: str) -> float:
 
 
 def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
-    """How many uploads are missing, or nothing if none is.
+    """Return a note on the number of missing uploads; empty if none is missing.
 
     Args:
-        name: of the method or variant.
+        name: name of the method or variant.
         runs: the rounds of each of its runs.
     """
     tables = [rounds for rounds in runs if len(rounds)]
@@ -34,5 +34,5 @@ def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
 
 
 def _failed(rounds: pd.DataFrame) -> pd.Series:
-    """Participants of each round that were left out; before these were counted, there were none."""
+    """Return the participants of each round that were left out; 0 in runs without this count."""
     return rounds.get("failed", pd.Series(0, rounds.index))

@@ -151,12 +151,11 @@ def test_a_benchmark_does_not_go_on_with_a_run_of_other_settings(killed, tmp_pat
         (["vision", "run"], "Missing option '--out'. See: stforecast vision run --help"),
         (
             ["run", "--resume", "nowhere", "--rounds", "3"],
-            "--resume goes on with the settings of the run; leave out --rounds. See: stforecast "
-            "run --help",
+            "--resume uses the settings of the run; leave out --rounds. See: stforecast run --help",
         ),
         (
             ["vision", "run", "--resume", "nowhere", "--method", "solo"],
-            "--resume goes on with the settings of the run; leave out --method. See: stforecast "
+            "--resume uses the settings of the run; leave out --method. See: stforecast "
             "vision run --help",
         ),
         (
