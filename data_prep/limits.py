@@ -118,8 +118,8 @@ def check_size(n_bytes: int, what: object) -> None:
     if n_bytes > limit:
         raise InputError(
             f"{what} would take {n_bytes / 1e9:.4g} GB of memory, expected at most "
-            f"{limit / 1e9:.3g} GB, half of what is free here; check that the file is "
-            "sound, or give a part of the data"
+            f"{limit / 1e9:.3g} GB, half of the free memory; check that the file is "
+            "valid, or give a part of the data"
         )
 
 
@@ -140,7 +140,7 @@ def check_expansion(n_bytes: int, path: Path, what: object = None, ratio: int = 
         packed = path.stat().st_size
         raise InputError(
             f"{what} would take {n_bytes / 1e9:.4g} GB of memory, far more than the "
-            f"{packed / 1e6:.3g} MB of {path.name} should; check that the file is sound, and if it "
+            f"{packed / 1e6:.3g} MB of {path.name} should; check that the file is valid, and if it "
             f"is, set {VARIABLE} to {math.ceil(n_bytes / max(packed, 1))} or more"
         )
     check_size(n_bytes, what)

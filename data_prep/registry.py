@@ -102,7 +102,7 @@ class Registry(Mapping[str, T]):
                     yield Found(thing, f"{self.kind} of {module.__name__}")
 
     def _in_entry_points(self) -> Iterator[Found]:
-        from importlib.metadata import entry_points  # slow to import for short commands
+        from importlib.metadata import entry_points  # slow to import
 
         for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
             package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"

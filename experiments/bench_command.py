@@ -106,7 +106,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.BadParameter(f"{text!r} is no NAME=VALUE")
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -51,7 +51,7 @@ def replaced(text: str, name: str, make: Callable[[], str]) -> str:
 
 
 def gather(folders: Sequence[Path], page: Path = RESULTS) -> None:
-    """Put the tables of benchmarks on one page and their figures into `figures/` beside it.
+    """Collect the tables of benchmarks on one page, and their figures in `figures/` next to it.
 
     Args:
         folders: folders written by `stforecast bench`, with different names.

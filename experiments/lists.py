@@ -147,6 +147,6 @@ def _list(headers: list[str], rows: list[list[str]]) -> str:
 
 
 def _tabulate(rows: list[list[str]], headers: list[str], **style: Any) -> str:
-    from tabulate import tabulate  # slow to import for short commands
+    from tabulate import tabulate  # slow to import, which short commands need not wait for
 
     return tabulate(rows, headers=headers, **style)

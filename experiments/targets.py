@@ -31,4 +31,4 @@ def check_free(path: Path, overwrite: bool) -> None:
         InputError: if the file exists.
     """
     if path.is_file() and not overwrite:
-        raise InputError(f"{path} is there already; choose another --out, or pass --overwrite")
+        raise InputError(f"{path} already exists; choose another --out, or pass --overwrite")

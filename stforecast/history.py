@@ -46,7 +46,7 @@ def read_history(
         )
     known = series.select(cells)
     if extra := len(series.cells) - len(cells):
-        log.warning("%s: %d cells that the model does not know are ignored", series.name, extra)
+        log.warning("%s: %d cells that the model was not fitted on are ignored", series.name, extra)
     return known
 
 
@@ -74,8 +74,8 @@ def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> n
         missing = np.isnan(series.values).all(axis=0, keepdims=True)
     if missing.all():
         raise InputError(
-            f"{series.name}: {series.service} has none of the values that the forecast is made "
-            "from; give a history whose end is known"
+            f"{series.name}: {series.service} has no observed inputs for the forecast; give a "
+            "history with observations at its end"
         )
     return missing
 
@@ -85,8 +85,8 @@ def warn_of_missing(series: Series, missing: np.ndarray) -> None:
     unknown = np.asarray(missing.all(axis=0))
     partly = missing.any(axis=0) & ~unknown
     for cells, what in (
-        (unknown, "none of the values that their forecast is made from: they get no forecast"),
-        (partly, "missing values among their inputs, which are taken for the training mean"),
+        (unknown, "no observed inputs: they get no forecast"),
+        (partly, "missing inputs, which are replaced by the training mean"),
     ):
         if cells.any():
             log.warning(
@@ -100,6 +100,6 @@ def warn_of_constants(series: Series, fit_steps: int) -> None:
     seen = pd.DataFrame(series.values[:fit_steps])
     if n := int((seen.max() == seen.min()).sum()):
         log.warning(
-            "%s: %d of %d cells never change in the training part of %s; errors of such cells say "
-            "nothing", series.name, n, len(series.cells), series.service,
+            "%s: %d of %d cells never change in the training part of %s; their errors are not "
+            "meaningful", series.name, n, len(series.cells), series.service,
         )  # fmt: skip

@@ -140,10 +140,10 @@ def adaptive_radii(
     ahead = np.arange(coming.shape[2])
     for t in range(radii.shape[1]):
         steps = ahead[t - ahead > 0]
-        told = t - 1 - steps
-        new = coming[:, told, steps]
+        window = t - 1 - steps
+        new = coming[:, window, steps]
         seen = ~np.isnan(new)
-        alpha[:, steps] += np.where(seen, rate * (1 - coverage - missed[:, told, steps]), 0.0)
+        alpha[:, steps] += np.where(seen, rate * (1 - coverage - missed[:, window, steps]), 0.0)
         largest[:, steps] = np.fmax(largest[:, steps], new)
         rank = _rank(n, alpha)
         radii[:, t] = np.where(rank > n, largest, _pick(ordered, rank))

@@ -189,7 +189,7 @@ def _continue(
 def _resumed(state: State, fresh: State, training: Any) -> State:
     """Return the state with the sample sizes of new data and complete optimiser moments.
 
-    The best round's state is saved without moments; its optimiser starts anew.
+    The best round's state is saved without moments, so its optimiser starts with zero moments.
     """
     resumed = copy.deepcopy(state)
     resumed.clients.sizes = fresh.clients.sizes

@@ -97,4 +97,4 @@ def _check_radius(radius: np.ndarray | None, shape: tuple[int, int]) -> None:
             f"interval/radius has shape {radius.shape}, the settings say {shape}; {AGAIN}"
         )
     if radius is not None and np.isnan(radius).any():
-        raise InputError(f"interval/radius has values that are no numbers; {AGAIN}")
+        raise InputError(f"interval/radius has values that are not numbers; {AGAIN}")

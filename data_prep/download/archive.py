@@ -64,7 +64,7 @@ def _sound(path: Path) -> Iterator[None]:
         raise
     except Exception as e:
         raise DamagedError(
-            f"{path}: a damaged zip, or none ({e}); remove it if it is there, and run again"
+            f"{path}: not a valid zip ({e}); remove it if it exists, and run again"
         ) from e
 
 
@@ -101,7 +101,7 @@ def _unpack_member(z: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) ->
             with z.open(member) as packed, atomic_path(target) as part, part.open("wb") as f:
                 shutil.copyfileobj(packed, f, CHUNK)
         elif _crc(target) != member.CRC:
-            raise InputError(f"{target}: is there but differs from {z.filename}; move it away")
+            raise InputError(f"{target}: exists but differs from {z.filename}; move it away")
 
 
 def _crc(path: Path) -> int:

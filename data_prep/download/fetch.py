@@ -56,20 +56,20 @@ def download(
     paths: list[Path] = []
     for item in tqdm(items, desc="download", unit="file", disable=not progress):
         if item.archive:
-            paths += _bring_archive(item, item.archive, out, only, progress)
+            paths += _fetch_archive(item, item.archive, out, only, progress)
         else:
-            paths.append(_bring(item, out, progress))
+            paths.append(_fetch(item, out, progress))
     if not paths:
         raise InputError(f"no file matches {only!r}; give another pattern with --only")
     return paths
 
 
-def _bring_archive(
+def _fetch_archive(
     item: Item, archive: Archive, out: Path, only: str | None, progress: bool
 ) -> list[Path]:
     """Fetch an archive and unpack it; a damaged new download is not kept."""
     was_there = inside(out, item.name, item.origin).exists()
-    path = _bring(item, out, progress)
+    path = _fetch(item, out, progress)
     try:
         return unpack(path, archive, out, only)
     except DamagedError:
@@ -78,7 +78,7 @@ def _bring_archive(
         raise
 
 
-def _bring(item: Item, out: Path, progress: bool) -> Path:
+def _fetch(item: Item, out: Path, progress: bool) -> Path:
     """Fetch and verify one file, unless it exists."""
     path = inside(out, item.name, item.origin)
     for place in (path, partial(path)):
@@ -91,7 +91,7 @@ def _bring(item: Item, out: Path, progress: bool) -> Path:
                     _obtain_verified(item, partial(path), progress)
                     partial(path).replace(path)
         elif problem := _mismatch(path, item):
-            raise InputError(f"{path}: is there but {problem}; move it away and run again")
+            raise InputError(f"{path}: exists but {problem}; move it away and run again")
         if item.checksum is None:
             logger.warning("%s: no checksum is published; it has %s", path, checksum(path))
     return path
@@ -106,7 +106,7 @@ def _obtain_verified(item: Item, part: Path, progress: bool) -> None:
     tag_of(part).unlink(missing_ok=True)
     if problem := _mismatch(part, item):
         part.unlink()
-        raise InputError(f"{item.origin}: what came {problem}; try again or use a mirror")
+        raise InputError(f"{item.origin}: the download {problem}; try again or use a mirror")
 
 
 def _obtain(item: Item, part: Path, progress: bool) -> None:

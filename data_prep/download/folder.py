@@ -37,7 +37,7 @@ def check_space(out: Path, items: list[Item]) -> None:
     if needed > free:
         raise InputError(
             f"{out}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free; free some "
-            "space, choose another folder or bring fewer files with --only"
+            "space, choose another folder or fetch fewer files with --only"
         )
 
 

@@ -79,7 +79,7 @@ def request(item: Item, part: Path, progress: bool) -> None:
             return  # nothing is missing
         if status == 416 or (status == 206 and not (span and span[1] == str(start))):
             part.unlink(missing_ok=True)
-            raise DroppedError(f"HTTP {status} instead of what follows byte {start}")
+            raise DroppedError(f"HTTP {status} instead of the bytes from {start} on")
         start = start if status == 206 else 0
         length = response.headers.get("Content-Length")
         size = int(span[2]) if span else int(length) if length else item.size
@@ -193,4 +193,4 @@ def _refusal(url: str, status: str, response: requests.Response) -> str:
             f"{url}: refused ({status}); if it asks for its terms of use or guestbook, accept them "
             "in a browser, fetch the files by hand and pass their folder with --source"
         )
-    return f"{url}: not to be had ({status}); it may have moved, pass a mirror with --source"
+    return f"{url}: unavailable ({status}); it may have moved, pass a mirror with --source"

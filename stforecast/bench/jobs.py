@@ -164,7 +164,7 @@ def do_jobs(
                 (job.folder / FAILED).unlink(missing_ok=True)
             except Stopped as stop:
                 raise Stopped(
-                    stop.signal, f"{stop.place} of {job.name}", "begin the same again to go on"
+                    stop.signal, f"{stop.place} of {job.name}", "run the same command to resume"
                 ) from stop
             except Exception as e:
                 name = str(job.folder.relative_to(folder))

@@ -74,7 +74,7 @@ def each(
     Returns:
         One-line error of each failed item, by position.
     """
-    from tqdm import tqdm  # slow to import for short commands
+    from tqdm import tqdm  # slow to import, which short commands need not wait for
 
     failures: dict[int, str] = {}
     with cluster() as ray:

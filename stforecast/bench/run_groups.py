@@ -73,8 +73,8 @@ def group_runs(runs: Sequence[R]) -> list[RunGroup[R]]:
 def _facts(run: Run) -> dict[str, Any]:
     """Return the facts that may distinguish a run, in the order of their use in names."""
     data = run.facts()
-    told = run.no_difference | data.keys()
-    settings = {key: v for key, v in run.settings.items() if key not in told}
+    implied = run.no_difference | data.keys()
+    settings = {key: v for key, v in run.settings.items() if key not in implied}
     return {**data, **settings, "path": run.about["data"]}
 
 

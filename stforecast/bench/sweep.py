@@ -116,7 +116,7 @@ def _swept(runs: Sequence[R]) -> str:
     differing = [name for name, values in _numbers(runs).items() if len(values) > 1]
     if len(differing) == 1:
         return differing[0]
-    found = f"differ in {', '.join(differing)}" if differing else "have no number that differs"
+    found = f"differ in {', '.join(differing)}" if differing else "differ in no number"
     raise InputError(f"these runs {found}; choose one with --setting, and runs that differ in it")
 
 

@@ -424,7 +424,7 @@ class Calendar:
         Raises:
             InputError: if the cube has a single time step.
         """
-        from data_prep.cube import step_of  # slow: it imports netCDF4
+        from data_prep.cube import step_of  # slow: it imports the file formats of cubes
 
         local = ds.attrs.get("clock", "utc") == "local"
         zone = None if local else ds.attrs.get("time_zone", "UTC")

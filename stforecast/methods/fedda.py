@@ -306,7 +306,7 @@ class FedDAClusters(FedDA):
     """
 
     name = "fedda_clusters"
-    summary = "FedDA whose clusters keep models of their own (not in the paper)"
+    summary = "FedDA whose clusters keep their own models (not in the paper)"
     views = ("personal",)
     Options = FedDAClustersOptions
 

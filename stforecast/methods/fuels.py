@@ -125,12 +125,12 @@ class Fuels(Method):
         jsd, prototypes = server["jsd"], server["prototypes"]
         ids = to.ids.to(jsd.device)
         known = are_known(prototypes)
-        alike = known & (jsd[ids] <= server["threshold"])
+        similar = known & (jsd[ids] <= server["threshold"])
         others = known & (torch.arange(len(jsd), device=jsd.device) != ids[:, None])
-        positive = alike if self.options.include_self else alike & others
+        positive = similar if self.options.include_self else similar & others
         return {
             "positive": weighted_prototypes(prototypes, positive.float()),
-            "negative": weighted_prototypes(prototypes, (~alike & others).float()),
+            "negative": weighted_prototypes(prototypes, (~similar & others).float()),
         }
 
     def threshold(self, jsd: Tensor) -> Tensor:

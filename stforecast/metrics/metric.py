@@ -46,7 +46,7 @@ class Metric:
         lower_is_better: True if lower values are better.
         relative: whether it has no unit and needs data with a true zero, unlike z-scores.
         squared: whether its unit is the square of the data's.
-        heading: name of its column in tables of results; it has none where this is empty.
+        heading: heading of its column in tables of results; empty for no column.
     """
 
     name: str

@@ -67,7 +67,7 @@ def _level(reference: str, means: Mapping[str, float]) -> float:
         level = means[reference] if reference in means else float(reference)
     except ValueError as e:
         names = ", ".join(means)
-        raise InputError(f"reference {reference!r} is no number and no bar here: {names}") from e
+        raise InputError(f"reference {reference!r} is neither a number nor a bar: {names}") from e
     if not np.isfinite(level):
         raise InputError(f"reference {reference!r} is not finite; name another")
     return level

@@ -78,7 +78,7 @@ def divergence(
     jsd = inside.arrays["server/jsd"].astype(np.float64)
     prototypes = Divergences("prototypes", jsd, inside.arrays["server/threshold"].item())
     data = _of_data(inside)
-    shown = _alike_together(jsd) if clients is None else inside.places(clients)
+    shown = _cluster_order(jsd) if clients is None else inside.places(clients)
     fig, axes = panels(width, 0.55 * width + 1.05, 2, n_columns=2)
     for ax, panel in zip(axes, (prototypes, data), strict=True):
         _draw(fig, ax, panel, shown)
@@ -111,7 +111,7 @@ def _training_series(inside: Inside) -> np.ndarray:
     run, about = inside.run, inside.run.about
     path = data_of(about)
     if not path.exists():
-        raise InputError(f"{run.folder}: its data, {path}, are gone; put them back")
+        raise InputError(f"{run.folder}: its data, {path}, are missing; restore them")
     series = as_series(path, about["service"]).select(inside.cells)
     config = resolve(**about["settings"]).at(series.calendar.step)
     data = prepare(series, config.window, config.data.split, config.data.scale)
@@ -121,7 +121,7 @@ def _training_series(inside: Inside) -> np.ndarray:
     return data.z[: data.split.fit_steps]
 
 
-def _alike_together(values: np.ndarray) -> list[int]:
+def _cluster_order(values: np.ndarray) -> list[int]:
     """Return the clients in the order of the leaves of average-linkage clustering."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform

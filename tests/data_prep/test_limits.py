@@ -104,7 +104,7 @@ def test_an_exhausted_group_leaves_nothing(machine):
 def test_half_of_what_is_free_may_be_taken(monkeypatch):
     monkeypatch.setattr(limits, "memory", lambda: 2000)
     check_size(1000, "it")
-    with pytest.raises(InputError, match=r"it would take .* half of what is free here"):
+    with pytest.raises(InputError, match=r"it would take .* half of the free memory"):
         check_size(1001, "it")
 
 
@@ -119,7 +119,7 @@ def test_a_sound_file_may_grow_and_a_bomb_may_not(tmp_path, monkeypatch):
     monkeypatch.setenv("STFORECAST_EXPANSION", "1000")
     check_expansion(largest + 1, path)
     monkeypatch.setattr(limits, "memory", lambda: 2**20)
-    with pytest.raises(InputError, match="half of what is free"):
+    with pytest.raises(InputError, match="half of the free memory"):
         check_expansion(largest + 1, path)
     monkeypatch.setenv("STFORECAST_EXPANSION", "much")
     with pytest.raises(InputError, match="STFORECAST_EXPANSION is 'much'; give a whole number"):

@@ -62,7 +62,7 @@ def test_simulate_and_prepare_make_a_cube(stforecast, tmp_path):
     code, out, err = stforecast(*again)
     assert (code, out) == (2, "")
     assert err == (
-        f"stforecast: {cube} is there already; choose another --out, or pass --overwrite\n"
+        f"stforecast: {cube} already exists; choose another --out, or pass --overwrite\n"
     )
     assert cube.read_bytes() == before
     assert stforecast(*again, "--overwrite")[0] == 0
@@ -166,7 +166,7 @@ def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
 def test_a_sweep_needs_runs_that_differ(stforecast, run_folder, tmp_path):
     code, out, err = stforecast("plot", "sweep", run_folder, "--out", tmp_path / "a.svg")
     assert (code, out) == (2, "")
-    assert "no number that differs" in err
+    assert "differ in no number" in err
 
 
 def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_path, monkeypatch):

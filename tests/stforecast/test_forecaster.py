@@ -106,7 +106,7 @@ def test_columns_may_come_in_another_order_and_with_others(fitted, table, caplog
     forecaster = fitted("ridge")
     caplog.clear()
     pd.testing.assert_frame_equal(forecaster.predict(mixed), forecaster.predict(table))
-    assert caplog.messages == ["the table: 1 cells that the model does not know are ignored"]
+    assert caplog.messages == ["the table: 1 cells that the model was not fitted on are ignored"]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ METHODS_THAT_READ = ["fedavg", "ridge", "last_value", "seasonal_day", "historica
 @pytest.mark.parametrize("method", METHODS_THAT_READ)
 def test_nothing_is_forecast_from_nothing(cube, table, tiny, method):
     forecaster = Forecaster(method, **tiny, service="internet").fit(cube)
-    with pytest.raises(InputError, match="has none of the values that the forecast is made from"):
+    with pytest.raises(InputError, match="has no observed inputs for the forecast"):
         forecaster.predict(table * np.nan)
 
 
@@ -334,7 +334,7 @@ def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
     found = forecaster.predict(gone, steps=2)
     assert found[22].isna().all()
     np.testing.assert_array_equal(found.loc[whole.index, [11, 33]], whole[[11, 33]])
-    assert "the table: 1 of 3 cells, such as 22, have none of the values" in caplog.text
+    assert "the table: 1 of 3 cells, such as 22, have no observed inputs" in caplog.text
     interval = forecaster.predict_interval(gone)
     assert interval.lower[22].isna().all()
     assert interval.lower[11].notna().all()
@@ -345,7 +345,7 @@ def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
     history = table.copy()
     history.iloc[-1, 2] = np.nan
     assert forecaster.predict(history).notna().all(axis=None)
-    assert "1 of 3 cells, such as 33, have missing values among their inputs" in caplog.text
+    assert "1 of 3 cells, such as 33, have missing inputs" in caplog.text
 
 
 def test_settings_that_a_reference_forecaster_does_not_read_are_told_of(table, tiny, caplog):

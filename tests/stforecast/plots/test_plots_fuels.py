@@ -16,7 +16,7 @@ from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.bench.drawing import panels
 from stforecast.plots import PLOTS
-from stforecast.plots.divergence import Divergences, _alike_together, _draw, _verdict
+from stforecast.plots.divergence import Divergences, _cluster_order, _draw, _verdict
 from stforecast.results import ForecastRun
 
 divergence, draw_filter = PLOTS["divergence"], PLOTS["filter"]
@@ -116,7 +116,7 @@ def test_by_default_clients_that_are_alike_stand_together():
     group = np.array([0, 1, 2, 1, 0, 2, 0])
     values = np.where(group[:, None] == group, 0.1, 1.0) + 0.01 * np.abs(group[:, None] - group)
     np.fill_diagonal(values, 0)
-    order = _alike_together(values)
+    order = _cluster_order(values)
     assert sorted(order) == list(range(7))
     assert np.count_nonzero(np.diff(group[order])) == 2
 
@@ -197,7 +197,7 @@ def test_unknown_clients_are_refused(run):
 def test_data_that_are_gone_or_have_changed(run, cube):
     path = run.folder.parent / "town.nc"
     path.unlink()
-    with pytest.raises(InputError, match=r"its data, .*town.nc, are gone; put them back"):
+    with pytest.raises(InputError, match=r"its data, .*town.nc, are missing; restore them"):
         divergence([run])
     write_cube(cube.isel(time=slice(0, 239)), path)
     with pytest.raises(InputError, match="10 days are 240 steps, the series has 239"):

@@ -143,7 +143,7 @@ def test_a_bar_without_a_finite_error_says_so(make_run):
     [
         ({"metric": "mea"}, "unknown metric 'mea'; choose one of: mae, mse"),
         ({"selection": "first"}, "unknown selection 'first'; choose one of: best, last"),
-        ({"reference": "solo"}, "reference 'solo' is no number and no bar here: fuels"),
+        ({"reference": "solo"}, "reference 'solo' is neither a number nor a bar: fuels"),
         ({"reference": "nan"}, "reference 'nan' is not finite"),
     ],
 )
@@ -224,7 +224,7 @@ def test_a_value_without_a_finite_error_is_a_gap_that_the_legend_names(make_run)
 @pytest.mark.parametrize(
     ("one", "other", "setting", "message"),
     [
-        ({"tau": 1.0}, {"tau": 1.0}, None, "these runs have no number that differs"),
+        ({"tau": 1.0}, {"tau": 1.0}, None, "these runs differ in no number"),
         ({"tau": 1.0, "rho": 1.0}, {"tau": 2.0, "rho": 2.0}, None, "differ in tau, rho; choose"),
         ({"tau": 1.0, "rho": 1.0}, {"tau": 2.0, "rho": 2.0}, "tau", "no two .* in tau alone"),
         ({"tau": 1.0}, {"tau": 1.0}, "tau", "no two of these runs differ in tau alone"),
