@@ -72,7 +72,7 @@ class FedDyn(FedAvg):
     """FedDyn. The methods follow the order of Algorithm 1."""
 
     name = "feddyn"
-    summary = "FedAvg whose clients' losses are tilted until their optima agree"
+    summary = "FedAvg with a dynamic regulariser that aligns the clients' optima"
     paper = "Acar et al., ICLR 2021"
     Options = FedDynOptions
     options: FedDynOptions
