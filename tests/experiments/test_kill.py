@@ -58,8 +58,9 @@ SETTINGS = {
 def begin(town, tmp_path):
     """Begins the command's run of FUELS in a folder of its own."""
 
-    def make(name):
-        flags = [w for k, v in SETTINGS.items() for w in ("--" + k.replace("_", "-"), v)]
+    def make(name, rounds=ROUNDS):
+        settings = {**SETTINGS, "rounds": rounds}
+        flags = [w for k, v in settings.items() for w in ("--" + k.replace("_", "-"), v)]
         return start("run", "--data", town, "--method", "fuels", *flags, "--out", tmp_path / name)
 
     return make
@@ -86,7 +87,7 @@ def test_killed_at_random_and_resumed(begin, town, tmp_path):
 
 def test_a_signal_ends_it_with_one_line_that_says_how_to_go_on(begin, tmp_path):
     out = tmp_path / "stopped"
-    process = begin("stopped")
+    process = begin("stopped", rounds=10_000)  # on a busy machine the signal comes late
     wait_for(lambda: checkpoints(out), process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
