@@ -183,9 +183,12 @@ def _name(group: RunGroup[ForecastRun], view: str) -> dict[str, str]:
 
 def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     """Return further metrics with a heading that any of the runs has."""
-    names = {f"raw_{m.name}" if m.relative else m.name: m.heading for m in METRICS.values()}
+    headed = [metric for metric in METRICS.values() if metric.heading]
+    if not headed:
+        return {}
     known = set().union(*(run.metrics()["metric"] for run in runs))
-    return {name: heading for name, heading in names.items() if heading and name in known}
+    names = {f"raw_{m.name}" if m.relative else m.name: m.heading for m in headed}
+    return {name: heading for name, heading in names.items() if name in known}
 
 
 def _measured(
