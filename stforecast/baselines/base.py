@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from data_prep.errors import InputError
 from stforecast.data.windows import Calendar, WindowSpec
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """No options."""
+from stforecast.federated.options import NoOptions
 
 
 class Baseline(ABC):

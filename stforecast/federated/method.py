@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.data import Batch
+from stforecast.federated.options import NoOptions
 from stforecast.federated.population import Population
 from stforecast.federated.state import Clients, Cohort, State
 from stforecast.federated.training import Training
@@ -54,11 +55,6 @@ class Participants:
     sizes: Tensor
     round: int
     stage: int = 0
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """Options of a method that has none."""
 
 
 class Method:

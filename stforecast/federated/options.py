@@ -66,6 +66,11 @@ class CheckedOptions:
         self.__dict__.update(converted(type(self), self.__dict__))
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a method, model or reference forecaster that has none."""
+
+
 def converted(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert values of some of a dataclass's fields to the types of the fields.
 

@@ -3,7 +3,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from stforecast.federated.method import Method, NoOptions, Participants
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.options import NoOptions
 from stforecast.federated.state import Cohort
 
 
