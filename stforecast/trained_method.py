@@ -59,32 +59,14 @@ class TrainedMethod:
         return self.snapshot.round
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast windows, each from the steps before it; of quantiles, the median.
-
-        Args:
-            series: `(steps, cells)`, z-scored, NaN where missing.
-            starts: `(windows,)` first target steps; may be the step just after the series.
-            calendar: the series' wall clock.
-
-        Returns:
-            `(cells, windows, horizon)` float32, z-scored.
-        """
+        """Forecast `(cells, windows, horizon)`; see `Predictor.predict`."""
         return self.quantiles(series, starts, calendar)[..., len(self.levels) // 2]
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast the quantiles of windows at `levels`, sorted in case the model's cross.
 
         Sorting never makes quantiles worse (Chernozhukov, Fernández-Val, Galichon, Econometrica
-        78, 2010).
-
-        Args:
-            series: as for `predict`.
-            starts: as for `predict`.
-            calendar: as for `predict`.
-
-        Returns:
-            `(cells, windows, horizon, levels)` float32, z-scored; without levels the last axis
-            holds the forecast alone.
+        78, 2010). Arguments and result are those of `Predictor.quantiles`.
         """
         outputs = self._outputs(series, starts, calendar)
         return np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
