@@ -13,11 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from data_prep.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  not on Windows
-    fcntl = None  # type: ignore[assignment]  # None where the module does not exist
+from data_prep.lock import lock_handle
 
 FREE = "free some space or choose another place, then try again"
 _CODE = re.compile(r"(?:errno = |os error )(\d+)")
@@ -132,11 +128,9 @@ def _lock(folder: Path) -> int:
     Raises:
         OSError: if another process holds the lock, or the folder is gone or cannot be locked.
     """
-    if fcntl is None:  # pragma: no cover  not on Windows
-        raise OSError(errno.ENOSYS, "this system has no flock")
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_handle(handle)
     except OSError:
         os.close(handle)
         raise

@@ -26,6 +26,17 @@ HELD = (errno.EWOULDBLOCK, errno.EACCES)
 """Errors of `flock` if another process holds the lock."""
 
 
+def lock_handle(handle: int) -> None:
+    """Lock an open file or folder until it is closed.
+
+    Raises:
+        OSError: if another process holds the lock, or the place cannot be locked.
+    """
+    if fcntl is None:  # pragma: no cover  not on Windows
+        raise OSError(errno.ENOSYS, "this system has no flock")
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def file_lock(path: Path, place: Path) -> Iterator[None]:
     """Hold the lock within the context.
@@ -67,9 +78,7 @@ def _take(path: Path, place: Path) -> int:
 
 def _lock(handle: int, path: Path, place: Path) -> None:
     try:
-        if fcntl is None:  # pragma: no cover  not on Windows
-            raise OSError(errno.ENOSYS, "this system has no flock")
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_handle(handle)
     except OSError as e:
         if e.errno in HELD:
             holder = path.read_text(errors="replace").strip() or "another process"
