@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,10 @@ from stforecast.config import Config
 from stforecast.data.prepared import PreparedSeries, Targets
 from stforecast.intervals import Bands, calibrated, raw_bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
+from stforecast.metrics.metric import Scale
 from stforecast.metrics.tables import evaluate, evaluate_intervals
 from stforecast.predictor import Predictor
+from stforecast.seasonal import seasonal_forecast, seasonal_scale
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +44,28 @@ class Evaluation:
     predictor: Predictor
 
     @cached_property
+    def scale(self) -> Scale:
+        """What scaled metrics divide by."""
+        return seasonal_scale(self.data)
+
+    @cached_property
     def _validation(self) -> Forecasts:
         return self._forecasts(self.data.split.validation, self.data.validation_targets)
 
     @cached_property
+    def _timed_test(self) -> tuple[Forecasts, float]:
+        begin = time.perf_counter()
+        forecasts = self._forecasts(self.data.split.test, self.data.test_targets)
+        return forecasts, time.perf_counter() - begin
+
+    @property
     def _test(self) -> Forecasts:
-        return self._forecasts(self.data.split.test, self.data.test_targets)
+        return self._timed_test[0]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the forecasts of the test part took."""
+        return self._timed_test[1]
 
     def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
         data, coverages = self.data, self.config.coverages
@@ -82,32 +101,16 @@ class Evaluation:
                 found["test"] = pd.concat([found["test"], self._interval_errors()])
         return found
 
-    def test_forecasts(self) -> xr.Dataset:
-        """Return forecasts and targets of the test part; see `Forecaster.test_forecasts`."""
-        bands, y, mask = self._test
-        values = {"y_hat": (bands.centre, "forecast"), "y": (y, "observed")}
+    def test_forecasts(self) -> dict[str, np.ndarray]:
+        """Return forecasts of the test part, and their bounds if any, in the data's units.
+
+        Returns:
+            `y_hat`, `lower` and `upper`, each `(cells, windows, horizon)`.
+        """
+        values = {"y_hat": self._test[0].centre}
         if self.config.has_intervals:
-            lower, upper = self._calibrated[0].bounds[self.config.coverage]
-            values |= {"lower": (lower, "lower bound"), "upper": (upper, "upper bound")}
-        series, dims = self.data.series, ("cell", "time", "horizon")
-        attrs = {"units": series.units}
-        ds = xr.Dataset(
-            {k: (dims, self.raw(v), {**attrs, "long_name": n}) for k, (v, n) in values.items()},
-            coords={
-                "cell": series.cells,
-                "time": series.times[self.data.split.test],
-                "horizon": np.arange(1, y.shape[2] + 1),
-            },
-            attrs={
-                "service": series.service,
-                "method": self.config.method,
-                "clock": series.clock,
-            },
-        )
-        if "lower" in ds:
-            ds.attrs["coverage"] = self.config.coverage
-        ds["y"] = ds["y"].where(mask)
-        return ds
+            values["lower"], values["upper"] = self._calibrated[0].bounds[self.config.coverage]
+        return {name: self.raw(forecast) for name, forecast in values.items()}
 
     def radius(self) -> np.ndarray:
         """Return the calibration radius `(cells, horizon)` of the window after the data."""
@@ -122,34 +125,78 @@ class Evaluation:
         cells = self.data.series.cells
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled = evaluate(bands.centre, y, mask, cells, of_scores)
-        raw = evaluate(self.raw(bands.centre), self.raw(y), mask, cells)
-        raw["metric"] = "raw_" + raw["metric"]
+        raw = evaluate(self.raw(bands.centre), self.raw(y), mask, cells, scale=self.scale)
+        raw["metric"] = raw["metric"].map(lambda name: METRICS[name].raw_name)
         return pd.concat([scaled, raw], ignore_index=True)
 
     def _interval_errors(self) -> pd.DataFrame:
         bands, _ = self._calibrated
         _, y, mask = self._test
-        rest: tuple[Any, ...] = (mask, self.data.series.cells, self.config.coverage)
-        scaled = evaluate_intervals(bands, y, *rest)
-        raw = evaluate_intervals(bands.map(self.raw), self.raw(y), *rest)
-        with_unit = [name for name, metric in INTERVAL_METRICS.items() if not metric.relative]
-        raw = raw[raw["metric"].isin(with_unit)].copy()
-        raw["metric"] = "raw_" + raw["metric"]
-        return pd.concat([scaled, raw], ignore_index=True)
+        cells, coverage = self.data.series.cells, self.config.coverage
+        scaled = evaluate_intervals(bands, y, mask, cells, coverage)
+        bands, y = bands.map(self.raw), self.raw(y)
+        raw = evaluate_intervals(bands, y, mask, cells, coverage, self.scale)
+        raw["metric"] = raw["metric"].map(lambda name: INTERVAL_METRICS[name].raw_name)
+        both = pd.concat([scaled, raw], ignore_index=True)
+        return both.drop_duplicates(["metric", "client", "horizon"], ignore_index=True)
 
 
-def error_table(evaluations: Iterable[tuple[str, Evaluation]]) -> pd.DataFrame:
-    """Tabulate the errors of several predictors; see `Forecaster.evaluate`.
-
-    Args:
-        evaluations: pairs of a selection's name and its evaluation. Each is released after use,
-            unless the caller keeps it.
-    """
+def error_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
+    """Tabulate the errors of several selections; see `Forecaster.evaluate`."""
     tables: dict[str, list[pd.DataFrame]] = {"validation": [], "test": []}
-    for selection, evaluation in evaluations:
+    for selection, evaluation in evaluations.items():
         for split, errors in evaluation.errors().items():
             tables[split].append(errors.assign(split=split, selection=selection))
     return pd.concat([t for split in tables.values() for t in split], ignore_index=True)
+
+
+def forecasts_dataset(chosen: Evaluation, others: Mapping[str, Evaluation]) -> xr.Dataset:
+    """Return the forecasts of the test part; see `Forecaster.test_forecasts`.
+
+    Args:
+        chosen: evaluation of the selected model.
+        others: evaluations of other models by selection.
+    """
+    data, config = chosen.data, chosen.config
+    series, units = data.series, {"units": data.series.units}
+    y, mask = data.test_targets
+    forecasts = {**chosen.test_forecasts(), "y": np.where(mask, chosen.raw(y), np.nan)}
+    about = {name: {**units, "long_name": LONG_NAMES[name]} for name in forecasts}
+    for selection, evaluation in others.items():
+        name = f"y_hat_{'_'.join(re.findall('[a-z]+', selection))}"
+        forecasts[name] = evaluation.test_forecasts()["y_hat"]
+        about[name] = {**units, "long_name": f"forecast, {selection}", "selection": selection}
+    if (naive := seasonal_forecast(data)) is not None:
+        forecasts["seasonal_naive"] = chosen.raw(naive)
+        about["seasonal_naive"] = {**units, "long_name": "value at the same time of the day before"}
+    dims = ("cell", "time", "horizon")
+    by_cell = {"seasonal_mae": chosen.scale.mae, "seasonal_rmse": chosen.scale.rmse}
+    by_cell["std"] = np.broadcast_to(data.scaler.std, len(series.cells))
+    ds = xr.Dataset(
+        {name: (dims, values, about[name]) for name, values in forecasts.items()}
+        | {name: ("cell", values, units) for name, values in by_cell.items()},
+        coords={
+            "cell": series.cells,
+            "time": series.times[data.split.test],
+            "horizon": np.arange(1, y.shape[2] + 1),
+        },
+        attrs={
+            "service": series.service,
+            "method": config.method,
+            "selection": config.run.select,
+            "clock": series.clock,
+        },
+    )
+    return ds.assign_attrs(coverage=config.coverage) if config.has_intervals else ds
+
+
+LONG_NAMES = {
+    "y": "observed",
+    "y_hat": "forecast",
+    "lower": "lower bound",
+    "upper": "upper bound",
+}
+"""Descriptions of variables in `forecasts.nc`."""
 
 
 def check_calibration(config: Config, data: PreparedSeries) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from stforecast.data.prepared import prepare
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Data, Series, as_series
 from stforecast.data.splits import Split, period_warning
-from stforecast.evaluation import Evaluation, check_calibration, error_table
+from stforecast.evaluation import Evaluation, check_calibration, error_table, forecasts_dataset
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
 from stforecast.federated.server import RoundReport
@@ -59,6 +59,7 @@ class Forecaster:
         service: name of the forecast variable.
         units: unit of the service.
         split: windows of each part of the data that it was fitted on.
+        train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
 
     Raises:
         InputError: for an unknown method, setting or value.
@@ -78,8 +79,9 @@ class Forecaster:
         self.config = self.asked
         self.rounds_ = pd.DataFrame()
         self.refits_ = pd.DataFrame()
+        self.train_seconds_ = 0.0
         self._fitted: dict[str, Predictor] = {}
-        self._evaluation: Evaluation | None = None
+        self._evaluations: dict[str, Evaluation] = {}
         self._radius: np.ndarray | None = None
         self.cells: np.ndarray
         self.step: pd.Timedelta
@@ -121,11 +123,17 @@ class Forecaster:
         prepared = prepare(series, config.window, config.data.split, config.data.scale)
         warn_of_constants(series, prepared.split.fit_steps)
         check_calibration(config, prepared)
+        begin = time.perf_counter()
         self._fitted, self.rounds_ = fit(config, prepared, after_round, checkpointer)
+        # A resumed run has trained its first rounds before.
+        of_rounds = float(self.rounds_["seconds"].sum()) if len(self.rounds_) else 0.0
+        self.train_seconds_ = max(time.perf_counter() - begin, of_rounds)
         if config.rolling.refit != "never":
             rolling, self.refits_ = roll(config, self._chosen(), prepared, checkpointer)
             self._fitted[config.run.select] = rolling
-        self._evaluation, self._radius = Evaluation(config, prepared, self._chosen()), None
+        self._radius = None
+        models = {id(p): Evaluation(config, prepared, p) for p in self._fitted.values()}
+        self._evaluations = {name: models[id(p)] for name, p in self._fitted.items()}
         self.cells, self.step = series.cells, step
         self.service, self.units = series.service, series.units
         self.split, self.scaler = prepared.split, prepared.scaler
@@ -238,8 +246,8 @@ class Forecaster:
 
     def _interval_radius(self) -> np.ndarray | None:
         """Return the calibration radius `(cells, horizon)`; None without intervals."""
-        if self._radius is None and self._evaluation and self.config.has_intervals:
-            self._radius = self._evaluation.radius()
+        if self._radius is None and self._evaluations and self.config.has_intervals:
+            self._radius = self._evaluated().radius()
         return self._radius
 
     def evaluate(self) -> pd.DataFrame:
@@ -255,25 +263,32 @@ class Forecaster:
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        chosen = self._require_evaluation()
-        return error_table(
-            (name, chosen if p is chosen.predictor else dataclasses.replace(chosen, predictor=p))
-            for name, p in self._fitted.items()
-        )
+        self._evaluated()
+        return error_table(self._evaluations)
 
     def test_forecasts(self) -> xr.Dataset:
-        """Return the selected model's forecasts of the test part with the observed targets.
+        """Return the forecasts of the test part with the observed targets.
 
         Returns:
             `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
-            data's units; `time` is the first forecast step, `horizon` counts from 1. The attribute
-            `clock` is "utc" or "local". With intervals, also `lower` and `upper`, and the attribute
-            `coverage`.
+            data's units; `time` is the first forecast step, `horizon` counts from 1. With
+            intervals, also `lower` and `upper`, and the attribute `coverage`. The forecasts of
+            other selections, such as those of the last round, are `y_hat_last` and the like;
+            `seasonal_naive` repeats the day before, unless there is none. By `cell` alone: `std`,
+            of the z-scores, and `seasonal_mae` and `seasonal_rmse`, which scaled errors divide by.
+            Attributes are `selection`, `service`, `method` and `clock` ("utc" or "local").
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._require_evaluation().test_forecasts()
+        chosen = self._evaluated()
+        others = {n: e for n, e in self._evaluations.items() if e is not chosen}
+        return forecasts_dataset(chosen, others)
+
+    @property
+    def predict_seconds_(self) -> float:
+        """Seconds that the selected model's forecasts of the test part took."""
+        return self._evaluated().seconds
 
     def find_leaks(self, history: Data | Series) -> list[Leak]:
         """Find windows whose inputs or forecasts depend on later values.
@@ -302,17 +317,18 @@ class Forecaster:
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._require_evaluation().data.parts()
+        return self._evaluated().data.parts()
 
     def _chosen(self) -> Predictor:
         if not self._fitted:
             raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
         return self._fitted[self.config.run.select]
 
-    def _require_evaluation(self) -> Evaluation:
-        if self._evaluation is None:
+    def _evaluated(self) -> Evaluation:
+        """Return the evaluation of the selected model."""
+        if not self._evaluations:
             raise InputError("evaluation needs the data: fit this forecaster, do not load it")
-        return self._evaluation
+        return self._evaluations[self.config.run.select]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save the forecaster as `forecaster.json` and `state.safetensors`.

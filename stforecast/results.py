@@ -6,8 +6,8 @@ A run folder holds
 - `metrics.csv`: one row per error in long form, columns `METRIC_COLUMNS`;
 - `rounds.csv`: one row per round (`stforecast.federated.server.RoundReport`);
 - `refits.csv`: with `--refit`, one row per refit: its windows and costs;
-- `forecasts.nc`: forecasts of the test part, with their bounds if any, and the observed targets, in
-  the data's units;
+- `forecasts.nc`: forecasts of the test part by every selection, with their bounds if any, those of
+  seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`);
 - `model/`: the saved forecaster, which `Forecaster.load` reads.
 
 An unfinished run holds `settings.json` and `checkpoints/`, from which `stforecast.runs.resume`

@@ -135,6 +135,8 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "clients": len(forecaster.cells),
             "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
             "federated": forecaster.config.federated,
+            "train_seconds": round(forecaster.train_seconds_, 3),
+            "predict_seconds": round(forecaster.predict_seconds_, 3),
             **_privacy(forecaster),
         }
 

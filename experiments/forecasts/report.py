@@ -187,7 +187,7 @@ def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     if not headed:
         return {}
     known = set().union(*(run.metrics()["metric"] for run in runs))
-    names = {f"raw_{m.name}" if m.relative else m.name: m.heading for m in headed}
+    names = {m.raw_name if m.relative else m.name: m.heading for m in headed}
     return {name: heading for name, heading in names.items() if name in known}
 
 

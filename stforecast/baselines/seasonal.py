@@ -28,8 +28,23 @@ class SeasonalNaive(Baseline):
                 f"{self.name}: needs {season} steps of history, step {starts.min()} has fewer; "
                 "forecast later steps or choose another baseline"
             )
-        phase = np.arange(len(series)) % season
-        latest = pd.DataFrame(series).groupby(phase).ffill().fillna(0.0).to_numpy()
-        ahead = np.arange(self.spec.horizon)
-        steps = self._targets(starts) - season * (ahead // season + 1)
-        return np.moveaxis(latest[steps], -1, 0)
+        return repeat_season(series, starts, self.spec.horizon, season)
+
+
+def repeat_season(series: np.ndarray, starts: np.ndarray, horizon: int, season: int) -> np.ndarray:
+    """Repeat the latest observed value a whole number of seasons before each target.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        starts: `(windows,)` first target steps, at least one season after the first.
+        horizon: steps of a forecast.
+        season: steps of a season.
+
+    Returns:
+        `(cells, windows, horizon)`, 0.0 where nothing was observed before.
+    """
+    phase = np.arange(len(series)) % season
+    latest = pd.DataFrame(series).groupby(phase).ffill().fillna(0.0).to_numpy()
+    ahead = np.arange(horizon)
+    steps = starts[:, None] + ahead - season * (ahead // season + 1)
+    return np.moveaxis(latest[steps], -1, 0)

@@ -133,10 +133,8 @@ class FlowerNode:
         config, method = self.config, self.node.trainer.method
         states = self.node.finish(message)
         view = method.views[0]
-        table = error_table(
-            (name, Evaluation(config, self.data, TrainedMethod(config, method, s, view)))
-            for name, s in states.items()
-        )
+        trained = {name: TrainedMethod(config, method, s, view) for name, s in states.items()}
+        table = error_table({n: Evaluation(config, self.data, t) for n, t in trained.items()})
         write_csv(table, self.folder / "metrics.csv")
         chosen = states[config.run.select]
         saved = _can_copy_message(method)

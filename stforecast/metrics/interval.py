@@ -83,6 +83,13 @@ WIDTH = IntervalMetric("width", "mean width of that interval", widths)
 PINBALL = IntervalMetric(
     "pinball", "mean pinball loss over the levels of all bounds and the median", pinball
 )
+SCALED_PINBALL = IntervalMetric(
+    "scaled_pinball",
+    "the same over the MAE of seasonal naive (a day) on the training part",
+    pinball,
+    scaled_by="mae",
+    relative=True,
+)
 CRPS = IntervalMetric(
     "crps", "continuous ranked probability score, from the pinball losses of those levels", crps
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 
 Axis = int | tuple[int, ...] | None
 Sums = tuple[np.ndarray, np.ndarray]
+
+
+class Scale(NamedTuple):
+    """Errors of a simple forecaster on the training part, which scaled metrics divide by.
+
+    Attributes:
+        mae: `(clients,)` mean absolute errors in the data's units, NaN where there is none.
+        rmse: `(clients,)` root mean squared errors.
+    """
+
+    mae: np.ndarray
+    rmse: np.ndarray
 
 
 def mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -43,7 +55,9 @@ class Metric:
         summary: one line for lists.
         update: `(y_hat, y, mask, axis) -> (total, weight)`, both to be added up.
         finalise: `(total, weight) -> value`, NaN where the weight is 0.
-        lower_is_better: True if lower values are better.
+        signed: whether it may be negative; 0 is best then, otherwise the lowest value.
+        scaled_by: error of seasonal naive in `Scale` that forecasts and targets are divided by
+            first; empty for none.
         relative: whether it has no unit and needs data with a true zero, unlike z-scores.
         squared: whether its unit is the square of the data's.
         heading: heading of its column in tables of results; empty for no column.
@@ -53,13 +67,22 @@ class Metric:
     summary: str
     update: Callable[[np.ndarray, np.ndarray, np.ndarray, Axis], Sums]
     finalise: Callable[[np.ndarray, np.ndarray], np.ndarray] = mean
-    lower_is_better: bool = True
+    signed: bool = False
+    scaled_by: Literal["", "mae", "rmse"] = ""
     relative: bool = False
     squared: bool = False
     heading: str = ""
 
+    @property
+    def raw_name(self) -> str:
+        """Name of its values in the data's units; scaled ones are the same in any unit."""
+        return self.name if self.scaled_by else f"raw_{self.name}"
+
     def __call__(self, y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray) -> float:
-        """Compute the value over all observed targets; arguments as in `squared_errors`."""
+        """Compute the value over all observed targets; arguments as in `squared_errors`.
+
+        Of a scaled metric, forecasts and targets are those already divided by the scale.
+        """
         return float(self.finalise(*self.update(y_hat, y, mask, None)))
 
 
@@ -71,10 +94,17 @@ class IntervalMetric:
         name: name in tables and on the command line.
         summary: one line for lists.
         update: `(bands, y, mask, coverage) -> total`, `(clients, horizon)` sums over windows.
+        scaled_by: as for `Metric`.
         relative: whether it has no unit.
     """
 
     name: str
     summary: str
     update: Callable[[Bands, np.ndarray, np.ndarray, float], np.ndarray]
+    scaled_by: Literal["", "mae", "rmse"] = ""
     relative: bool = False
+
+    @property
+    def raw_name(self) -> str:
+        """Name of its values in the data's units; those without one are the same in any."""
+        return self.name if self.relative else f"raw_{self.name}"

@@ -45,6 +45,22 @@ def relative_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Ax
     return _summed(np.abs(error), axis), _summed(kept, axis)
 
 
+def symmetric_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
+    """Return the sum of 2 |y_hat - y| / (|y_hat| + |y|) and the number of observed targets.
+
+    It is 0 where both are 0. Arguments as in `relative_errors`.
+    """
+    sizes = np.abs(np.asarray(y_hat, dtype=np.float64)) + np.abs(y)
+    both_zero = sizes == 0
+    error = 2 * np.abs(_error(y_hat, y, mask)) / np.where(both_zero | ~np.asarray(mask), 1.0, sizes)
+    return _summed(error, axis), _summed(mask, axis)
+
+
+def signed_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
+    """Return the sum of y_hat - y and the number of targets; arguments as `squared_errors`."""
+    return _summed(_error(y_hat, y, mask), axis), _summed(mask, axis)
+
+
 def absolute_errors_by_volume(
     y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None
 ) -> Sums:
@@ -78,5 +94,27 @@ WAPE = Metric(
     "wape",
     "sum of absolute errors over sum of targets",
     absolute_errors_by_volume,
+    relative=True,
+)
+SMAPE = Metric(
+    "smape",
+    "mean of the absolute error over the mean size of forecast and target (M4), 0 to 2",
+    symmetric_errors,
+    relative=True,
+)
+BIAS = Metric("bias", "mean of forecast minus target; 0 is best", signed_errors, signed=True)
+MASE = Metric(
+    "mase",
+    "MAE over that of seasonal naive (a day) on the training part",
+    absolute_errors,
+    scaled_by="mae",
+    relative=True,
+)
+RMSSE = Metric(
+    "rmsse",
+    "RMSE over that of seasonal naive (a day) on the training part",
+    squared_errors,
+    root_mean,
+    scaled_by="rmse",
     relative=True,
 )

@@ -10,7 +10,7 @@ import pandas as pd
 from data_prep.errors import InputError
 from stforecast.intervals import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
-from stforecast.metrics.metric import Sums, mean
+from stforecast.metrics.metric import Scale, Sums, mean
 
 
 def evaluate(
@@ -19,6 +19,7 @@ def evaluate(
     mask: np.ndarray,
     clients: Sequence[object] | np.ndarray | None = None,
     metrics: Iterable[str] | None = None,
+    scale: Scale | None = None,
 ) -> pd.DataFrame:
     """Evaluate forecasts for each client and horizon step and for all of them pooled.
 
@@ -28,6 +29,8 @@ def evaluate(
         mask: bool of the same shape, False where the target was not observed.
         clients: `(clients,)` ids; by default their positions.
         metrics: names from `METRICS`; by default all.
+        scale: what scaled metrics divide by; without it they are left out. A client whose scale is
+            NaN has no such errors.
 
     Returns:
         One row for each `metric`, `client` (the id as text, or "all": pooled over the targets of
@@ -42,7 +45,11 @@ def evaluate(
     tables = []
     for name in METRICS if metrics is None else metrics:
         metric = METRICS.find(name)
-        tables.append(_tabulated(name, metric.update(y_hat, y, mask, 1), metric.finalise, ids))
+        if metric.scaled_by and scale is None:
+            continue
+        by, known = _divisor(scale, metric.scaled_by)
+        sums = metric.update(y_hat / by, y / by, mask & known, 1)
+        tables.append(_tabulated(name, sums, metric.finalise, ids))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -52,6 +59,7 @@ def evaluate_intervals(
     mask: np.ndarray,
     clients: Sequence[object] | np.ndarray,
     coverage: float,
+    scale: Scale | None = None,
 ) -> pd.DataFrame:
     """Evaluate intervals for each client and horizon step and for all of them pooled.
 
@@ -61,16 +69,31 @@ def evaluate_intervals(
         mask: bool of the same shape, False where the target was not observed.
         clients: `(clients,)` ids.
         coverage: nominal coverage of the interval for the metrics `coverage` and `width`.
+        scale: as for `evaluate`.
 
     Returns:
         Rows like those of `evaluate`, for each of `INTERVAL_METRICS`.
     """
-    seen = np.asarray(mask).sum(axis=1)
-    tables = [
-        _tabulated(name, (metric.update(bands, y, mask, coverage), seen), mean, clients)
-        for name, metric in INTERVAL_METRICS.items()
-    ]
+    tables = []
+    for name, metric in INTERVAL_METRICS.items():
+        if metric.scaled_by and scale is None:
+            continue
+        by, known = _divisor(scale, metric.scaled_by)
+        seen = mask & known
+        total = metric.update(bands.map(by.__rtruediv__), y / by, seen, coverage)
+        tables.append(_tabulated(name, (total, seen.sum(axis=1)), mean, clients))
     return pd.concat(tables, ignore_index=True)
+
+
+def _divisor(scale: Scale | None, which: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return what to divide values of each client by, and whether it has such a scale.
+
+    Returns:
+        `(clients, 1, 1)` positive numbers and bool; 1.0 and True for metrics without a scale.
+    """
+    by = getattr(scale, which)[:, None, None] if which else np.ones((1, 1, 1))
+    known = np.isfinite(by)
+    return np.where(known, by, 1.0), known
 
 
 def _tabulated(

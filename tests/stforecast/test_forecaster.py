@@ -147,7 +147,8 @@ def test_a_cube_gives_service_unit_and_clock_to_forecasts(cube, tiny, clock):
         "clock": clock,
     }
     tested = forecaster.test_forecasts()
-    assert tested.attrs == {"service": "internet", "method": "ridge", "clock": clock}
+    about = {"service": "internet", "method": "ridge", "clock": clock, "selection": "best"}
+    assert tested.attrs == about
     assert tested["y"].attrs["units"] == "MB"
 
 

@@ -206,7 +206,7 @@ def test_a_quantile_head_forecasts_its_levels_in_order(cube, tiny):
     forecaster = Forecaster("fuels", service="internet", **settings).fit(cube)
     fitted = forecaster._chosen()
     z = forecaster.scaler.transform(cube["internet"].to_numpy())
-    starts, calendar = np.arange(200, 206), forecaster._require_evaluation().data.calendar
+    starts, calendar = np.arange(200, 206), forecaster._evaluated().data.calendar
     quantiles = fitted.quantiles(z, starts, calendar)
     assert quantiles.shape == (3, 6, 2, 5)
     assert (np.diff(quantiles) >= 0).all()

@@ -94,9 +94,10 @@ def test_metrics_csv_is_long_form_with_every_combination_once(finished):
         "selection": {"last", "best"},
     }
     assert set(table["metric"]) == {
-        "mse", "mae", "rmse", "raw_mse", "raw_mae", "raw_rmse", "raw_mape", "raw_wape",
+        "mse", "mae", "rmse", "bias", "raw_mse", "raw_mae", "raw_rmse", "raw_bias", "raw_mape",
+        "raw_smape", "raw_wape", "mase", "rmsse",
     }  # fmt: skip
-    assert len(table) == 4 * 3 * 2 * 2 * 8
+    assert len(table) == 4 * 3 * 2 * 2 * 13
 
 
 def test_metrics_equal_those_computed_from_the_saved_forecasts(finished, cube):

@@ -47,7 +47,7 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon):
     np.testing.assert_array_equal(first_day.y_hat, never.test_forecasts().y_hat[:, :24])
     # A model fitted to the first nine days, with the scaler of the first six, on the last day.
     z = never.scaler.transform(table.to_numpy())
-    evaluation = never._require_evaluation()
+    evaluation = never._evaluated()
     again = type(never._chosen())(never.config.method_options)
     known = np.arange(24, 24 * 9 + 1 - horizon)
     again.fit(z[: 24 * 9], known, never.config.window, evaluation.data.calendar)

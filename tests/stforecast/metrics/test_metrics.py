@@ -1,9 +1,13 @@
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import metrics as reference
+from utilsforecast import losses
 
 from data_prep.errors import InputError
+from stforecast import Forecaster
 from stforecast.metrics import METRICS
+from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import squared_errors
 from stforecast.metrics.tables import evaluate
 
@@ -13,7 +17,13 @@ REFERENCE = {
     "rmse": reference.root_mean_squared_error,
     "mape": reference.mean_absolute_percentage_error,
     "wape": lambda y, y_hat: np.abs(y - y_hat).sum() / np.abs(y).sum(),
+    "smape": lambda y, y_hat: np.mean(2 * np.abs(y - y_hat) / (np.abs(y) + np.abs(y_hat))),
+    "bias": lambda y, y_hat: np.mean(y_hat - y),
+    # Of forecasts and targets that are divided by the scale already.
+    "mase": reference.mean_absolute_error,
+    "rmsse": reference.root_mean_squared_error,
 }
+ONES = Scale(np.ones(3), np.ones(3))
 
 
 def forecasts(seed: int = 0):
@@ -41,7 +51,7 @@ def test_a_metric_agrees_with_scikit_learn_on_the_observed(name):
 @pytest.mark.parametrize("name", METRICS)
 def test_evaluate_judges_each_client_and_step_and_all(name):
     y_hat, y, mask = forecasts()
-    table = evaluate(y_hat, y, mask, clients=[5060, 5061, 5160], metrics=[name])
+    table = evaluate(y_hat, y, mask, clients=[5060, 5061, 5160], metrics=[name], scale=ONES)
     assert list(table.columns) == ["client", "horizon", "metric", "value"]
     assert len(table) == 4 * 5
     for c, client in enumerate(["5060", "5061", "5160", "all"]):
@@ -56,9 +66,13 @@ def test_evaluate_judges_each_client_and_step_and_all(name):
 def test_by_hand():
     y = np.array([[[1.0], [2.0], [4.0]]])
     y_hat = np.array([[[2.0], [4.0], [4.0]]])
-    table = evaluate(y_hat, y, np.ones_like(y, dtype=bool))
+    scale = Scale(mae=np.array([2.0]), rmse=np.array([0.5]))
+    table = evaluate(y_hat, y, np.ones_like(y, dtype=bool), scale=scale)
     values = {name: lookup(table, name) for name in METRICS}
-    expected = {"mse": 5 / 3, "mae": 1.0, "rmse": np.sqrt(5 / 3), "mape": 2 / 3, "wape": 3 / 7}
+    expected = {
+        "mse": 5 / 3, "mae": 1.0, "rmse": np.sqrt(5 / 3), "mape": 2 / 3, "wape": 3 / 7,
+        "smape": 2 / 3 * (1 / 3 + 2 / 6), "bias": 1.0, "mase": 0.5, "rmsse": 2 * np.sqrt(5 / 3),
+    }  # fmt: skip
     assert values == pytest.approx(expected)
     assert set(table.client) == {"0", "all"}
 
@@ -94,7 +108,7 @@ def test_nothing_observed_is_nan_with_weight_zero(name):
     mask[1, :, 2] = False
     total, weight = METRICS[name].update(y_hat, y, mask, 1)
     assert (total[1, 2], weight[1, 2]) == (0, 0)
-    table = evaluate(y_hat, y, mask)
+    table = evaluate(y_hat, y, mask, scale=ONES)
     assert np.isnan(lookup(table, name, "1", "3"))
     assert np.isfinite(lookup(table, name, "1"))
     assert np.isnan(METRICS[name](y_hat, y, np.zeros_like(mask)))
@@ -129,9 +143,69 @@ def test_shapes_must_agree():
 
 
 def test_an_unknown_metric_lists_the_known():
-    with pytest.raises(InputError, match="choose one of: mae, mape, mse, rmse, wape"):
-        evaluate(*forecasts(), metrics=["smape"])
+    with pytest.raises(InputError, match="choose one of: bias, mae, mape, mase, mse, rmse, rmsse"):
+        evaluate(*forecasts(), metrics=["mdape"])
 
 
 def test_every_metric_describes_itself():
-    assert all(metric.summary and metric.lower_is_better for metric in METRICS.values())
+    assert all(metric.summary for metric in METRICS.values())
+    assert [name for name, metric in METRICS.items() if metric.signed] == ["bias"]
+
+
+def test_smape_of_two_zeros_is_zero():
+    zeros, seen = np.zeros(2), np.ones(2, dtype=bool)
+    assert METRICS["smape"](zeros, zeros, seen) == 0.0
+    assert METRICS["smape"](np.ones(2), zeros, seen) == 2.0
+
+
+def test_a_client_without_a_scale_has_no_scaled_errors():
+    y_hat, y, mask = forecasts()
+    scale = Scale(np.array([1.0, np.nan, 2.0]), np.array([1.0, np.nan, 2.0]))
+    table = evaluate(y_hat, y, mask, scale=scale)
+    rest = evaluate(
+        y_hat[[0, 2]], y[[0, 2]], mask[[0, 2]], scale=Scale(*(s[[0, 2]] for s in scale))
+    )
+    for name in ("mase", "rmsse"):
+        assert np.isnan(lookup(table, name, "1"))
+        assert lookup(table, name) == lookup(rest, name)
+    assert "mase" not in set(evaluate(y_hat, y, mask).metric), "no scale was given"
+
+
+def long_frame(values, times, **columns):
+    """`(clients, steps)` in the form of utilsforecast."""
+    n, steps = values.shape
+    found = {"unique_id": np.repeat(np.arange(n), steps), "ds": np.tile(times, n)}
+    found |= {"cutoff": times[0]} | {name: v.ravel() for name, v in columns.items()}
+    return pd.DataFrame({**found, "y": values.ravel()})
+
+
+def test_clients_errors_are_those_of_utilsforecast():
+    rng = np.random.default_rng(3)
+    hours = pd.date_range("2013-11-01", periods=24 * 12, freq="h")
+    values = rng.gamma(3.0, 10.0, (len(hours), 3))
+    table = pd.DataFrame(values, hours, pd.Index(["a", "b", "c"]))
+    forecaster = Forecaster(
+        "ridge", split="days:6,2,4", intervals="conformal", quantiles="0.1,0.5,0.9"
+    ).fit(table)
+    errors, ds = forecaster.evaluate(), forecaster.test_forecasts()
+    errors = errors[(errors.split == "test") & (errors.selection == "best")]
+    y, y_hat = (ds[name].to_numpy()[..., 0] for name in ("y", "y_hat"))
+    test = long_frame(
+        y, hours[24 * 8 :], m=y_hat, low=ds.lower.to_numpy(), high=ds.upper.to_numpy()
+    )
+    train = long_frame(values[: 24 * 6].T, hours[: 24 * 6]).drop(columns="cutoff")
+    season = {"seasonality": 24, "train_df": train}
+    expected = {
+        "mase": losses.mase(test, ["m"], **season)["m"],
+        "rmsse": losses.rmsse(test, ["m"], **season)["m"],
+        # Theirs is half of M4's.
+        "raw_smape": 2 * losses.smape(test, ["m"])["m"],
+        "raw_bias": losses.bias(test, ["m"])["m"],
+        "raw_wape": losses.nd(test, ["m"])["m"],
+        "scaled_pinball": losses.scaled_mqloss(
+            test, {"m": ["low", "m", "high"]}, np.array([0.1, 0.5, 0.9]), **season
+        )["m"],
+    }
+    for metric, by_client in expected.items():
+        found = [lookup(errors, metric, client) for client in "abc"]
+        assert found == pytest.approx(by_client.tolist(), rel=1e-5), metric
