@@ -29,8 +29,8 @@ def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
     """Forecast the test part by the latest value at the same time of day.
 
     Returns:
-        `(cells, windows, horizon)` float32 z-scores; None if the first window has less than a season of
-        history.
+        `(cells, windows, horizon)` float32 z-scores; None if the first window has less than a
+        season of history.
     """
     season, starts = season_of(data.calendar), data.split.test
     if starts.min() < season:

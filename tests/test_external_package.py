@@ -36,7 +36,7 @@ TOUR = {
     "resumed": "run --resume run --data bicycles.nc",
     "predict": "predict run --history bicycles.nc --out next.csv",
     "seconds": "plot seconds run --width 5 --out seconds.png",
-    "bars": "plot bars run --metric raw_bias --out bias.png",
+    "bars": "plot bars run --metric raw_shortfall --out shortfall.png",
     "bench": "bench near.toml --out bench",
     "uneven": "vision divide --partition uneven --skew 3 --clients 4 --out uneven.csv",
     "in-turn": "vision divide --partition in-turn --stages 2 --clients 2 --out in-turn.csv",
@@ -49,7 +49,7 @@ BENCH = """
 title = "Near"
 data = ["bicycles.nc"]
 methods = ["solo", { method = "near", label = "far", mu = 0.9 }]
-figures = ["seconds", { plot = "bars", metric = "bias" }]
+figures = ["seconds", { plot = "bars", metric = "shortfall" }]
 [settings]
 model = "wide"
 split = "days:7,1,2"
@@ -144,7 +144,7 @@ def test_every_command_ends_well(typed, name):
     ("what", "name"),
     [
         ("methods", "near"), ("image methods", "near"), ("models", "wide"), ("data", "bicycles"),
-        ("metrics", "bias"), ("partitions", "uneven"), ("partitions", "in-turn"),
+        ("metrics", "shortfall"), ("partitions", "uneven"), ("partitions", "in-turn"),
         ("figures", "seconds"),
     ],
 )  # fmt: skip
@@ -174,18 +174,18 @@ def test_the_metric_is_that_of_the_forecasts(place):
     import xarray as xr
 
     errors = pd.read_csv(place / "run" / "metrics.csv").query(
-        "metric == 'raw_bias' and client == 'all' and horizon == 'all' and split == 'test'"
+        "metric == 'raw_shortfall' and client == 'all' and horizon == 'all' and split == 'test'"
     )
     with xr.open_dataset(place / "run" / "forecasts.nc", engine="h5netcdf") as ds:
-        expected = float((ds["y_hat"] - ds["y"]).mean())
+        expected = float((ds["y"] - ds["y_hat"]).clip(0).mean())
     best = errors.set_index("selection")["value"]["best"]
     assert best == pytest.approx(expected, rel=1e-4)
-    assert "bias" in set(pd.read_csv(place / "bench" / "metrics.csv")["metric"])
-    assert re.search(r"^\| method .*\| bias +\|", (place / "bench" / "table.md").read_text(), re.M)
+    assert "shortfall" in set(pd.read_csv(place / "bench" / "metrics.csv")["metric"])
+    assert re.search(r"^\| method .*\| shortfall +\|", (place / "bench" / "table.md").read_text(), re.M)
 
 
 def test_figures_are_drawn(place):
-    assert {"seconds.png", "bias.png"} <= {path.name for path in place.glob("*.png")}
+    assert {"seconds.png", "shortfall.png"} <= {path.name for path in place.glob("*.png")}
     drawn = {path.name for path in (place / "bench" / "figures").iterdir()}
     assert drawn == {"bicycles-bicycles-seconds.png", "bicycles-bicycles-bars.png"}
 
