@@ -181,7 +181,8 @@ def test_the_metric_is_that_of_the_forecasts(place):
     best = errors.set_index("selection")["value"]["best"]
     assert best == pytest.approx(expected, rel=1e-4)
     assert "shortfall" in set(pd.read_csv(place / "bench" / "metrics.csv")["metric"])
-    assert re.search(r"^\| method .*\| shortfall +\|", (place / "bench" / "table.md").read_text(), re.M)
+    table = (place / "bench" / "table.md").read_text()
+    assert re.search(r"^\| method .*\| shortfall +\|", table, re.M)
 
 
 def test_figures_are_drawn(place):
