@@ -1,0 +1,256 @@
+"""Bootstrap of methods' errors over days, clients and seeds.
+
+Errors differ from day to day, from client to client and from seed to seed, and every day meets
+every client and seed: the factors are crossed. The pigeonhole bootstrap (Owen, The Pigeonhole
+Bootstrap, Annals of Applied Statistics 1(2), 2007) resamples each factor on its own. Of n units,
+n - 1 are drawn with replacement, which makes the variance of a mean unbiased (Rao and Wu,
+Resampling Inference with Complex Survey Data, JASA 83, 1988). Days and clients are drawn in common
+for all methods, so comparisons are paired; seeds are drawn for each method by itself, as seed 1 of
+one method has nothing in common with seed 1 of another.
+
+The interval is the estimate ± Student's t times the bootstrap's standard error (Hesterberg, What
+Teachers Should Know About the Bootstrap, The American Statistician 69(4), 2015). Percentiles of the
+replicates, at levels expanded to Student's t, would cover too little if there are few days: with
+two days drawn from three, no replicate leaves the range of the days. The degrees of freedom are
+Satterthwaite's over the factors, each resampled alone, because two seeds tell little about the
+variance between seeds even if there are many days.
+
+Assumptions: the units of a factor are exchangeable and independent, such as days, or, with longer
+blocks, blocks of successive days. What is not resampled is fixed: without groups of clients, the
+intervals are about these clients alone, and with one seed, about that seed's models. Noise that no
+factor explains is counted more than once, three times with two factors, so intervals are too wide
+rather than too narrow (Owen 2007).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_prep.errors import InputError, choose
+from stforecast.bench.statistics.estimate import Estimate, Variation
+from stforecast.bench.statistics.sums import ErrorSums, Finalise, common_weight
+
+DAYS, CLIENTS, SEEDS = 1, 2, 3
+"""Factors. A replicate resamples one of them, or, if it is of kind `ALL`, all of them."""
+
+ORIGINAL, ALL = -1, 0
+
+
+@dataclass(frozen=True, eq=False)
+class Replicates:
+    """Errors of methods on one data set and on its resampled copies.
+
+    Replicate 0 is the data set itself, so one formula gives an estimate and its replicates.
+
+    Attributes:
+        pooled: for each method, `(replicates,)` mean over seeds of the error pooled over clients.
+        by_client: for each method, `(clients, replicates)` mean over seeds of the clients' errors;
+            NaN where nothing was observed, infinite where the method diverged.
+        client_counts: `(clients, replicates)` how often a client was drawn.
+        kinds: `(replicates,)` `ORIGINAL`, `ALL`, or the one factor that is resampled.
+        n_days: independent blocks of days; 1 if they are not resampled.
+        n_groups: groups of clients; 1 if they are not resampled.
+        n_seeds: number of seeds of each method.
+        level: coverage of the intervals.
+    """
+
+    pooled: dict[str, np.ndarray]
+    by_client: dict[str, np.ndarray]
+    client_counts: np.ndarray
+    kinds: np.ndarray
+    n_days: int
+    n_groups: int
+    n_seeds: dict[str, int]
+    level: float
+
+    def error(self, method: str) -> Estimate:
+        """Return the pooled error of a method, mean over its seeds.
+
+        The interval is one of the logarithm if no replicate is 0 or less: errors are skewed.
+        """
+        self.check(method)
+        errors = self.pooled[method]
+        if (errors > 0).all():
+            return self.vary(np.log(errors), method).estimate(self.level, math.exp)
+        return self.vary(errors, method).estimate(self.level)
+
+    def difference(self, method: str, reference: str) -> Estimate:
+        """Return pooled error of a method minus that of a reference: below 0 if it is better."""
+        self.check(method, reference)
+        with np.errstate(invalid="ignore"):
+            difference = self.pooled[method] - self.pooled[reference]
+        return self.vary(difference, method, reference).estimate(self.level)
+
+    def relative_difference(self, method: str, reference: str) -> Estimate:
+        """Return by how many per cent a method's pooled error is above that of a reference.
+
+        The interval is one of the logarithm of the ratio: it treats both methods alike.
+        """
+        self.check(method, reference)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            log_ratio = np.log(self.pooled[method] / self.pooled[reference])
+        ratio = self.vary(log_ratio, method, reference)
+        return ratio.estimate(self.level, lambda value: 100 * math.expm1(value))
+
+    def check(self, *methods: str) -> None:
+        """Refuse methods that are not there.
+
+        Raises:
+            InputError: if there is no such method, listing the known ones.
+        """
+        for method in methods:
+            if method not in self.pooled:
+                raise choose("method", method, self.pooled)
+
+    def vary(self, statistic: np.ndarray, *methods: str) -> Variation:
+        """Return a statistic of the data set and its variance.
+
+        Args:
+            statistic: `(replicates,)` values; replicates without a value (NaN) do not count.
+            *methods: the methods whose errors it contains.
+        """
+        seeds = [self.n_seeds[method] for method in methods if self.n_seeds[method] > 1]
+        units = {DAYS: self.n_days, CLIENTS: self.n_groups, SEEDS: min(seeds, default=1)}
+        parts = tuple(
+            (_variance(statistic[self.kinds == factor]), n - 1)
+            for factor, n in units.items()
+            if n > 1
+        )
+        known = self.n_days > 1
+        variance = _variance(statistic[self.kinds == ALL]) if known else float("nan")
+        return Variation(float(statistic[0]), variance, parts)
+
+
+def bootstrap(
+    methods: Mapping[str, ErrorSums],
+    finalise: Finalise,
+    groups: np.ndarray | None = None,
+    *,
+    n: int = 2000,
+    seed: int = 0,
+    block_length: int = 1,
+    level: float = 0.95,
+) -> Replicates:
+    """Resample the errors of methods that were tested on the same targets.
+
+    The replicates of a method depend on its name, but not on the other methods.
+
+    Args:
+        methods: name and sums of each method.
+        finalise: turns sums into errors, such as their ratio or its root.
+        groups: `(clients,)` integer for each client, the same for neighbouring clients, which are
+            drawn together; None if clients are not resampled.
+        n: number of replicates; a quarter of that for each factor alone.
+        seed: seed of the draws.
+        block_length: number of successive days that are drawn together, the last day being followed
+            by the first (circular blocks; Politis and Romano 1992), for errors of one day that
+            depend on those of the day before.
+        level: coverage of the intervals.
+
+    Raises:
+        InputError: if the methods were tested on different targets, or an argument is unusable.
+    """
+    _check(n, block_length, level)
+    weight = common_weight(methods)
+    days, clients = weight.any(axis=0), weight.any(axis=1)
+    n_days = int(days.sum()) // block_length
+    kinds = np.repeat([ORIGINAL, ALL, DAYS, CLIENTS, SEEDS], [1, n, *[n // 4] * 3])
+    _, place = np.unique(_checked(groups, weight)[clients], return_inverse=True)
+    n_groups = int(place.max()) + 1
+
+    day_counts = _draw(
+        np.random.default_rng([seed, DAYS]), int(days.sum()), kinds, DAYS, block_length
+    )
+    group_counts = _draw(np.random.default_rng([seed, CLIENTS]), n_groups, kinds, CLIENTS)
+    client_counts = np.zeros((len(weight), len(kinds)))
+    client_counts[clients] = group_counts[place]
+
+    pooled, by_client = {}, {}
+    for name, sums in methods.items():
+        rng = np.random.default_rng([seed, SEEDS, zlib.crc32(name.encode())])
+        seed_counts = _draw(rng, len(sums.total), kinds, SEEDS)
+        pooled[name], by_client[name] = _errors(
+            np.where(weight > 0, sums.total, 0)[..., days], weight[:, days], finalise,
+            day_counts, client_counts, seed_counts / seed_counts.sum(axis=0),
+        )  # fmt: skip
+    n_seeds = {name: len(sums.total) for name, sums in methods.items()}
+    return Replicates(pooled, by_client, client_counts, kinds, n_days, n_groups, n_seeds, level)
+
+
+def _check(n: int, block_length: int, level: float) -> None:
+    if n < 100:
+        raise InputError(f"{n} replicates; give at least 100, better 1000 or more")
+    if block_length < 1:
+        raise InputError(f"blocks of {block_length} days; give at least 1")
+    if not 0 < level < 1:
+        raise InputError(f"intervals that cover {level}; give a share between 0 and 1, as 0.95")
+
+
+def _checked(groups: np.ndarray | None, weight: np.ndarray) -> np.ndarray:
+    """Return the group of each client: one group of all if clients are not resampled."""
+    if groups is None:
+        return np.zeros(len(weight), dtype=int)
+    if np.shape(groups) != (len(weight),):
+        raise InputError(
+            f"groups of shape {np.shape(groups)} for {len(weight)} clients; give one integer each"
+        )
+    return np.asarray(groups)
+
+
+def _draw(
+    rng: np.random.Generator, n_units: int, kinds: np.ndarray, factor: int, length: int = 1
+) -> np.ndarray:
+    """Draw how often each replicate contains each unit of a factor, `(units, replicates)`.
+
+    Drawing n / length - 1 circular blocks of n units makes the variance of a mean of independent
+    units unbiased, as n - 1 units do. A factor of one block is not resampled.
+    """
+    counts = np.ones((n_units, len(kinds)))
+    if n_units // length > 1:
+        drawn = (kinds == ALL) | (kinds == factor)
+        starts = rng.multinomial(
+            n_units // length - 1, np.full(n_units, 1 / n_units), size=int(drawn.sum())
+        ).T
+        counts[:, drawn] = sum(np.roll(starts, shift, axis=0) for shift in range(length))
+    return counts
+
+
+def _errors(
+    total: np.ndarray,
+    weight: np.ndarray,
+    finalise: Finalise,
+    day_counts: np.ndarray,
+    client_counts: np.ndarray,
+    seed_shares: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute one method's pooled errors `(replicates,)` and those of clients.
+
+    Args:
+        total: `(seeds, clients, days)`, 0 where nothing was observed.
+        weight: `(clients, days)`.
+        finalise: turns sums into errors.
+        day_counts: `(days, replicates)`.
+        client_counts: `(clients, replicates)`.
+        seed_shares: `(seeds, replicates)`, adding up to 1.
+    """
+    diverged = ~np.isfinite(total).all(axis=(0, 2))
+    weights = weight @ day_counts
+    pooled_weight = np.einsum("cr,cr->r", client_counts, weights)
+    pooled, by_client = np.zeros(len(pooled_weight)), np.zeros(weights.shape)
+    for sums, share in zip(np.where(diverged[:, None], 0, total), seed_shares, strict=True):
+        totals = sums @ day_counts
+        by_client += share * finalise(totals, weights)
+        pooled += share * finalise(np.einsum("cr,cr->r", client_counts, totals), pooled_weight)
+    by_client[diverged] = np.where(weights[diverged] > 0, np.inf, np.nan)
+    return np.where(diverged.any(), np.inf, pooled), by_client
+
+
+def _variance(replicates: np.ndarray) -> float:
+    """Return the variance of replicates with a value; NaN if one is infinite or all lack it."""
+    known = replicates[~np.isnan(replicates)]
+    return float(known.var(ddof=1)) if len(known) > 1 and np.isfinite(known).all() else float("nan")

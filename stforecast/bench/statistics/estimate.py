@@ -1,0 +1,89 @@
+"""Estimates with a confidence interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scipy.stats import t as student
+
+from stforecast.bench.numbers import MOST_DECIMALS, short
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate and its confidence interval.
+
+    Attributes:
+        value: estimate.
+        low: lower end of the interval; NaN if there is none.
+        high: upper end of the interval; NaN if there is none.
+
+    >>> str(Estimate(4.1234, 2.02, 6.31)), str(Estimate(0.2354, math.nan, math.nan))
+    ('4.1 [2.0, 6.3]', '0.235')
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def excludes(self, value: float) -> bool:
+        """Return whether a value lies outside the interval; False if there is no interval."""
+        return value < self.low or value > self.high
+
+    def __str__(self) -> str:
+        width = self.high - self.low
+        if not math.isfinite(width):
+            return short(self.value)
+        if width <= 0:
+            return f"{short(self.value)} [{short(self.low)}, {short(self.high)}]"
+        decimals = min(max(0, 1 - math.floor(math.log10(width / 2))), MOST_DECIMALS)
+        return f"{self.value:,.{decimals}f} [{self.low:,.{decimals}f}, {self.high:,.{decimals}f}]"
+
+
+@dataclass(frozen=True)
+class Variation:
+    """An estimate, its variance, and how well that variance is known.
+
+    Attributes:
+        value: estimate.
+        variance: variance; NaN if it is unknown.
+        parts: variance due to each source alone, and the degrees of freedom of that variance.
+    """
+
+    value: float
+    variance: float
+    parts: tuple[tuple[float, int], ...]
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """Degrees of freedom of the variance (Satterthwaite 1946; Welch 1947)."""
+        scale = sum(part for part, _ in self.parts)
+        if not scale:
+            return math.inf
+        return 1 / sum((part / scale) ** 2 / freedom for part, freedom in self.parts)
+
+    def estimate(
+        self, level: float, transform: Callable[[float], float] = lambda value: value
+    ) -> Estimate:
+        """Return the estimate with its interval of Student's t.
+
+        Args:
+            level: coverage, such as 0.95.
+            transform: monotone function of value and ends.
+        """
+        reach = float(student.ppf((1 + level) / 2, self.degrees_of_freedom))
+        reach *= math.sqrt(self.variance)
+        ends = sorted((transform(self.value - reach), transform(self.value + reach)))
+        return Estimate(transform(self.value), *ends)
+
+
+def mean(several: Sequence[Variation]) -> Variation:
+    """Return the mean of independent estimates; it has a variance if all have one."""
+    n = len(several)
+    return Variation(
+        sum(one.value for one in several) / n,
+        sum(one.variance for one in several) / n**2,
+        tuple((part / n**2, freedom) for one in several for part, freedom in one.parts),
+    )

@@ -1,0 +1,98 @@
+"""Intervals hold the truth as often as they say, on simulated errors with known answers."""
+
+import numpy as np
+import pytest
+
+from stforecast.bench.statistics.bootstrap import bootstrap
+from stforecast.bench.statistics.scores import skill
+from stforecast.bench.statistics.sums import ErrorSums
+
+N_TARGETS = 24
+
+DESIGNS = {
+    "8 days": {"days": 8},
+    "16 days": {"days": 16},
+    "3 days": {"days": 3},
+    "skewed, 8 days": {"days": 8, "by_day": 0.5},
+    "skewed, 16 days": {"days": 16, "by_day": 0.5},
+    "crossed, 8 days": {
+        "days": 8, "clients": 8, "seeds": 3, "by_client": 0.3, "by_seed": 0.05, "ratio": 0.9
+    },
+    "crossed, 16 days": {
+        "days": 16, "clients": 12, "seeds": 5, "by_client": 0.3, "by_seed": 0.05, "ratio": 0.9
+    },
+    "gaps": {"days": 16, "clients": 8, "by_client": 0.3, "ratio": 0.9, "missing": 0.3},
+}  # fmt: skip
+
+
+def effects(rng, spread, *shape):
+    """Skewed factors of mean 1."""
+    return np.exp(spread * rng.normal(size=shape) - spread**2 / 2)
+
+
+def simulate(
+    rng, days, clients=3, seeds=1, by_day=0.3, by_client=0.0, by_seed=0.0, ratio=1.0, missing=0.0
+):
+    """Errors of methods a and b, of mean `ratio` and 1.
+
+    Days and clients are better or worse for both methods, and somewhat for each of them.
+    """
+    common = effects(rng, by_day, 1, days) * effects(rng, by_client, clients, 1)
+    weight = np.where(rng.random((clients, days)) < missing, 0.0, N_TARGETS)
+    found = {}
+    for name, mean in (("a", ratio), ("b", 1.0)):
+        own = effects(rng, 0.3 * by_day, 1, days) * effects(rng, 0.3 * by_client, clients, 1)
+        noise = effects(rng, 0.1, seeds, clients, days)
+        errors = mean * common * own * effects(rng, by_seed, seeds, 1, 1) * noise
+        found[name] = ErrorSums(errors * weight, np.broadcast_to(weight, errors.shape))
+    return found
+
+
+def coverage(mean, n, *, n_replicates=400, **design):
+    """Share of simulated data sets of which the interval holds the truth, for each statistic."""
+    ratio, crossed = design.get("ratio", 1.0), "by_client" in design
+    truth = {
+        "error": 1.0,
+        "difference": ratio - 1,
+        "relative difference": 100 * (ratio - 1),
+        "skill": 1 - ratio,
+    }
+    held = dict.fromkeys(truth, 0)
+    for seed in range(n):
+        methods = simulate(np.random.default_rng([1, seed]), **design)
+        groups = np.arange(design["clients"]) if crossed else None
+        found = bootstrap(methods, mean, groups, n=n_replicates, seed=seed)
+        estimates = {
+            "error": found.error("b"),
+            "difference": found.difference("a", "b"),
+            "relative difference": found.relative_difference("a", "b"),
+            "skill": skill([found], "a", "b"),
+        }
+        for name, estimate in estimates.items():
+            held[name] += not estimate.excludes(truth[name])
+    return {name: count / n for name, count in held.items()}
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_intervals_hold_the_truth(design, mean):
+    shares = coverage(mean, 300, **DESIGNS[design])
+    assert all(0.9 <= share <= 0.99 for share in shares.values()), shares
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", DESIGNS)
+def test_intervals_hold_the_truth_in_more_data_sets(design, mean):
+    shares = coverage(mean, 2000, n_replicates=1000, **DESIGNS[design])
+    assert all(0.9 <= share <= 0.98 for share in shares.values()), shares
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+def test_few_seeds_of_much_variance_are_no_proof(seeds, mean):
+    shares = coverage(mean, 200, days=16, seeds=seeds, by_day=0.1, by_seed=0.2)
+    # With the 15 degrees of freedom of the days, two seeds would give 0.73.
+    assert min(shares.values()) >= 0.87, shares
+
+
+def test_noise_alone_makes_intervals_wide(mean):
+    shares = coverage(mean, 100, days=8, clients=8, seeds=3, by_day=0.0, by_client=0.0)
+    assert min(shares.values()) >= 0.95, shares
