@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.options import title
 
-TEXT_WIDTH = 74
+TEXT_WIDTH = 71
 """Maximum width of a text in a list, so that a line fits in 100 columns."""
 
 Names = Mapping[str, Any]
@@ -64,6 +64,17 @@ def metrics_list() -> str:
     return f"{table}\n\nThese names are errors of z-scores; raw_… are in the data's units."
 
 
+def splits_list() -> str:
+    """List all forms of `--split`."""
+    from stforecast.data.splits import SPLITS
+
+    table = _list(["split", "training, validation and test"], [[*item] for item in SPLITS.items()])
+    return (
+        f"{table}\n\nExcept under steps: and windows:, targets lie in one part, inputs may lie in "
+        "the parts\nbefore it, and the test targets are the same for all lags."
+    )
+
+
 def image_methods_list() -> str:
     """List all methods for images."""
     from vision.methods import METHODS
@@ -107,6 +118,7 @@ LISTS: dict[str, Callable[[], str]] = {
     "data": data_list,
     "models": models_list,
     "metrics": metrics_list,
+    "splits": splits_list,
 }
 """Lists of `stforecast list`, by name."""
 

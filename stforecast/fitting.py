@@ -44,9 +44,16 @@ def fit(
 
 
 def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Baseline:
-    """Fit the configured reference forecaster to the windows with these first target steps."""
+    """Fit the configured reference forecaster to the windows with these first target steps.
+
+    One that reads the whole series does not see the steps before the training part.
+    """
     baseline = BASELINES[config.method](config.method_options)
-    return baseline.fit(data.z, starts, config.window, data.calendar)
+    series = data.z
+    if not baseline.reads_windows:
+        series = series.copy()
+        series[: data.split.fit.start] = np.nan
+    return baseline.fit(series, starts, config.window, data.calendar)
 
 
 def restore(config: Config, state: Mapping[str, np.ndarray], round: int, n_cells: int) -> Predictor:

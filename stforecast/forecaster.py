@@ -16,10 +16,11 @@ import xarray as xr
 from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.config import Config, resolve, unread
+from stforecast.data.durations import period_warning
 from stforecast.data.prepared import prepare
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Data, Series, as_series
-from stforecast.data.splits import Split, period_warning
+from stforecast.data.splits import Split
 from stforecast.evaluation import Evaluation, check_calibration, error_table, forecasts_dataset
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
@@ -121,7 +122,7 @@ class Forecaster:
         if warning := period_warning(step, config.window.period):
             log.warning(warning)
         prepared = prepare(series, config.window, config.data.split, config.data.scale)
-        warn_of_constants(series, prepared.split.fit_steps)
+        warn_of_constants(series, prepared.split.fit)
         check_calibration(config, prepared)
         begin = time.perf_counter()
         self._fitted, self.rounds_ = fit(config, prepared, after_round, checkpointer)

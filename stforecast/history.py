@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError
+from stforecast.data.durations import WEEK
 from stforecast.data.imputation import impute
 from stforecast.data.series import Data, Series, as_series, in_minutes
-from stforecast.data.windows import WEEK, WindowSpec
+from stforecast.data.windows import WindowSpec
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +96,9 @@ def warn_of_missing(series: Series, missing: np.ndarray) -> None:
             )  # fmt: skip
 
 
-def warn_of_constants(series: Series, fit_steps: int) -> None:
-    """Warn of cells that never change in the training part."""
-    seen = pd.DataFrame(series.values[:fit_steps])
+def warn_of_constants(series: Series, fit: slice) -> None:
+    """Warn of cells that never change in the training part, whose steps are `fit`."""
+    seen = pd.DataFrame(series.values[fit])
     if n := int((seen.max() == seen.min()).sum()):
         log.warning(
             "%s: %d of %d cells never change in the training part of %s; their errors are not "

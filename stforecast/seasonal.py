@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from stforecast.baselines.seasonal import repeat_season
+from stforecast.data.durations import DAY, divides_a_day
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import DAY, Calendar
+from stforecast.data.windows import Calendar
 from stforecast.metrics.metric import Scale
 
 
@@ -22,7 +23,7 @@ def season_of(calendar: Calendar) -> int:
     >>> season_of(Calendar(start, pd.Timedelta("10min"))), season_of(Calendar(start, 7 * DAY))
     (144, 1)
     """
-    return 1 if DAY % calendar.step else int(DAY // calendar.step)
+    return int(DAY // calendar.step) if divides_a_day(calendar.step) else 1
 
 
 def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
@@ -49,7 +50,7 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
         Errors in the data's units; NaN for a cell without two observed values a season apart, and
         where they are all equal.
     """
-    known = data.series.values[: data.split.fit_steps]
+    known = data.series.values[data.split.fit]
     season = season_of(data.calendar)
     differences = known[season:] - known[:-season]
     seen = np.isfinite(differences)

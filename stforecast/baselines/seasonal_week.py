@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stforecast.baselines.seasonal import SeasonalNaive
-from stforecast.data.windows import WEEK, Calendar
+from stforecast.data.durations import WEEK
+from stforecast.data.windows import Calendar
 
 
 class SeasonalWeek(SeasonalNaive):

@@ -127,5 +127,5 @@ def prepare(series: Series, window: WindowSpec, split: str, scale: str) -> Prepa
     n_steps, calendar = len(series.values), series.calendar
     local_times = calendar.local_times(np.arange(n_steps))
     parts = make_split(split, n_steps, calendar.step, window, local_times)
-    scaler = fit_scaler(series.values, parts.fit_steps, scale, series.cells)
+    scaler = fit_scaler(series.values, parts.fit, scale, series.cells)
     return PreparedSeries(series, window, parts, scaler, scaler.transform(series.values))

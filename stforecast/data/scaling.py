@@ -82,17 +82,17 @@ class Scaler:
 
 def fit_scaler(
     series: np.ndarray,
-    fit_steps: int,
+    fit: slice,
     scope: str = "cell",
     cells: Sequence[object] | np.ndarray | None = None,
 ) -> Scaler:
-    """Fit a scaler on the leading rows only; std with ddof=0, ignoring missing values.
+    """Fit a scaler on the training part only; std with ddof=0, ignoring missing values.
 
     A constant cell gets std 1, so that its z-scores are 0 rather than NaN.
 
     Args:
         series: `(steps, cells)`, NaN where missing.
-        fit_steps: number of leading steps to use (`Split.fit_steps`).
+        fit: steps to use, from the first to before the last (`Split.fit`).
         scope: `"cell"` for a mean and std of each cell, `"global"` for one of all cells.
         cells: `(cells,)` ids to name in an error; by default the cells' positions.
 
@@ -100,13 +100,15 @@ def fit_scaler(
         The scaler.
 
     Raises:
-        InputError: if `fit_steps` or `scope` is invalid, or naming cells without an observed value.
+        InputError: if `fit` or `scope` is invalid, or naming cells without an observed value.
     """
     if scope not in SCOPES:
         raise choose("scaling scope", scope, SCOPES)
-    if not 0 < fit_steps <= len(series):
-        raise InputError(f"cannot fit a scaler on {fit_steps} of {len(series)} steps")
-    seen = np.asarray(series[:fit_steps], dtype=np.float64)
+    if not 0 <= fit.start < fit.stop <= len(series):
+        raise InputError(
+            f"cannot fit a scaler on steps {fit.start} to {fit.stop - 1} of {len(series)}"
+        )
+    seen = np.asarray(series[fit], dtype=np.float64)
     _check_observed(seen, range(seen.shape[1]) if cells is None else cells)
     axis = 0 if scope == "cell" else None
     mean = np.atleast_1d(np.nanmean(seen, axis=axis))

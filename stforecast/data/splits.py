@@ -1,40 +1,62 @@
 """Chronological splits into training, validation and test windows.
 
-A split is given as text: one of `SPLITS`, or `days:`, `steps:` or `windows:` with other numbers.
-All targets of a training or validation window lie in its own part. Its inputs may come from the
-part before it, which is past by then, except under `steps:`.
+A split is given as text, in one of the forms of `SPLITS`. A window belongs to the part in which its
+first target lies; all its targets lie there, and its inputs may lie in the parts before it, which
+are past by then. So the test targets are the same whatever the lags of a method. Two published
+splits differ: under `steps:` the inputs lie in the part, too, so each part begins later by the
+largest lag; under `windows:` the windows are cut by count, so the last targets of training lie in
+the validation part, those of validation in the test part, and the boundaries move with the lags.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from stforecast.data.windows import WindowSpec, day_slots
+from stforecast.data.cuts import (
+    Cut,
+    cut_spans,
+    cut_steps,
+    cut_windows,
+    day_spans,
+    fedda_spans,
+    first_training_start,
+    fuels_spans,
+    share_spans,
+)
+from stforecast.data.dates import PARTS, Span, find_steps, parse_dates
+from stforecast.data.durations import DAY, divides_a_day
+from stforecast.data.windows import WindowSpec
 
 SPLITS = {
-    "fuels": "first 40/62 of the days train, next 7/62 validate, the rest test (FUELS)",
+    "fuels": "40/62 of the days train, the next 7/62 validate, the rest test (FUELS)",
     "fedda": "last 7 days test, no validation, the rest train (FedDA code)",
     "days:20,5,5": "days of training, validation and test",
-    "steps:0.7,0.1,0.2": "the series cut by steps, windows wholly inside their part (BasicTS)",
-    "windows:0.7,0.1,0.2": "all windows in order, cut by count (DCRNN)",
+    "time:0.6,0.15,0.25": "shares of the time, rounded down to steps",
+    "dates:2013-11-21,2013-11-26": (
+        "first local times of validation and test; or three intervals of local time, "
+        "FROM/TO,FROM/TO,FROM/TO, without their ends; or two, without validation"
+    ),
+    "steps:0.7,0.1,0.2": (
+        "shares of the time; inputs lie in the part, too, so targets begin later by the "
+        "largest lag (BasicTS)"
+    ),
+    "windows:0.7,0.1,0.2": (
+        "shares of the windows; targets may reach into the next part, and the parts move "
+        "with the lags (DCRNN)"
+    ),
 }
 """Name or example of each split, and its description."""
 
-DAY, HOUR = pd.Timedelta(days=1), pd.Timedelta(hours=1)
-FEDDA_TEST_DAYS = 7
-FUELS_DAYS = Fraction(62)
-FUELS_TRAIN_DAYS = 40
-FUELS_VALIDATION_DAYS = 7
+SHARES = ("time", "steps", "windows")
+"""Splits by three numbers that add up to 1."""
+
 MAX_STEPS = 2**31
 
 
@@ -46,13 +68,13 @@ class Split:
         train: `(windows,)` starts of the training windows.
         validation: `(windows,)` starts of the validation windows; may be empty.
         test: `(windows,)` starts of the test windows.
-        fit_steps: number of leading steps to fit a scaler on.
+        fit: steps of the training part, to fit a scaler on.
     """
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
-    fit_steps: int
+    fit: slice
 
 
 @dataclass(frozen=True)
@@ -61,27 +83,27 @@ class SplitRule:
 
     Attributes:
         text: the split as the user wrote it.
-        kind: `"fuels"`, `"fedda"`, `"days"`, `"steps"` or `"windows"`.
-        parts: training, validation and test: days, or shares of 1; empty for the named splits.
+        kind: what stands before the colon, or the whole name.
+        parts: training, validation and test: days, or shares of 1; empty for other splits.
+        spans: local time of each part under `dates:`; empty for other splits.
     """
 
     text: str
     kind: str
     parts: tuple[Fraction, ...] = ()
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
     @property
     def has_validation(self) -> bool:
         """True if the validation part must hold a window."""
-        return self.kind == "fuels" or (len(self.parts) == 3 and self.parts[1] > 0)
+        if self.parts:
+            return self.parts[1] > 0
+        return self.kind == "fuels" or "validation" in self.spans
 
-
-class _Cut(NamedTuple):
-    """First target steps of the three parts, and the number of steps to fit a scaler on."""
-
-    train: range
-    validation: range
-    test: range
-    fit_steps: int
+    @property
+    def by_clock(self) -> bool:
+        """True if parts are spans of time, and training begins at slot 0 of the period."""
+        return self.kind not in ("steps", "windows")
 
 
 def parse_split(text: str) -> SplitRule:
@@ -99,7 +121,9 @@ def parse_split(text: str) -> SplitRule:
     kind, colon, numbers = text.strip().partition(":")
     if kind in ("fuels", "fedda") and not colon:
         return SplitRule(text, kind)
-    if kind not in ("days", "steps", "windows"):
+    if kind == "dates":
+        return SplitRule(text, kind, spans=parse_dates(text.strip()))
+    if kind not in ("days", *SHARES):
         raise choose("split", text, SPLITS)
     try:
         parts = tuple(Fraction(part.strip()) for part in numbers.split(","))
@@ -133,9 +157,11 @@ def make_split(
 ) -> Split:
     """Split the windows of a series in time.
 
-    Under `fuels`, `fedda` and `days:` days are counted from the first step, an incomplete last day
-    belongs to the test part, and training begins at the first step of slot 0 with enough history
-    (local midnight if the period is a day), so row b of an ordered batch is slot b.
+    Under `fuels`, `fedda` and `days:` days are counted from the first step, and an incomplete last
+    day belongs to the test part. Under these, `time:` and `dates:` training begins at the first
+    step of slot 0 with enough history (local midnight if the period is a day), so row b of an
+    ordered batch is slot b; if the step does not divide a day, at the first step with enough
+    history. As training comes first, the other parts then have enough history from their begin.
 
     Args:
         text: the split, see `SPLITS`.
@@ -154,41 +180,22 @@ def make_split(
     if len(local_times) != n_steps or n_steps == 0:
         raise InputError(f"split {text!r}: {len(local_times)} local times for {n_steps} steps")
     rule = parse_split(text)
-    cut = _cutter(rule, step, spec, local_times)
-    if empty := _empty_part(rule, cut(n_steps)):
+    cut_at = _cutter(rule, step, spec, local_times)
+    cut = cut_at(n_steps)
+    if empty := _empty_part(rule, cut):
+        begins_period = empty == "training" and rule.by_clock and divides_a_day(step)
+        begin = f"; the first begins a period of {spec.period}" if begins_period else ""
         raise InputError(
             f"split {text!r}: with {n_steps} steps the {empty} part has no window (each needs "
-            f"{spec.max_lag} steps of history and {spec.horizon} of target); "
-            + _remedy(rule, cut, n_steps)
+            f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); "
+            + _remedy(rule, cut_at, n_steps)
         )
-    *parts, fit_steps = cut(n_steps)
-    train, validation, test = (np.arange(part.start, part.stop) for part in parts)
+    train, validation, test = (np.arange(part.start, part.stop) for part in cut[:3])
     _check_lags(rule, spec, train[-1], step)
-    return Split(train, validation, test, fit_steps)
+    return Split(train, validation, test, cut.fit)
 
 
-def period_warning(step: pd.Timedelta, period: int) -> str | None:
-    """Return a warning if the period is not a whole number of days, else None.
-
-    >>> period_warning(pd.Timedelta("1h"), 24)
-    >>> period_warning(pd.Timedelta("5min"), 24)
-    'a period of 24 steps of 5 minutes is 2 hours, not whole days; a day is 288 steps'
-
-    Args:
-        step: length of a step.
-        period: steps in a period.
-    """
-    length = period * step.as_unit("ns").value  # A Python integer, which cannot overflow.
-    if length % DAY.as_unit("ns").value == 0:
-        return None
-    minutes, hours = step / pd.Timedelta(minutes=1), length / HOUR.as_unit("ns").value
-    return (
-        f"a period of {period} steps of {minutes:g} minutes is {hours:g} hours, not whole days; "
-        f"a day is {DAY / step:g} steps"
-    )
-
-
-def _empty_part(rule: SplitRule, cut: _Cut) -> str | None:
+def _empty_part(rule: SplitRule, cut: Cut) -> str | None:
     """Return the name of the first part that lacks a required window, if any."""
     if not cut.train:
         return "training"
@@ -208,7 +215,7 @@ def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta
         )
 
 
-def _remedy(rule: SplitRule, cut: Callable[[int], _Cut], n_steps: int) -> str:
+def _remedy(rule: SplitRule, cut: Callable[[int], Cut], n_steps: int) -> str:
     """Return advice: the length that gives every part a window, if a longer series helps."""
     needed = bisect_left(
         range(MAX_STEPS), True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None
@@ -220,69 +227,50 @@ def _remedy(rule: SplitRule, cut: Callable[[int], _Cut], n_steps: int) -> str:
 
 def _cutter(
     rule: SplitRule, step: pd.Timedelta, spec: WindowSpec, local_times: pd.DatetimeIndex
-) -> Callable[[int], _Cut]:
+) -> Callable[[int], Cut]:
     """Return the cut as a function of the number of steps."""
     if rule.kind == "steps":
-        return lambda n: _cut_steps(rule, n, spec)
+        return lambda n: cut_steps(rule.parts, n, spec)
     if rule.kind == "windows":
-        return lambda n: _cut_windows(rule, n, spec)
-    if DAY % step != pd.Timedelta(0):
+        return lambda n: cut_windows(rule.parts, n, spec)
+    spans_of = _spans(rule, step, local_times)
+    begin = spans_of(len(local_times))[0].start
+    first = first_training_start(local_times, step, spec, begin)
+    return lambda n: cut_spans(spans_of(n), first, spec)
+
+
+def _spans(
+    rule: SplitRule, step: pd.Timedelta, local_times: pd.DatetimeIndex
+) -> Callable[[int], list[range]]:
+    """Return the steps of each part as a function of the number of steps."""
+    if rule.kind == "time":
+        return lambda n: share_spans(rule.parts, n)
+    if rule.kind == "dates":
+        return _date_spans(rule, step, local_times)
+    if not divides_a_day(step):
         raise InputError(
-            f"split {rule.text!r}: a step of {step} does not divide a day; cut by steps: instead"
+            f"split {rule.text!r}: a step of {step} does not divide a day; cut by time: instead"
         )
-    per_day = DAY // step
-    n_steps = len(local_times)
-    if rule.kind == "days" and sum(rule.parts) != n_steps // per_day:
+    per_day, n_steps = DAY // step, len(local_times)
+    if rule.kind == "fedda":
+        return lambda n: fedda_spans(n, per_day)
+    if rule.kind == "fuels":
+        return lambda n: fuels_spans(n, per_day)
+    if sum(rule.parts) != n_steps // per_day:
         raise InputError(
             f"split {rule.text!r}: {sum(rule.parts)} days are {int(sum(rule.parts)) * per_day} "
             f"steps, the series has {n_steps}; give days that add up to {n_steps // per_day}, or "
             "another series"
         )
-    first = _first_training_start(day_slots(local_times, spec.period, step), spec)
-    return lambda n: _cut_days(rule, n, per_day, spec, first)
+    return lambda n: day_spans(rule.parts, n, per_day)
 
 
-def _first_training_start(slots: np.ndarray, spec: WindowSpec) -> int:
-    """Return the first step of slot 0 with enough history, extrapolated beyond the series."""
-    zeros = np.flatnonzero(slots[spec.max_lag :] == 0)
-    if len(zeros):
-        return spec.max_lag + int(zeros[0])
-    return spec.max_lag + int(-(slots[0] + spec.max_lag) % spec.period)
-
-
-def _cut_days(rule: SplitRule, n_steps: int, per_day: int, spec: WindowSpec, first: int) -> _Cut:
-    n_days = n_steps // per_day
-    if rule.kind == "fedda":
-        train_end = validation_end = n_steps - FEDDA_TEST_DAYS * per_day
-    elif rule.kind == "fuels":
-        validation = max(1, round(n_days * FUELS_VALIDATION_DAYS / FUELS_DAYS))
-        train = min(round(n_days * FUELS_TRAIN_DAYS / FUELS_DAYS), n_days - validation - 1)
-        train_end, validation_end = train * per_day, (train + validation) * per_day
-    else:
-        train_end = int(rule.parts[0]) * per_day
-        validation_end = train_end + int(rule.parts[1]) * per_day
-    beyond = 1 - spec.horizon
-    return _Cut(
-        range(first, train_end + beyond),
-        range(train_end, validation_end + beyond),
-        range(validation_end, n_steps + beyond),
-        train_end,
-    )
-
-
-def _cut_steps(rule: SplitRule, n_steps: int, spec: WindowSpec) -> _Cut:
-    train_end = math.floor(rule.parts[0] * n_steps)
-    validation_end = train_end + math.floor(rule.parts[1] * n_steps)
-    bounds = (0, train_end, validation_end, n_steps)
-    train, validation, test = (
-        range(low + spec.max_lag, high + 1 - spec.horizon) for low, high in pairwise(bounds)
-    )
-    return _Cut(train, validation, test, train_end)
-
-
-def _cut_windows(rule: SplitRule, n_steps: int, spec: WindowSpec) -> _Cut:
-    first, stop = spec.max_lag, n_steps + 1 - spec.horizon
-    n_windows = max(0, stop - first)
-    test = stop - round(rule.parts[2] * n_windows)
-    train = first + round(rule.parts[0] * n_windows) if rule.has_validation else test
-    return _Cut(range(first, train), range(train, test), range(test, stop), train)
+def _date_spans(
+    rule: SplitRule, step: pd.Timedelta, local_times: pd.DatetimeIndex
+) -> Callable[[int], list[range]]:
+    """Return the steps of each part under `dates:`; a test part without an end takes the rest."""
+    found = find_steps(rule.spans, local_times, step, rule.text)
+    train, validation, test = (found.get(name, range(0)) for name in PARTS)
+    if rule.spans["test"][1] is not None:
+        return lambda n: [train, validation, test]
+    return lambda n: [train, validation, range(test.start, n)]

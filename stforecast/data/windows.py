@@ -31,6 +31,7 @@ from stforecast.data.calendar import (
     holiday_inputs,
     public_holidays,
 )
+from stforecast.data.durations import DAY, UNITS, WEEK, in_steps, steps_in, unit_of
 from stforecast.data.imputation import impute
 from stforecast.federated.options import CheckedOptions
 
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 MONDAY = pd.Timestamp("1970-01-05")
-DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
-
-UNITS = {"min": pd.Timedelta(minutes=1), "h": pd.Timedelta(hours=1), "d": DAY}
-"""Units of a lag, besides steps."""
 
 LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
 LAGS = rf"({LAG}(, *{LAG})*)?"
@@ -126,9 +123,9 @@ class WindowSpec(CheckedOptions):
         Raises:
             InputError: naming a time that is not a whole number of steps.
         """
-        if self.period and not any(map(_unit_of, self._lag_texts())):
+        if self.period and not any(map(unit_of, self._lag_texts())):
             return self
-        lags = ",".join(_in_steps(text, step) for text in self._lag_texts())
+        lags = ",".join(_lag_in_steps(text, step) for text in self._lag_texts())
         period = self.period or steps_in(DAY, step)
         return dataclasses.replace(self, period=period, extra_lags=lags)
 
@@ -156,7 +153,7 @@ class WindowSpec(CheckedOptions):
     @property
     def n_inputs(self) -> int:
         """Number of inputs of a window: `lags`, `further_lags`, calendar, holiday."""
-        further = sum(1 if _unit_of(text) else len(_lag_range(text)) for text in self._lag_texts())
+        further = sum(1 if unit_of(text) else len(_lag_range(text)) for text in self._lag_texts())
         return self.closeness + self.periods + further + self.n_known
 
     @property
@@ -180,32 +177,22 @@ def _lag_range(text: str) -> range:
     return range(int(low), int(high or low) + 1)
 
 
-def _unit_of(lag: str) -> str:
-    """Return the unit of a lag that is a time; empty if it counts steps."""
-    return lag.lstrip("0123456789-")
-
-
-def _in_steps(lag: str, step: pd.Timedelta) -> str:
+def _lag_in_steps(lag: str, step: pd.Timedelta) -> str:
     """A lag as a number of steps.
 
     Raises:
         InputError: if it is a time that is not a whole number of steps.
     """
-    unit = _unit_of(lag)
-    if not unit:
+    if not unit_of(lag):
         return lag
-    n_steps, rest = divmod(int(lag.removesuffix(unit)) * _ns(UNITS[unit]), _ns(step))
-    if rest:
+    n_steps = in_steps(lag, step)
+    if n_steps is None:
         raise InputError(
             f"extra_lags: {lag} is not a whole number of steps of "
             f"{step / pd.Timedelta(minutes=1):g} minutes; give lags that are, or count steps "
             "(--extra-lags 1,2)"
         )
     return str(n_steps)
-
-
-def _ns(span: pd.Timedelta) -> int:
-    return span.as_unit("ns").value  # A Python integer, which cannot overflow.
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,17 +377,6 @@ def day_slots(
             raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
         step = pd.Series(local_times).diff().mode().iloc[0]
     return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
-
-
-def steps_in(span: pd.Timedelta, step: pd.Timedelta) -> int:
-    """Number of steps in `span`.
-
-    Raises:
-        InputError: if it is not a whole number.
-    """
-    if span % step != pd.Timedelta(0):
-        raise InputError(f"a step of {step} does not divide {span}; resample to one that does")
-    return int(span // step)
 
 
 @dataclass(frozen=True)

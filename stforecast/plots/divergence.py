@@ -118,7 +118,7 @@ def _training_series(inside: Inside) -> np.ndarray:
     then = Scaler(inside.arrays["scaler/mean"], inside.arrays["scaler/std"])
     if not all(np.allclose(a, then.state()[name]) for name, a in data.scaler.state().items()):
         raise InputError(f"{run.folder}: its data, {path}, have changed since; run it again")
-    return data.z[: data.split.fit_steps]
+    return data.z[data.split.fit]
 
 
 def _cluster_order(values: np.ndarray) -> list[int]:

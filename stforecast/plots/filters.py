@@ -102,7 +102,7 @@ def _axes(ax: Axes, size: int, place: str) -> None:
 
 def _place(settings: dict[str, object]) -> str:
     """Return the meaning of rows and columns: slots if training begins at slot 0, else places."""
-    by_days = parse_split(str(settings["split"])).kind in ("fuels", "fedda", "days")
+    by_days = parse_split(str(settings["split"])).by_clock
     slots = by_days and settings["batch_size"] == settings["period"]
     return "slot of the period" if slots else "place in the batch"
 

@@ -3,6 +3,7 @@ import pytest
 from data_prep import DATA_SETS
 from experiments.lists import IMAGE_LISTS, LISTS, image_methods_table, methods_table
 from stforecast.baselines import BASELINES
+from stforecast.data.splits import SPLITS
 from stforecast.methods import METHODS
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.models import MODELS
@@ -24,6 +25,7 @@ def first_words(text):
         (LISTS, "data", DATA_SETS),
         (LISTS, "models", MODELS),
         (LISTS, "metrics", [*METRICS, *INTERVAL_METRICS]),
+        (LISTS, "splits", SPLITS),
         (IMAGE_LISTS, "methods", IMAGE_METHODS),
         (IMAGE_LISTS, "data", DATASETS),
         (IMAGE_LISTS, "partitions", [*PARTITIONS, *STREAMS]),

@@ -5,9 +5,9 @@ import pytest
 from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.last_value import LastValue
+from stforecast.data.cuts import Cut
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.series import as_cube, as_series
-from stforecast.data.splits import _Cut
 from stforecast.data.windows import Calendar, WindowSpec
 from stforecast.leaks import compare, forecast_leaks
 
@@ -104,23 +104,22 @@ def test_fitting_does_not_look_at_the_test_part(cube, tiny, method):
 
 
 def test_a_scaler_that_saw_the_whole_series_is_found(cube, monkeypatch):
-    def fit_to_all(series, fit_steps, scope, cells):
-        return fit_scaler(series, len(series), scope, cells)
+    def fit_to_all(series, fit, scope, cells):
+        return fit_scaler(series, slice(0, len(series)), scope, cells)
 
     monkeypatch.setattr("stforecast.data.prepared.fit_scaler", fit_to_all)
     leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
     assert "scaler" in {leak.what for leak in leaks}
 
 
-def everything(rule, n_steps, per_day, spec, first):
+def everything(spans, first, spec):
     """A cut whose training windows go on to the last step."""
-    end = 7 * per_day
-    parts = range(first, n_steps), range(end, end + per_day), range(end + per_day, n_steps)
-    return _Cut(*parts, fit_steps=end)
+    training, validation, test = spans
+    return Cut(range(first, test.stop), validation, test, slice(0, training.stop))
 
 
 def test_training_windows_from_the_test_part_are_found(cube, monkeypatch):
-    monkeypatch.setattr("stforecast.data.splits._cut_days", everything)
+    monkeypatch.setattr("stforecast.data.splits.cut_spans", everything)
     leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
     assert [leak.what for leak in leaks] == ["model"]
 

@@ -243,7 +243,7 @@ def test_the_order_on_the_real_milan_cells(traffic_dir):
     spec = WindowSpec()
     local_times = calendar.local_times(np.arange(len(traffic)))
     split = make_split("days:20,5,5", len(traffic), calendar.step, spec, local_times)
-    z = fit_scaler(traffic, split.fit_steps).transform(traffic)
+    z = fit_scaler(traffic, split.fit).transform(traffic)
     y, mask = target_windows(z, split.test, spec)
 
     mse = {}

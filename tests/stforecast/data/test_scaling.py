@@ -9,7 +9,7 @@ SERIES = np.array([[1.0, 10.0], [3.0, 10.0], [np.nan, 40.0], [99.0, 99.0]])
 
 
 def test_each_cell_has_its_own_mean_and_population_std():
-    scaler = fit_scaler(SERIES, 3)
+    scaler = fit_scaler(SERIES, slice(0, 3))
     np.testing.assert_allclose(scaler.mean, [2, 20])
     np.testing.assert_allclose(scaler.std, [1, np.sqrt(200)])
     z = scaler.transform(SERIES)
@@ -17,7 +17,7 @@ def test_each_cell_has_its_own_mean_and_population_std():
 
 
 def test_one_scale_for_all_cells():
-    scaler = fit_scaler(SERIES, 2, scope="global")
+    scaler = fit_scaler(SERIES, slice(0, 2), scope="global")
     np.testing.assert_allclose(scaler.mean, [6])
     np.testing.assert_allclose(scaler.std, [np.sqrt((25 + 9 + 16 + 16) / 4)])
     np.testing.assert_allclose(scaler.transform(SERIES)[0], [-5 / scaler.std[0], 4 / scaler.std[0]])
@@ -29,7 +29,7 @@ def test_it_agrees_with_scikit_learn():
     series[rng.random(series.shape) < 0.2] = np.nan
     reference = StandardScaler().fit(series[:30])
     np.testing.assert_allclose(
-        fit_scaler(series, 30).transform(series), reference.transform(series)
+        fit_scaler(series, slice(0, 30)).transform(series), reference.transform(series)
     )
 
 
@@ -38,27 +38,33 @@ def test_rows_after_the_training_part_change_nothing(scope):
     changed = SERIES.copy()
     changed[3] = [np.nan, -1e9]
     for part in ("mean", "std"):
-        before, after = (getattr(fit_scaler(s, 3, scope), part) for s in (SERIES, changed))
+        before, after = (
+            getattr(fit_scaler(s, slice(0, 3), scope), part) for s in (SERIES, changed)
+        )
         np.testing.assert_array_equal(before, after)
     changed[2, 1] = 0
-    assert not np.array_equal(fit_scaler(changed, 3, scope).mean, fit_scaler(SERIES, 3, scope).mean)
+    assert not np.array_equal(
+        fit_scaler(changed, slice(0, 3), scope).mean, fit_scaler(SERIES, slice(0, 3), scope).mean
+    )
 
 
 def test_a_constant_cell_becomes_zero():
     # The std of three times 0.1 is 1.4e-17 in floating point, not 0.
     constant = np.full((4, 2), 0.1)
-    scaler = fit_scaler(constant, 3)
+    scaler = fit_scaler(constant, slice(0, 3))
     np.testing.assert_array_equal(scaler.std, [1, 1])
     np.testing.assert_allclose(scaler.transform(constant), 0, atol=1e-12)
 
 
 def test_single_precision_does_not_blur_the_mean():
     series = np.full((200_000, 2), 1000.1, dtype=np.float32)
-    assert fit_scaler(series, 200_000).mean[0] == pytest.approx(float(np.float32(1000.1)), rel=1e-9)
+    assert fit_scaler(series, slice(0, 200_000)).mean[0] == pytest.approx(
+        float(np.float32(1000.1)), rel=1e-9
+    )
 
 
 def test_inverse_takes_predictions_back_to_their_units():
-    scaler = fit_scaler(SERIES, 3)
+    scaler = fit_scaler(SERIES, slice(0, 3))
     z = np.zeros((2, 5, 3))
     z[1] = 1.0
     y_hat = scaler.inverse(z, cell_axis=0)
@@ -68,8 +74,10 @@ def test_inverse_takes_predictions_back_to_their_units():
 
 
 def test_saved_arrays_give_the_same_scaler():
-    scaler = Scaler.from_state(fit_scaler(SERIES, 3).state())
-    np.testing.assert_array_equal(scaler.transform(SERIES), fit_scaler(SERIES, 3).transform(SERIES))
+    scaler = Scaler.from_state(fit_scaler(SERIES, slice(0, 3)).state())
+    np.testing.assert_array_equal(
+        scaler.transform(SERIES), fit_scaler(SERIES, slice(0, 3)).transform(SERIES)
+    )
 
 
 @pytest.mark.parametrize("scope", ["cell", "global"])
@@ -77,26 +85,33 @@ def test_a_cell_never_observed_is_named(scope):
     series = np.ones((5, 3))
     series[:3, 1] = np.nan
     with pytest.raises(InputError, match=r"1 cell without .* in the 3 training steps: 5060;"):
-        fit_scaler(series, 3, scope, cells=[4456, 5060, 5061])
-    fit_scaler(series, 4, scope)
+        fit_scaler(series, slice(0, 3), scope, cells=[4456, 5060, 5061])
+    fit_scaler(series, slice(0, 4), scope)
 
 
 def test_many_cells_never_observed_are_counted():
     with pytest.raises(InputError, match=r"8 cells?.*: 0, 1, 2, 3, 4, …;"):
-        fit_scaler(np.full((5, 8), np.nan), 3)
+        fit_scaler(np.full((5, 8), np.nan), slice(0, 3))
 
 
-@pytest.mark.parametrize("fit_steps", [0, 5])
-def test_fit_steps_must_lie_in_the_series(fit_steps):
-    with pytest.raises(InputError, match=f"on {fit_steps} of 4 steps"):
-        fit_scaler(SERIES, fit_steps)
+@pytest.mark.parametrize("fit", [slice(0, 0), slice(0, 5), slice(3, 2), slice(-1, 2)])
+def test_the_steps_to_fit_must_lie_in_the_series(fit):
+    with pytest.raises(InputError, match=f"on steps {fit.start} to {fit.stop - 1} of 4"):
+        fit_scaler(SERIES, fit)
+
+
+def test_a_scaler_may_be_fitted_on_steps_in_the_middle():
+    middle = fit_scaler(SERIES, slice(1, 3))
+    alone = fit_scaler(SERIES[1:3], slice(0, 2))
+    np.testing.assert_array_equal(middle.mean, alone.mean)
+    np.testing.assert_array_equal(middle.std, alone.std)
 
 
 def test_an_unknown_scope_lists_the_known():
     with pytest.raises(InputError, match="choose one of: cell, global"):
-        fit_scaler(SERIES, 3, scope="city")
+        fit_scaler(SERIES, slice(0, 3), scope="city")
 
 
 def test_other_cells_are_refused():
     with pytest.raises(InputError, match=r"fitted on 2 cells, axis 0 of the values \(3, 2, 2\)"):
-        fit_scaler(SERIES, 3).inverse(np.zeros((3, 2, 2)), cell_axis=0)
+        fit_scaler(SERIES, slice(0, 3)).inverse(np.zeros((3, 2, 2)), cell_axis=0)

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
-from stforecast.data.splits import SPLITS, make_split, parse_split, period_warning
+from stforecast.data.splits import SPLITS, make_split, parse_split
 from stforecast.data.windows import WindowSpec, day_slots
 
 HOUR = pd.Timedelta("1h")
@@ -31,7 +31,7 @@ def test_fuels_gives_the_888_windows_of_the_paper():
     assert (split.train[0], split.train[-1]) == (72, 959)
     assert (split.validation[0], split.validation[-1]) == (960, 1127)
     assert (split.test[0], split.test[-1]) == (1128, 1487)
-    assert split.fit_steps == 960
+    assert split.fit == slice(0, 960)
 
 
 @pytest.mark.parametrize(("days", "parts"), [(30, (19, 3, 8)), (61, (39, 7, 15)), (4, (2, 1, 1))])
@@ -44,19 +44,63 @@ def test_fuels_keeps_its_shares_in_whole_days(days, parts):
 def test_fedda_tests_the_last_seven_days():
     split = split_hours("fedda", 1488)
     assert sizes(split) == (1248, 0, 168)
-    assert split.test[0] == split.fit_steps == 1320
+    assert split.test[0] == split.fit.stop == 1320
 
 
 def test_days_are_taken_as_given():
     split = split_hours("days:20,5,5", 720)
     assert sizes(split) == (408, 120, 120)
-    assert split.validation[0] == split.fit_steps == 480
+    assert split.validation[0] == split.fit.stop == 480
     assert sizes(split_hours("days:25,0,5", 720)) == (528, 0, 120)
+
+
+def test_shares_of_the_time_are_rounded_down():
+    split = split_hours("time:0.6,0.15,0.25", 62 * 24)
+    assert sizes(split) == (892 - 72, 223, 1488 - 892 - 223)
+    assert (split.train[0], split.validation[0], split.test[0]) == (72, 892, 892 + 223)
+    assert split.fit == slice(0, 892)
+    assert sizes(split_hours("time:0.5,0,0.5", 720)) == (288, 0, 360)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("fuels", True),
+        ("days:40,7,15", True),
+        ("time:0.7,0.1,0.2", True),
+        ("dates:2013-12-11,2013-12-18", True),
+        ("steps:0.7,0.1,0.2", False),
+        ("windows:0.7,0.1,0.2", False),
+    ],
+)
+def test_test_targets_depend_on_the_lags_only_where_it_is_said(text, same):
+    few, many = WindowSpec(closeness=3, periods=0), WindowSpec(periods=3)
+    first, second = (split_hours(text, 1488, spec).test for spec in (few, many))
+    assert np.array_equal(first, second) == same
+
+
+def test_windows_by_count_let_targets_reach_into_the_next_part():
+    split = split_metr_la("windows:0.7,0.1,0.2")
+    assert split.train[-1] + 11 >= split.validation[0]
+    assert split.validation[-1] + 11 >= split.test[0]
+
+
+def test_steps_keep_inputs_in_their_part():
+    split = split_metr_la("steps:0.7,0.1,0.2")
+    assert split.validation[0] - TWELVE.max_lag == split.train[-1] + TWELVE.horizon == 23_990
+
+
+def test_parts_that_begin_before_the_lags_are_refused_not_moved():
+    times = pd.date_range("2013-11-01", periods=200, freq="7min")
+    args = 200, pd.Timedelta("7min"), FUELS, times
+    assert make_split("time:0.5,0.2,0.3", *args).train[0] == FUELS.max_lag == 72
+    with pytest.raises(InputError, match=r"training part has no window .each needs 72 .*at least"):
+        make_split("time:0.3,0.3,0.4", *args)
 
 
 def test_steps_are_those_of_basicts():
     split = split_metr_la("steps:0.7,0.1,0.2")
-    assert split.fit_steps == 23_990
+    assert split.fit == slice(0, 23_990)
     assert sizes(split) == (23_990 - 23, 3_427 - 23, 6_832)
     assert (split.train[0], split.validation[0], split.test[0]) == (12, 24_002, 27_429)
     assert split.test[-1] == METR_LA_STEPS - 12
@@ -67,7 +111,7 @@ def test_windows_are_those_of_dcrnn():
     assert sizes(split) == (23_974, 3_425, 6_850)
     starts = np.concatenate([split.train, split.validation, split.test])
     np.testing.assert_array_equal(starts, np.arange(12, METR_LA_STEPS - 11))
-    assert split.fit_steps == split.validation[0]
+    assert split.fit.stop == split.validation[0]
     assert sizes(split_hours("windows:0.7,0.1,0.2", 18 + 23, TWELVE)) == (13, 1, 4)
 
 
@@ -79,7 +123,9 @@ def test_windows_rounded_up_on_both_sides_do_not_overlap(n_steps):
     assert len(split.validation) == 0
 
 
-@pytest.mark.parametrize("text", ["fuels", "fedda", "days:40,7,15", "steps:0.7,0.1,0.2"])
+@pytest.mark.parametrize(
+    "text", ["fuels", "fedda", "days:40,7,15", "time:0.7,0.1,0.2", "steps:0.7,0.1,0.2"]
+)
 @pytest.mark.parametrize("spec", [FUELS, TWELVE, WindowSpec(horizon=24)])
 @pytest.mark.parametrize("start", ["2013-11-01 00:00", "2013-11-01 07:00"])
 def test_no_target_lies_in_two_parts_nor_beyond_the_scaler(text, spec, start):
@@ -91,12 +137,14 @@ def test_no_target_lies_in_two_parts_nor_beyond_the_scaler(text, spec, start):
     assert not targets[0] & targets[1]
     assert not targets[0] & targets[2]
     assert not targets[1] & targets[2]
-    assert max(targets[0]) < split.fit_steps <= min(targets[1] | targets[2])
+    assert max(targets[0]) < split.fit.stop <= min(targets[1] | targets[2])
     assert max(targets[2]) == 1487
     assert split.train[0] >= spec.max_lag
 
 
-@pytest.mark.parametrize("text", ["fuels", "fedda", "days:40,7,15"])
+@pytest.mark.parametrize(
+    "text", ["fuels", "fedda", "days:40,7,15", "time:0.7,0.1,0.2", "dates:2013-12-11,2013-12-18"]
+)
 def test_training_begins_at_local_midnight(text):
     times = pd.date_range("2013-11-01 07:00", periods=1488, freq="1h")
     split = make_split(text, 1488, HOUR, FUELS, times)
@@ -110,7 +158,7 @@ def test_a_last_day_cut_short_is_tested():
     assert split_hours("fuels", 1490).test[-1] == 1489
 
 
-@pytest.mark.parametrize("text", [name for name in SPLITS if not name.startswith("days")])
+@pytest.mark.parametrize("text", [name for name in SPLITS if not name.startswith("da")])
 @pytest.mark.parametrize("spec", [FUELS, TWELVE])
 def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
     with pytest.raises(InputError, match="with 20 steps the training part has no window") as error:
@@ -155,7 +203,7 @@ def test_local_times_must_match_the_series():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fule", "unknown split 'fule'; choose one of: days:20,5,5, fedda, fuels"),
+        ("fule", "unknown split 'fule'; choose one of: dates:.*, days:20,5,5, fedda, fuels"),
         ("fuels:1", "unknown split"),
         ("days:20,5", "found 2 numbers.*write it like days:20,5,5"),
         ("days:20,five,5", "'20,five,5' is not a list of numbers"),
@@ -166,6 +214,9 @@ def test_local_times_must_match_the_series():
         ("steps:1.2,-0.4,0.2", "training and test must be above 0"),
         ("steps:0.7,0.2,0.2", "the shares add up to 1.1, not to 1; write it like steps:0.7"),
         ("windows:7,1,2", "the shares add up to 10"),
+        ("time:0.6,0.2,0.3", "the shares add up to 1.1, not to 1; write it like time:0.6"),
+        ("time:0.6,0.4", "found 2 numbers"),
+        ("time", "'' is not a list of numbers"),
         ("steps:1/0,0,1", "is not a list of numbers"),
     ],
 )
@@ -177,18 +228,3 @@ def test_text_that_is_no_split_is_refused(text, message):
 @pytest.mark.parametrize("text", SPLITS)
 def test_every_listed_split_parses(text):
     assert text.startswith(parse_split(text).kind)
-
-
-@pytest.mark.parametrize(
-    ("step", "period", "warns"),
-    [
-        ("1h", 24, False),
-        ("1h", 168, False),
-        ("5min", 288, False),
-        ("5min", 24, True),
-        ("1h", 25, True),
-        ("10min", 72, True),
-    ],
-)
-def test_a_period_should_be_whole_days(step, period, warns):
-    assert (period_warning(pd.Timedelta(step), period) is not None) == warns
