@@ -150,44 +150,58 @@ def error_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     return pd.concat([t for split in tables.values() for t in split], ignore_index=True)
 
 
-def forecasts_dataset(chosen: Evaluation, others: Mapping[str, Evaluation]) -> xr.Dataset:
+def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.Dataset:
     """Return the forecasts of the test part; see `Forecaster.test_forecasts`.
 
     Args:
-        chosen: evaluation of the selected model.
-        others: evaluations of other models by selection.
+        evaluations: evaluations by selection; several selections may share one.
+        select: the selection of the model to keep.
     """
+    chosen = evaluations[select]
     data, config = chosen.data, chosen.config
     series, units = data.series, {"units": data.series.units}
     y, mask = data.test_targets
-    forecasts = {**chosen.test_forecasts(), "y": np.where(mask, chosen.raw(y), np.nan)}
-    about = {name: {**units, "long_name": LONG_NAMES[name]} for name in forecasts}
-    for selection, evaluation in others.items():
-        name = f"y_hat_{'_'.join(re.findall('[a-z]+', selection))}"
-        forecasts[name] = evaluation.test_forecasts()["y_hat"]
-        about[name] = {**units, "long_name": f"forecast, {selection}", "selection": selection}
+    found = {**chosen.test_forecasts(), "y": np.where(mask, chosen.raw(y), np.nan)}
+    about = {name: {**units, "long_name": LONG_NAMES[name]} for name in found}
+    for selection, evaluation in evaluations.items():
+        same = evaluation is chosen
+        name = "y_hat" if same else f"y_hat_{'_'.join(re.findall('[a-z]+', selection))}"
+        if not same:
+            found[name] = evaluation.test_forecasts()["y_hat"]
+            about[name] = {**units, "long_name": f"forecast, {selection}"}
+        about[name]["selection"] = ", ".join(
+            filter(None, [about[name].get("selection"), selection])
+        )
     if (naive := seasonal_forecast(data)) is not None:
-        forecasts["seasonal_naive"] = chosen.raw(naive)
+        found["seasonal_naive"] = chosen.raw(naive)
         about["seasonal_naive"] = {**units, "long_name": "value at the same time of the day before"}
     dims = ("cell", "time", "horizon")
     by_cell = {"seasonal_mae": chosen.scale.mae, "seasonal_rmse": chosen.scale.rmse}
     by_cell["std"] = np.broadcast_to(data.scaler.std, len(series.cells))
-    ds = xr.Dataset(
-        {name: (dims, values, about[name]) for name, values in forecasts.items()}
+    places = {} if series.locations is None else _lon_lat(series.locations)
+    zone = series.calendar.time_zone
+    return xr.Dataset(
+        {name: (dims, values, about[name]) for name, values in found.items()}
         | {name: ("cell", values, units) for name, values in by_cell.items()},
         coords={
             "cell": series.cells,
             "time": series.times[data.split.test],
             "horizon": np.arange(1, y.shape[2] + 1),
+            **{name: ("cell", values) for name, values in places.items()},
         },
         attrs={
             "service": series.service,
             "method": config.method,
-            "selection": config.run.select,
             "clock": series.clock,
+            **({} if zone is None else {"time_zone": zone}),
+            "step_minutes": series.calendar.step / pd.Timedelta(minutes=1),
+            **({"coverage": config.coverage} if config.has_intervals else {}),
         },
     )
-    return ds.assign_attrs(coverage=config.coverage) if config.has_intervals else ds
+
+
+def _lon_lat(locations: np.ndarray) -> dict[str, np.ndarray]:
+    return {"lon": locations[:, 0], "lat": locations[:, 1]}
 
 
 LONG_NAMES = {

@@ -274,17 +274,18 @@ class Forecaster:
             `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
             data's units; `time` is the first forecast step, `horizon` counts from 1. With
             intervals, also `lower` and `upper`, and the attribute `coverage`. The forecasts of
-            other selections, such as those of the last round, are `y_hat_last` and the like;
-            `seasonal_naive` repeats the day before, unless there is none. By `cell` alone: `std`,
-            of the z-scores, and `seasonal_mae` and `seasonal_rmse`, which scaled errors divide by.
-            Attributes are `selection`, `service`, `method` and `clock` ("utc" or "local").
+            other selections, such as those of the last round, are `y_hat_last` and the like; the
+            attribute `selection` of each names its selections. `seasonal_naive` repeats the day
+            before, unless there is none. By `cell` alone: `std`, of the z-scores, `seasonal_mae`
+            and `seasonal_rmse`, which scaled errors divide by, and `lon` and `lat` if known.
+            Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"), and
+            `time_zone` if the clock is UTC.
 
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        chosen = self._evaluated()
-        others = {n: e for n, e in self._evaluations.items() if e is not chosen}
-        return forecasts_dataset(chosen, others)
+        self._evaluated()
+        return forecasts_dataset(self._evaluations, self.config.run.select)
 
     @property
     def predict_seconds_(self) -> float:

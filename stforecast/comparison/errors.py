@@ -1,0 +1,139 @@
+"""Errors of one model on its test part, by day, by hour, by step ahead and by cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.errors import InputError, choose
+from stforecast.bench.statistics.sums import Finalise
+from stforecast.federated.runs.run_folder import AGAIN
+from stforecast.metrics import METRICS
+from stforecast.metrics.metric import Metric
+
+SEASONAL = "seasonal naive"
+"""Name of the model that repeats the day before, which every run forecasts with."""
+
+SCALES = MappingProxyType({"mae": "seasonal_mae", "rmse": "seasonal_rmse"})
+"""Variables of `forecasts.nc` that scaled metrics divide by."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelErrors:
+    """Errors of a model on its test part, as sums that are not yet divided.
+
+    Attributes:
+        total: `(cells, windows, horizon)` sums, such as squared errors.
+        weight: what to divide their sums by, of the same shape; 0 where nothing was observed.
+        times: `(windows,)` local time of the first target.
+        step: length of a step.
+        finalise: function from the sum of totals and that of weights to the error.
+    """
+
+    total: np.ndarray
+    weight: np.ndarray
+    times: pd.DatetimeIndex
+    step: pd.Timedelta
+    finalise: Finalise
+
+    @cached_property
+    def days(self) -> pd.DatetimeIndex:
+        """Local days in which first targets lie."""
+        return pd.DatetimeIndex(self.times.normalize().unique())
+
+    def by_day(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return totals and weights `(cells, days)`; a window belongs to its first target's day."""
+        place = self.days.get_indexer(self.times.normalize())
+        return _summed_by(self.total.sum(axis=2), place), _summed_by(self.weight.sum(axis=2), place)
+
+    def by_hour(self) -> pd.Series:
+        """Return the error of each hour of local time in which targets lie, over all cells."""
+        ahead = self.step * np.arange(self.total.shape[2])
+        hours = np.stack([(self.times + shift).hour for shift in ahead], axis=1).ravel()
+        total, weight = (values.sum(axis=0).ravel() for values in (self.total, self.weight))
+        sums = [np.bincount(hours, values, minlength=24) for values in (total, weight)]
+        return pd.Series(self.finalise(*sums), pd.RangeIndex(24, name="hour"))
+
+    def by_step(self) -> pd.Series:
+        """Return the error of each step ahead, over all cells."""
+        errors = self.finalise(self.total.sum(axis=(0, 1)), self.weight.sum(axis=(0, 1)))
+        return pd.Series(errors, pd.RangeIndex(1, len(errors) + 1, name="horizon"))
+
+    def by_cell(self) -> np.ndarray:
+        """Return the error of each cell `(cells,)`, over all steps ahead."""
+        return self.finalise(self.total.sum(axis=(1, 2)), self.weight.sum(axis=(1, 2)))
+
+
+def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = None) -> ModelErrors:
+    """Compute errors from `forecasts.nc`.
+
+    Args:
+        forecasts: contents of the file.
+        metric: name of the error as in `metrics.csv`: `mse` of z-scores, `raw_mse` in the data's
+            units, `mase`.
+        selection: model, such as `last`; `SEASONAL` for seasonal naive; by default the model that
+            the run selected.
+
+    Raises:
+        InputError: if the metric or selection is unknown, or the file is of an older version.
+    """
+    found = METRICS.find(metric.removeprefix("raw_"))
+    y, y_hat = (forecasts[name].to_numpy() for name in ("y", _variable(forecasts, selection)))
+    by = _divisor(forecasts, found, metric)
+    seen = np.isfinite(y) & np.isfinite(by)
+    total, weight = found.update(y_hat / by, np.where(seen, y / by, 0.0), seen, ())
+    times, step = local_times(forecasts)
+    return ModelErrors(total, weight, times, step, found.finalise)
+
+
+def local_times(forecasts: xr.Dataset) -> tuple[pd.DatetimeIndex, pd.Timedelta]:
+    """Return the local time of each window's first target, and the length of a step."""
+    times = pd.DatetimeIndex(forecasts.indexes["time"])
+    step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
+    if zone := forecasts.attrs.get("time_zone"):
+        times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+    return times, step
+
+
+def variables(forecasts: xr.Dataset) -> dict[str, str]:
+    """Return the variable of each model in `forecasts.nc`, by its selection or `SEASONAL`."""
+    found = {
+        selection: str(name)
+        for name, values in forecasts.items()
+        for selection in filter(None, str(values.attrs.get("selection", "")).split(", "))
+    }
+    return found | ({SEASONAL: "seasonal_naive"} if "seasonal_naive" in forecasts else {})
+
+
+def _variable(forecasts: xr.Dataset, selection: str | None) -> str:
+    known = variables(forecasts)
+    if selection is None:
+        return "y_hat"
+    if selection not in known:
+        raise choose("selection", selection, known)
+    return known[selection]
+
+
+def _divisor(forecasts: xr.Dataset, metric: Metric, name: str) -> np.ndarray:
+    """Return what values are divided by, `(cells, 1, 1)` or a one."""
+    if metric.scaled_by:
+        variable = SCALES[metric.scaled_by]
+    elif name == metric.name and not metric.relative:
+        variable = "std"
+    else:
+        return np.ones((1, 1, 1))
+    if variable not in forecasts:
+        source = forecasts.encoding.get("source", "the forecasts")
+        raise InputError(f"{source}: no {variable!r}, as older versions wrote it; {AGAIN}")
+    return forecasts[variable].to_numpy()[:, None, None]
+
+
+def _summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Sum `(cells, windows)` over the windows of each place, `(cells, places)`."""
+    belongs = place[:, None] == np.arange(place.max() + 1)
+    return values @ belongs.astype(np.float64)
