@@ -83,13 +83,13 @@ def test_intervals_hold_the_truth(design, mean):
 @pytest.mark.parametrize("design", DESIGNS)
 def test_intervals_hold_the_truth_in_more_data_sets(design, mean):
     shares = coverage(mean, 2000, n_replicates=1000, **DESIGNS[design])
-    assert all(0.9 <= share <= 0.98 for share in shares.values()), shares
+    assert all(0.92 <= share <= 0.99 for share in shares.values()), shares
 
 
 @pytest.mark.parametrize("seeds", [2, 5])
 def test_few_seeds_of_much_variance_are_no_proof(seeds, mean):
     shares = coverage(mean, 200, days=16, seeds=seeds, by_day=0.1, by_seed=0.2)
-    # With the 15 degrees of freedom of the days, two seeds would give 0.73.
+    # With the 15 degrees of freedom of the days, two seeds would give 0.77.
     assert min(shares.values()) >= 0.87, shares
 
 
