@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stforecast.bench.statistics.bootstrap import bootstrap
-from stforecast.bench.statistics.scores import skill
+from stforecast.bench.statistics.scores import skill, win_rate
 from stforecast.bench.statistics.sums import ErrorSums
 
 N_TARGETS = 24
@@ -82,7 +82,7 @@ def test_intervals_hold_the_truth(design, mean):
 @pytest.mark.slow
 @pytest.mark.parametrize("design", DESIGNS)
 def test_intervals_hold_the_truth_in_more_data_sets(design, mean):
-    shares = coverage(mean, 2000, n_replicates=1000, **DESIGNS[design])
+    shares = coverage(mean, 1000, n_replicates=1000, **DESIGNS[design])
     assert all(0.92 <= share <= 0.99 for share in shares.values()), shares
 
 
@@ -96,3 +96,30 @@ def test_few_seeds_of_much_variance_are_no_proof(seeds, mean):
 def test_noise_alone_makes_intervals_wide(mean):
     shares = coverage(mean, 100, days=8, clients=8, seeds=3, by_day=0.0, by_client=0.0)
     assert min(shares.values()) >= 0.95, shares
+
+
+@pytest.mark.parametrize("design", ["crossed, 8 days", "crossed, 16 days"])
+def test_the_win_rate_of_equal_methods_is_a_half(design, mean):
+    settings = DESIGNS[design] | {"ratio": 1.0}
+    n, held = 200, 0
+    for seed in range(n):
+        methods = simulate(np.random.default_rng([2, seed]), **settings)
+        found = bootstrap(methods, mean, np.arange(settings["clients"]), n=400, seed=seed)
+        held += not win_rate([found], "a").excludes(0.5)
+    assert 0.9 <= held / n <= 0.99
+
+
+def test_days_that_depend_on_each_other_need_longer_blocks(mean):
+    n, n_days, correlation, held = 300, 32, 0.3, {1: 0, 4: 0}
+    for seed in range(n):
+        rng = np.random.default_rng([3, seed])
+        days = rng.normal(size=n_days)
+        days[0] /= np.sqrt(1 - correlation**2)
+        for day in range(1, n_days):
+            days[day] += correlation * days[day - 1]
+        sums = ErrorSums(days[None, None], np.ones((1, 1, n_days)))
+        for length in held:
+            found = bootstrap({"a": sums}, mean, n=400, seed=seed, block_length=length)
+            held[length] += not found.error("a").excludes(0)
+    assert held[1] / n < 0.89
+    assert 0.9 <= held[4] / n <= 0.99
