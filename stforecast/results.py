@@ -53,12 +53,25 @@ class ForecastRun(Run):
     entries = MappingProxyType({"data": str, "service": str})
 
     def facts(self) -> dict[str, str]:
-        """Name of the data and the service."""
-        return {"data": Path(self.about["data"]).stem, "service": self.about["service"]}
+        """Name of the data and the service, and the backtest that the run is a fold of."""
+        found = {"data": Path(self.about["data"]).stem, "service": self.about["service"]}
+        # Its folds differ in the split, and are averaged nevertheless.
+        return {**found, "split": self.about["backtest"]} if self.fold else found
+
+    @property
+    def fold(self) -> int:
+        """Number of its fold in a backtest, from 1; 0 for a run by itself."""
+        return int(self.about.get("fold", 0))
+
+    @property
+    def table(self) -> str:
+        """Name of the table that it stands in; empty for that of the main methods."""
+        return str(self.about.get("table", ""))
 
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients and horizons are text."""
-        return read_csv(self.folder / "metrics.csv", ("value",), METRIC_COLUMNS[4:-1])
+        table = read_csv(self.folder / "metrics.csv", ("value",), METRIC_COLUMNS[4:-1])
+        return table.assign(fold=self.fold) if self.fold else table
 
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`; empty for reference forecasters."""
@@ -106,3 +119,9 @@ def data_of(about: Mapping[str, Any]) -> Path:
     full = Path(str(about.get("data_path", typed)))
     # The path as typed reads better in messages, while it still leads to the same file.
     return typed if typed.absolute() == full or not full.exists() else full
+
+
+def units_of(run: ForecastRun) -> str:
+    """Return the units of a run's data; "data units" if the data do not name them."""
+    units = str(run.about.get("units", "1"))
+    return "data units" if units == "1" else units

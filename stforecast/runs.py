@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from stforecast.federated.uploads.privacy import epsilon
 from stforecast.forecaster import Forecaster
 from stforecast.results import METRIC_COLUMNS, ForecastRun, data_of
 
+NOTES = ("table", "fold", "backtest")
+"""Notes in `run.json` on a run's place in a benchmark: the table of its row, and the number of its
+fold in a backtest, with a description of the folds."""
+
 
 def run(
     method: str,
@@ -27,6 +32,7 @@ def run(
     settings: dict[str, Any],
     *,
     label: str | None = None,
+    notes: Mapping[str, Any] | None = None,
     after_round: AfterRound | None = None,
 ) -> ForecastRun:
     """Fit a forecaster, evaluate it and write the run folder.
@@ -37,6 +43,7 @@ def run(
         out: run folder; created if it does not exist.
         settings: flat settings, see `stforecast.config`.
         label: name of the run in tables and legends; by default the method.
+        notes: further entries of `run.json`, see `NOTES`.
         after_round: called with each round's report.
 
     Raises:
@@ -46,7 +53,8 @@ def run(
     with new_folder(out, ForecastRun.command):
         forecaster = Forecaster(method, **settings)
         places = _places(data)
-        begun = {"settings": forecaster.asked.flat(), **places, "label": label or method}
+        asked = forecaster.asked.flat()
+        begun = {"settings": asked, **places, "label": label or method, **(notes or {})}
         return UnfinishedForecastRun(out, begun, forecaster).complete(after_round)
 
 
@@ -127,6 +135,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "settings": forecaster.asked.flat(),
             "window": dataclasses.asdict(forecaster.config.window),
             "label": begun["label"],
+            **{name: begun[name] for name in NOTES if name in begun},
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
             "parts": forecaster.parts(),

@@ -4,7 +4,12 @@
     seeds = [1, 2, 3]
     services = ["internet"]
     data = ["milan.nc"]                    # cubes, relative to the working folder
-    methods = ["ridge", "solo", { method = "fuels", label = "w/o inter", inter = false }]
+    methods = [
+        "ridge",
+        "solo",
+        { method = "fuels", label = "w/o inter", inter = false, table = "Ablations" },
+    ]
+    reference = "solo"                     # row that the others are compared with
     figures = ["cdf", { plot = "predictions", methods = ["ridge", "solo"], seeds = [1] }]
 
     [settings]                             # of every method
@@ -24,7 +29,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -85,11 +90,17 @@ class ForecastKind(Kind[ForecastRun]):
             "a list of paths of cubes, or { name, city, cells, days, seed }",
         ),
         "services": (list[str], "a list of names"),
+        "reference": (str, "the label of a row"),
     }
     needed = frozenset({"data", "methods"})
     plots = PLOTS
     resolve = staticmethod(resolve)
-    results_table = staticmethod(results_table)
+
+    def results_table(
+        self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
+    ) -> str:
+        """Tabulate errors, and compare the methods."""
+        return results_table(runs, failures, grid.published, grid.reference)
 
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings, including the split."""
@@ -144,6 +155,7 @@ class ForecastKind(Kind[ForecastRun]):
             job.folder,
             job.settings,
             label=entry.label,
+            notes={"table": entry.table} if entry.table else None,
             after_round=after_round,
         )
 

@@ -11,7 +11,7 @@ from stforecast.bench.numbers import spread
 from stforecast.bench.published import MARK, Published
 from stforecast.bench.run_groups import RunGroup, by_step, select
 from stforecast.bench.tables import markdown
-from stforecast.results import ForecastRun
+from stforecast.results import ForecastRun, units_of
 
 SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
 """Errors in the table, and their headings."""
@@ -52,9 +52,9 @@ def horizon_table(
     ]
     printed = published.horizons.get(run.about["service"], {}) if published else {}
     body += [{"method": f"{label}{MARK}", **_printed(n, run)} for label, n in printed.items()]
-    unit = {"1": "data units"}.get(run.about.get("units", "1"), run.about.get("units"))
     caption = (
-        f"Errors by time ahead, in {unit}, pooled over the test part; zero targets not in MAPE."
+        f"Errors by time ahead, in {units_of(run)}, pooled over the test part; zero targets not in "
+        "MAPE."
     )
     return f"{caption}\n\n{markdown(body)}"
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from data_prep.registry import join
 from data_prep.text import counted
+from experiments.forecasts.comparison_table import comparison_table, conclusions, notes
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, nominal_coverage, refit_notes
 from experiments.forecasts.ranks import rank_groups
@@ -27,15 +28,20 @@ from stforecast.bench.tables import (
     traffic_sentence,
 )
 from stforecast.bench.traffic import left_out
+from stforecast.comparison.leaderboard import leaderboard
+from stforecast.comparison.rows import Row
 from stforecast.methods import METHODS
 from stforecast.metrics import METRICS
-from stforecast.results import ForecastRun
+from stforecast.results import ForecastRun, units_of
 
 SHOWN = {"mse": "MSE", "mae": "MAE", "raw_mae": "MAE, data units"}
 """Headings of the errors in every summary."""
 
-SAME_TEST = ("split", "horizon", "scale")
-"""Settings that errors in one table must share, besides data and service."""
+SAME_TEST = ("horizon", "scale")
+"""Settings that errors in one table must share, besides data, service and split."""
+
+FURTHER = "Further models"
+"""Title of the table of methods' other models, such as the global one."""
 
 POOLED_MARK = "†"
 
@@ -97,61 +103,118 @@ def _best_round(rounds: pd.DataFrame) -> int:
 
 
 def results_table(
-    runs: Sequence[ForecastRun], failures: Mapping[str, str], published: Published | None = None
+    runs: Sequence[ForecastRun],
+    failures: Mapping[str, str],
+    published: Published | None = None,
+    reference: str | None = None,
 ) -> str:
     """Tabulate results as Markdown, one table per test part and one row per group of runs.
 
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds. The heading
     of a table gives the settings that its rows share and the names of those in which they differ.
+    Below it, the methods are compared with intervals (`stforecast.comparison.leaderboard`).
 
     Args:
         runs: finished runs.
         failures: error of each failed run, by name.
         published: numbers of a paper, shown in separate columns.
+        reference: row that the others are compared with; by default that of the lowest error.
     """
-    return sections(runs, failures, _test_part, lambda some: _section(some, published))
+    return sections(runs, failures, _test_part, lambda some: _section(some, published, reference))
 
 
 def _test_part(run: ForecastRun) -> tuple[str, ...]:
     """Return the facts that errors in one table must share."""
     settings = [str(run.settings[name]) for name in SAME_TEST]
-    return (run.about["data"], run.about["service"], *settings)
+    facts = {"split": str(run.settings["split"]), **run.facts()}
+    return (run.about["data"], *facts.values(), *settings)
 
 
-def _section(runs: Sequence[ForecastRun], published: Published | None) -> str:
-    """Return heading and table of runs with the same test part."""
-    rows = [(row, view) for row in group_runs(runs) for view in _views(row.runs[0])]
-    about, settings = runs[0].about, runs[0].settings
-    lines = [
-        f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, test part "
-        f"of `{settings['split']}`, {counted(settings['horizon'], 'step')} ahead, z-scores by "
-        f"{settings['scale']}; model of the lowest validation loss unless said otherwise"
-    ]
-    if differing := differing_settings([row.runs[0] for row, _ in rows]):
+def _section(
+    runs: Sequence[ForecastRun], published: Published | None, reference: str | None
+) -> str:
+    """Return heading and tables of runs with the same test part."""
+    rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
+    lines = [_heading(runs[0])]
+    if differing := differing_settings([row.first for row in rows]):
         lines.append(f"Rows differ in: {', '.join(differing)}.")
-    ranking = rank_groups(rows)
-    labels = ["" if view else row.base for row, view in rows]
-    printed = published.columns(about["service"], labels) if published else {}
-    further = _further_columns(runs)
-    table = [
-        {
-            **_name(row, view),
-            **({"rank": f"{ranking.ranks[i]:.2f}"} if ranking else {}),
-            **_measured(row, view, further),
-            **{heading: numbers[i] for heading, numbers in printed.items()},
-        }
-        for i, (row, view) in enumerate(rows)
-    ]
-    lines.append(markdown(table))
-    names = [line["method"] for line in table]
-    lines += filter(None, [horizon_table(rows, names, published), interval_table(rows, names)])
-    notes = [str(ranking)] if ranking else []
-    if published and (printed or about["service"] in published.horizons):
+    lines.append(_errors_table(rows, runs, published))
+    names = [_name(row) for row in rows]
+    pairs = [(row.group, row.view) for row in rows]
+    lines += filter(None, [horizon_table(pairs, names, published), interval_table(pairs, names)])
+    lines += _comparisons(rows, reference)
+    about = runs[0].about
+    notes = []
+    if published and about["service"] in {*published.services, *published.horizons}:
         notes.append(published.footnote)
     notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(map(_pooled, runs))
-    groups = [row for row, view in rows if not view]
-    notes += [note for row in groups for note in (_privacy(row), _missing(row)) if note]
-    return "\n\n".join(lines + notes + refit_notes(rows))
+    groups = [row.group for row in rows if not row.view]
+    notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
+    return "\n\n".join(lines + notes + refit_notes(pairs))
+
+
+def _heading(run: ForecastRun) -> str:
+    """Describe data and test part of a section."""
+    about, settings = run.about, run.settings
+    parts = about.get("parts") or {}
+    test = parts.get("test")
+    if run.fold:
+        when = about["backtest"]
+    else:
+        when = f"test part of `{settings['split']}`"
+        when += f" ({_span(test)})" if test else ""
+    return (
+        f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, {when}, "
+        f"{counted(settings['horizon'], 'step')} ahead, z-scores by {settings['scale']}; model of "
+        "the lowest validation loss unless said otherwise"
+    )
+
+
+def _span(part: Mapping[str, str]) -> str:
+    """Format the first and last target of a part, without seconds."""
+    return " to ".join(time.removesuffix(":00") for time in (part["first"], part["last"]))
+
+
+def _errors_table(
+    rows: Sequence[Row], runs: Sequence[ForecastRun], published: Published | None
+) -> str:
+    """Tabulate errors, floats and seconds, one row per model, mean over its runs."""
+    labels = ["" if row.view else row.group.base for row in rows]
+    service = runs[0].about["service"]
+    printed = published.columns(service, labels) if published else {}
+    further = _further_columns(runs)
+    return markdown(
+        [
+            {
+                "method": _name(row),
+                "runs": str(len(row.group.runs)),
+                **_measured(row, further),
+                **{heading: numbers[i] for heading, numbers in printed.items()},
+            }
+            for i, row in enumerate(rows)
+        ]
+    )
+
+
+def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
+    """Compare the main methods, then ablations and further models in tables of their own."""
+    tables: dict[str, list[Row]] = {}
+    for row in rows:
+        tables.setdefault(FURTHER if row.view else row.first.table, []).append(row)
+    main = tables.pop("", [])
+    if not main or len(rows) < 2:
+        return []
+    board = leaderboard(main, reference=reference)
+    ranking = rank_groups([(row.group, row.view) for row in main])
+    lines = [comparison_table(board, ranking)]
+    lines += conclusions(board, Path(main[0].first.about["data"]).stem)
+    lines += [str(ranking)] if ranking else []
+    lines += notes(board)
+    compared = [row for row in main if row.name == board.reference]
+    for title, members in sorted(tables.items(), key=lambda table: table[0] == FURTHER):
+        own = leaderboard([*compared, *members], reference=board.reference)
+        lines += [f"{title}:", comparison_table(own)]
+    return lines
 
 
 def _privacy(group: RunGroup[ForecastRun]) -> str:
@@ -175,10 +238,8 @@ def _views(run: ForecastRun) -> list[str]:
     return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
 
 
-def _name(group: RunGroup[ForecastRun], view: str) -> dict[str, str]:
-    name = f"{group.name} {view}".strip()
-    marked = f"{name} {POOLED_MARK}" if _pooled(group.runs[0]) else name
-    return {"method": marked, "runs": str(len(group.runs))}
+def _name(row: Row) -> str:
+    return f"{row.name} {POOLED_MARK}" if _pooled(row.first) else row.name
 
 
 def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
@@ -191,21 +252,27 @@ def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     return {name: heading for name, heading in names.items() if name in known}
 
 
-def _measured(
-    group: RunGroup[ForecastRun], view: str, further: Mapping[str, str]
-) -> dict[str, str]:
-    runs = group.runs
-    best, last = f"best {view}".strip(), f"last {view}".strip()
-    sends = len(runs[0].rounds()) and not _pooled(runs[0])
+def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
+    """Return the means over a row's runs."""
+    runs, first = row.group.runs, row.first
+    sends = len(first.rounds()) and not _pooled(first)
+    shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}
     return {
-        "MSE": spread([r.score("mse", best) for r in runs]),
-        "MSE, last round": spread([r.score("mse", last) for r in runs]),
-        "MAE": spread([r.score("mae", best) for r in runs]),
-        "MAE, data units": spread([r.score("raw_mae", best) for r in runs]),
-        **{heading: spread([r.score(m, best) for r in runs]) for m, heading in further.items()},
-        "floats up / down": floats_up_and_down(runs[0]) if sends else "-",
-        "seconds": mean_seconds(runs, 1),
+        "MSE": _score(row, "mse"),
+        "MSE, last round": _score(row, "mse", "last"),
+        **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
+        "floats up / down": floats_up_and_down(first) if sends else "-",
+        "train s": mean_seconds(runs, 1, "train_seconds"),
+        "predict s": mean_seconds(runs, 2, "predict_seconds"),
     }
+
+
+def _score(row: Row, metric: str, which: str = "best") -> str:
+    """Return mean and deviation over seeds of an error, itself the mean over a backtest's folds."""
+    of_seeds: dict[int, list[float]] = {}
+    for run in row.group.runs:
+        of_seeds.setdefault(run.seed, []).append(run.score(metric, row.selection(which)))
+    return spread([float(np.mean(errors)) for errors in of_seeds.values()])
 
 
 def _pooled(run: ForecastRun) -> bool:

@@ -59,7 +59,12 @@ class ImageKind(Kind[ImageRun]):
     needed = frozenset({"task", "methods"})
     plots = PLOTS
     resolve = staticmethod(resolve)
-    results_table = staticmethod(results_table)
+
+    def results_table(
+        self, grid: Grid[ImageRun], runs: Sequence[ImageRun], failures: Mapping[str, str]
+    ) -> str:
+        """Tabulate accuracies."""
+        return results_table(runs, failures, grid.published)
 
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
         """Return the partitions of the images; an unnamed one if none is given."""

@@ -59,7 +59,7 @@ def run_grid(
         jobs = grid_jobs(grid, out, progress)
         runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
         gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
-        table = grid.kind.results_table(runs, failures, grid.published)
+        table = grid.kind.results_table(grid, runs, failures)
         if runs:
             write_csv(pd.concat([_metrics(run) for run in runs]), out / "metrics.csv")
         write_page(out, grid.title, grid.repeat(out), runs, table, gallery)

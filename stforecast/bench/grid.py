@@ -38,6 +38,7 @@ class Grid(Generic[R]):
         settings: flat settings shared by all.
         figures: figures to draw for each data set and scenario.
         published: numbers that a paper reports for these methods, by scenario.
+        reference: row that the others are compared with; None for that of the lowest error.
         command: first words of the command that repeats the benchmark.
     """
 
@@ -50,6 +51,7 @@ class Grid(Generic[R]):
     settings: dict[str, Any]
     figures: tuple[FigureSpec, ...] = ()
     published: Published | None = None
+    reference: str | None = None
     command: tuple[str, ...] = ("stforecast", "bench")
 
     def replace(
@@ -153,6 +155,7 @@ def _grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
         figures=parse_figures(
             found.get("figures", []), [entry.label for entry in entries], kind.plots
         ),
+        reference=found.get("reference"),
         published=published
         and parse_published(published, kind.row_labels(entries), [s.name for s in scenarios]),
     )

@@ -23,7 +23,10 @@ Keys = Mapping[str, tuple[Any, str]]
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "title": (str, "text"),
     "seeds": (list[StrictInt], "a list of whole numbers"),
-    "methods": (list[str | dict[str, Any]], "a list of names, or { method, label, settings… }"),
+    "methods": (
+        list[str | dict[str, Any]],
+        "a list of names, or { method, label, table, settings… }",
+    ),
     "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),
     "published": (dict[str, Any], "a table"),
@@ -39,11 +42,14 @@ class Entry:
         method: name of the method.
         label: name of the row.
         settings: its flat settings, in addition to the grid's.
+        table: title of the table of comparisons that it stands in, such as "Ablations"; empty for
+            that of the main methods.
     """
 
     method: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
+    table: str = ""
 
 
 MAX_BYTES = 2**16
@@ -100,7 +106,7 @@ def parse_entries(
     """Parse the key `methods`.
 
     Args:
-        entries: names, or `{ method, label, settings… }`.
+        entries: names, or `{ method, label, table, settings… }`.
         shared: settings of all methods.
         check: called with the method and its settings, to find errors before the first run.
 
@@ -115,7 +121,8 @@ def parse_entries(
         if "method" not in own:
             raise InputError(f"an entry of methods names no method: {entry}")
         method = str(own.pop("method"))
-        made.append(Entry(method, str(own.pop("label", method)), own))
+        label, table = str(own.pop("label", method)), str(own.pop("table", ""))
+        made.append(Entry(method, label, own, table))
         check(method, **{**shared, **own})
     folders = [slug(entry.label) for entry in made]
     if twice := next((e.label for e in made if folders.count(slug(e.label)) > 1), None):

@@ -101,29 +101,32 @@ class Job(Generic[R]):
 def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
     """Return every run of a grid, after creating simulated data.
 
+    The first seed of every row and data set comes before the second of any, so a benchmark that is
+    stopped has a balanced table.
+
     Args:
         grid: the benchmark.
         out: its folder.
         progress: whether to show progress bars.
     """
-    jobs = []
+    rows = []
     for data, scenario in grid.kind.places(grid, out, progress):
         for entry in grid.entries:
             settings = grid.kind.job_settings(grid, entry, scenario, data)
             names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
-            folder = out.joinpath("runs", *map(slug, names))
-            jobs += [
-                Job(
-                    grid.kind,
-                    folder / f"seed-{seed}",
-                    entry,
-                    {**settings, "seed": seed},
-                    data,
-                    scenario.name,
-                )
-                for seed in grid.seeds
-            ]
-    return jobs
+            rows.append((out.joinpath("runs", *map(slug, names)), entry, settings, data, scenario))
+    return [
+        Job(
+            grid.kind,
+            folder / f"seed-{seed}",
+            entry,
+            {**settings, "seed": seed},
+            data,
+            scenario.name,
+        )
+        for seed in grid.seeds
+        for folder, entry, settings, data, scenario in rows
+    ]
 
 
 def do_jobs(

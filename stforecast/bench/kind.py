@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from stforecast.bench.figures import Plots
 from stforecast.bench.grid_file import Entry, Keys
-from stforecast.bench.published import Published
 from stforecast.bench.run_groups import R
 from stforecast.federated.runs.unfinished_run import AfterRound
 
@@ -50,8 +49,9 @@ class Kind(ABC, Generic[R]):
     resolve: Callable[..., Any]
     """Function from a method and its flat settings to a config."""
 
-    results_table: Callable[[Sequence[R], Mapping[str, str], Published | None], str]
-    """Function from finished runs, errors of failed ones and published numbers to Markdown."""
+    @abstractmethod
+    def results_table(self, grid: Grid[R], runs: Sequence[R], failures: Mapping[str, str]) -> str:
+        """Tabulate the finished runs of a grid, and the errors of failed ones, as Markdown."""
 
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings.

@@ -61,6 +61,11 @@ class Published:
         }
 
     @property
+    def services(self) -> set[str]:
+        """Services of which the paper reports numbers."""
+        return {service for by_service in self.numbers.values() for service in by_service}
+
+    @property
     def footnote(self) -> str:
         """Return the note on source and comparability of the columns."""
         return f"\\{MARK} printed in {self.source}: {self.note}"

@@ -62,9 +62,9 @@ def traffic_sentence(run: Run) -> str:
     return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
 
 
-def mean_seconds(runs: Sequence[Run], decimals: int) -> str:
-    """Return the mean duration of the runs."""
-    return f"{np.mean([run.about['seconds'] for run in runs]):.{decimals}f}"
+def mean_seconds(runs: Sequence[Run], decimals: int, of: str = "seconds") -> str:
+    """Return the mean duration of the runs, or of a part of it in `run.json`."""
+    return f"{np.mean([run.about.get(of, np.nan) for run in runs]):.{decimals}f}"
 
 
 def facts(runs: Sequence[Run]) -> str:

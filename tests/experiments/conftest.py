@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from data_prep.cube import make_cube, write_cube
 from experiments.forecasts.benchmark import FORECAST_KIND
@@ -34,6 +35,42 @@ def town(tmp_path_factory):
     return write_cube(cube, tmp_path_factory.mktemp("town") / "town.nc")
 
 
+def write_forecasts(path, models, cells, n_days, horizon=1):
+    """Writes forecasts of zeros, every twelve hours; their squared errors are those of each cell.
+
+    Seasonal naive has a squared error of 4.
+    """
+    times = pd.date_range("2013-11-01", periods=2 * n_days, freq="12h")
+    shape = (len(cells), len(times), horizon)
+    values = {"y": np.zeros(shape), "seasonal_naive": np.full(shape, 2.0)}
+    about = {}
+    for selection, errors in models.items():
+        name = "y_hat" if selection == "best" else f"y_hat_{len(values)}"
+        values[name] = np.broadcast_to(np.sqrt(errors)[:, None, None], shape)
+        about[name] = {"selection": selection}
+    scales = dict.fromkeys(("std", "seasonal_mae", "seasonal_rmse"), ("cell", np.ones(len(cells))))
+    dims = ("cell", "time", "horizon")
+    xr.Dataset(
+        {n: (dims, v, about.get(n, {})) for n, v in values.items()} | scales,
+        {"cell": cells, "time": times, "horizon": np.arange(1, horizon + 1)},
+        {"step_minutes": 720.0},
+    ).to_netcdf(path, engine="h5netcdf")
+
+
+@pytest.fixture
+def tables():
+    """Reads the Markdown tables in a text: rows of texts, header first."""
+
+    def read(text):
+        found = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+        return [
+            [[cell.strip() for cell in line.strip("|").split("|")] for line in (rows[0], *rows[2:])]
+            for rows in found
+        ]
+
+    return read
+
+
 @pytest.fixture
 def make_run(tmp_path):
     """Writes a run folder without training.
@@ -55,9 +92,11 @@ def make_run(tmp_path):
         federated=True,
         seconds=1.0,
         failed=0,
+        n_days=3,
         **settings,
     ):
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        horizon = settings.get("horizon", 1)
         defaults = {"seed": 1, "split": "fuels", "horizon": 1, "scale": "cell", "rounds": 3}
         about = {
             **(about or {}),
@@ -67,7 +106,9 @@ def make_run(tmp_path):
             "service": service,
             "clients": 25,
             "federated": federated,
-            "seconds": seconds,
+            "seconds": seconds + 1,
+            "train_seconds": seconds,
+            "predict_seconds": seconds / 10,
         }
         out.mkdir()
         (out / "run.json").write_text(json.dumps(about))
@@ -75,7 +116,7 @@ def make_run(tmp_path):
             {"client": "all", "horizon": "all", "split": split, "selection": selection,
              "metric": metric, "value": value * factor if split == "test" else 99.0}
             for selection, value in zip(selections, scores, strict=True)
-            for metric, factor in (("mse", 1), ("mae", 10), ("raw_mae", 1000))
+            for metric, factor in (("mse", 1), ("mae", 10), ("raw_mae", 1000), ("mase", 2))
             for split in ("test", "validation")
         ]  # fmt: skip
         rows += [
@@ -90,6 +131,12 @@ def make_run(tmp_path):
         ]
         columns = list(RoundReport.__dataclass_fields__)
         write_csv(pd.DataFrame([vars(r) for r in reports], columns=columns), out / "rounds.csv")
+        own = clients or dict.fromkeys("abc", scores[0])
+        models = {"best": list(own.values())}
+        models |= {
+            s: [v] * len(own) for s, v in zip(selections, scores, strict=True) if s != "best"
+        }
+        write_forecasts(out / "forecasts.nc", models, list(own), n_days, horizon)
         return ForecastRun.open(out)
 
     return make

@@ -36,7 +36,7 @@ def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
     out = tmp_path / "out"
     grid = write('["ridge", "solo"]', 'services = ["sms"]\nseeds = [1, 2]')
     outcome = run_grid(grid, out)
-    assert calls == [("ridge", 1), ("ridge", 2), ("solo", 1), ("solo", 2)]
+    assert calls == [("ridge", 1), ("solo", 1), ("ridge", 2), ("solo", 2)], "balanced when stopped"
     assert not outcome.failures
     folder = out / "runs" / "town" / "sms" / "solo" / "seed-2"
     assert outcome.runs[3].folder == folder

@@ -10,6 +10,9 @@ from scipy.stats import t as student
 
 from stforecast.bench.numbers import MOST_DECIMALS, short
 
+NEGLIGIBLE = 1e-9
+"""Width of an interval, by its value, that is rounding."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -36,7 +39,7 @@ class Estimate:
         width = self.high - self.low
         if not math.isfinite(width):
             return short(self.value)
-        if width <= 0:
+        if width <= NEGLIGIBLE * abs(self.value):
             return f"{short(self.value)} [{short(self.low)}, {short(self.high)}]"
         decimals = min(max(0, 1 - math.floor(math.log10(width / 2))), MOST_DECIMALS)
         return f"{self.value:,.{decimals}f} [{self.low:,.{decimals}f}, {self.high:,.{decimals}f}]"

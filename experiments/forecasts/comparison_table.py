@@ -1,0 +1,92 @@
+"""Table of a leaderboard: differences, skill and win rates with intervals, and what they show."""
+
+from __future__ import annotations
+
+import math
+
+from data_prep.text import counted
+from stforecast.bench.statistics.estimate import Estimate
+from stforecast.bench.statistics.ranks import Ranking
+from stforecast.bench.tables import markdown
+from stforecast.comparison.leaderboard import Leaderboard, Line, claims
+from stforecast.comparison.names import error_title
+
+
+def comparison_table(board: Leaderboard, ranking: Ranking | None = None) -> str:
+    """Tabulate a leaderboard as Markdown, from the lowest error to the highest.
+
+    Args:
+        board: the leaderboard.
+        ranking: ranks of its lines.
+    """
+    names = [line.name for line in board.lines]
+    ranks = {} if ranking is None else dict(zip(names, ranking.ranks, strict=True))
+    ordered = sorted(board.lines, key=lambda line: _last_if_nan(line.error.value))
+    against = f"against {board.reference}, %"
+    return markdown(
+        [
+            {
+                "method": line.name,
+                f"{error_title(board.metric)} [95 %]": str(line.error),
+                **({against: _against(line, board)} if len(board.lines) > 1 else {}),
+                **({"p": _p(line)} if len(board.lines) > 1 else {}),
+                **({} if line.skill is None else {"skill, %": per_cent(line.skill)}),
+                **({"wins, %": per_cent(line.wins)} if len(board.lines) > 1 else {}),
+                **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
+            }
+            for line in ordered
+        ]
+    )
+
+
+def per_cent(share: Estimate) -> str:
+    """Return a share in per cent, with its interval.
+
+    >>> per_cent(Estimate(0.123, 0.1, 0.151))
+    '12.3 [10.0, 15.1]'
+    """
+    return str(Estimate(100 * share.value, 100 * share.low, 100 * share.high))
+
+
+def notes(board: Leaderboard) -> list[str]:
+    """Return what the columns of `comparison_table` mean."""
+    days, seeds = len(board.errors.days), sorted(set(board.replicates.n_seeds.values()))
+    resampled = [counted(days, "test day")]
+    resampled += [f"{board.n_groups} groups of neighbouring cells"] if board.n_groups > 1 else []
+    resampled += [f"up to {counted(seeds[-1], 'seed')}"] if seeds[-1] > 1 else []
+    fixed = [] if board.n_groups > 1 else ["these cells"]
+    fixed += [] if seeds[-1] > 1 else ["this seed"]
+    about = f"; it is about {' and '.join(fixed)} alone" if fixed else ""
+    found = [f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}."]
+    if len(board.lines) > 1:
+        found.append(
+            f"against {board.reference}: by how much the error is higher; p: of no difference, by "
+            "swapping the methods' errors day by day, with Holm's correction."
+        )
+    if any(line.skill for line in board.lines):
+        found.append(
+            "skill: 1 minus the geometric mean over cells of the error divided by that of the "
+            "value one day before (seasonal naive)."
+        )
+    if len(board.lines) > 1:
+        found.append("wins: share of cells × other rows that have a higher error.")
+    if board.errors.incomplete:
+        found.append(f"Left out, since folds are missing: {', '.join(board.errors.incomplete)}.")
+    return found
+
+
+def conclusions(board: Leaderboard, data: str) -> list[str]:
+    """Return the claims that the numbers support; none for a single row."""
+    return claims(board, data) if len(board.lines) > 1 else []
+
+
+def _against(line: Line, board: Leaderboard) -> str:
+    return "-" if line.name == board.reference else str(line.against)
+
+
+def _p(line: Line) -> str:
+    return "-" if math.isnan(line.p_value) else f"{line.p_value:.2g}"
+
+
+def _last_if_nan(value: float) -> float:
+    return math.inf if math.isnan(value) else value

@@ -1,0 +1,221 @@
+"""Leaderboard: errors, differences to a reference, skill and win rates, with intervals.
+
+Intervals come from a bootstrap over days, groups of neighbouring cells where locations are known,
+and seeds; p-values from swapping the methods' errors day by day, corrected by Holm
+(`stforecast.bench.statistics`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from data_prep.errors import choose
+from data_prep.text import counted
+from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
+from stforecast.bench.statistics.estimate import Estimate
+from stforecast.bench.statistics.permutation import holm, permutation_test
+from stforecast.bench.statistics.scores import skill, win_rate
+from stforecast.bench.statistics.sums import ErrorSums
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.rows import Row, TaskErrors, Wanted, read_errors
+from stforecast.metrics import METRICS
+
+LEVEL = 0.05
+"""Significance level of a claim."""
+
+FEWEST_DAYS_FOR_BLOCKS = 8
+"""From so many days on, the bootstrap draws two successive days together, as they are alike."""
+
+MOST_REPLICATES = 30_000_000
+"""Bound of replicates × cells × methods, so that they take a few hundred megabytes."""
+
+FEWEST_CELLS_FOR_GROUPS = 10
+"""Minimum number of cells with known locations that are resampled in groups of neighbours."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method on one task.
+
+    Attributes:
+        row: its runs.
+        error: pooled error, mean over seeds.
+        last: the same after the last round.
+        against: by how many per cent the error is above that of the reference.
+        p_value: of the difference to the reference, after Holm's correction; NaN for itself.
+        skill: 1 minus the geometric mean of clients' errors over those of seasonal naive; None if
+            it is unknown.
+        wins: share of other methods × clients with a higher error.
+    """
+
+    row: Row
+    error: Estimate
+    last: Estimate
+    against: Estimate
+    p_value: float
+    skill: Estimate | None
+    wins: Estimate
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+        return self.row.name
+
+    @property
+    def differs(self) -> bool:
+        """True if interval and test agree that the error differs from that of the reference."""
+        return self.against.excludes(0) and self.p_value <= LEVEL
+
+
+@dataclass(frozen=True, eq=False)
+class Leaderboard:
+    """Methods on one task, in the order of the rows.
+
+    Attributes:
+        metric: name of the error that all numbers are of.
+        lines: a line for each method.
+        reference: name of the method that the others are compared with.
+        errors: the errors.
+        replicates: bootstrap of the best models' errors.
+        smallest_p: smallest p-value that so few days can give, before the correction.
+        n_groups: groups of neighbouring cells; 1 if cells are not resampled.
+    """
+
+    metric: str
+    lines: tuple[Line, ...]
+    reference: str
+    errors: TaskErrors
+    replicates: Replicates
+    smallest_p: float
+    n_groups: int
+
+
+def leaderboard(
+    rows: Sequence[Row], metric: str = "mse", reference: str | None = None, *, n: int = 2000
+) -> Leaderboard:
+    """Compare methods that were tested on the same targets.
+
+    Args:
+        rows: rows with different names.
+        metric: error to compare, as in `metrics.csv`.
+        reference: name of the row that the others are compared with, or `SEASONAL`; by default the
+            row of the lowest error.
+        n: number of bootstrap replicates.
+
+    Raises:
+        InputError: if two runs were tested on different targets, or the reference is unknown.
+    """
+    best, last = Wanted(metric), Wanted(metric, "last")
+    errors = read_errors(rows, (best, last))
+    finalise = METRICS.find(metric.removeprefix("raw_")).finalise
+    groups = neighbours(errors.locations)
+    length = 2 if len(errors.days) >= FEWEST_DAYS_FOR_BLOCKS else 1
+    sums = errors.sums[best]
+    known = [row for row in rows if row.name in sums]
+    n = int(np.clip(MOST_REPLICATES / (len(errors.cells) * len(sums)), 100, n))
+
+    def resampled(methods: Mapping[str, ErrorSums]) -> Replicates:
+        return bootstrap(methods, finalise, groups, n=n, block_length=length)
+
+    everyone, after = resampled(sums), resampled(errors.sums[last])
+    ours = resampled({row.name: sums[row.name] for row in known})
+    chosen = _reference(known, everyone, reference)
+    tests = {
+        row.name: permutation_test(sums[row.name], sums[chosen])
+        for row in known
+        if row.name != chosen
+    }
+    p_values = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
+    lines = tuple(
+        Line(
+            row,
+            everyone.error(row.name),
+            after.error(row.name),
+            everyone.relative_difference(row.name, chosen),
+            float(p_values.get(row.name, math.nan)),
+            skill([everyone], row.name, SEASONAL) if SEASONAL in sums else None,
+            win_rate([ours], row.name),
+        )
+        for row in known
+    )
+    smallest = max((test.smallest for test in tests.values()), default=math.nan)
+    n_groups = 1 if groups is None else len(np.unique(groups))
+    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, n_groups)
+
+
+def _reference(rows: Sequence[Row], found: Replicates, asked: str | None) -> str:
+    if asked is None:
+        return min((row.name for row in rows), key=lambda name: found.error(name).value)
+    if asked not in found.pooled:
+        raise choose("reference", asked, found.pooled)
+    return asked
+
+
+def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
+    """Group neighbouring cells, about as many groups as cells in a group, by k-means.
+
+    Args:
+        locations: `(cells, 2)` longitude and latitude, or None if unknown.
+
+    Returns:
+        `(cells,)` number of the group; None if locations are unknown or there are few cells.
+    """
+    if locations is None or len(locations) < FEWEST_CELLS_FOR_GROUPS:
+        return None
+    lon, lat = np.radians(locations).T
+    plane = np.stack([lon * np.cos(lat.mean()), lat], axis=1)
+    n_groups = round(math.sqrt(len(locations)))
+    return KMeans(n_groups, n_init=4, random_state=0).fit_predict(plane)
+
+
+def claims(board: Leaderboard, data: str) -> list[str]:
+    """State in words what the numbers show about the reference and the others.
+
+    Args:
+        board: the comparison.
+        data: name of the data.
+    """
+    others = [line for line in board.lines if line.name != board.reference]
+    named = f"**{board.reference}**"
+    worse = [line for line in others if line.differs and line.against.value > 0]
+    better = [line for line in others if line.differs and line.against.value < 0]
+    equal = [line for line in others if not line.differs]
+    said = []
+    if worse:
+        said.append(f"On {data}, {named} has a lower error than {_listed(worse)}.")
+    if better:
+        said.append(f"On {data}, {named} has a higher error than {_listed(better)}.")
+    if equal:
+        said.append(f"On {data}, {named} cannot be told apart from {_listed(equal)}.")
+    if others and board.smallest_p > LEVEL:
+        days = counted(len(board.errors.days), "day")
+        said.append(
+            f"{days} of test are too few for any difference to be significant at {LEVEL:.0%}: "
+            f"the smallest p-value is {board.smallest_p:.2g}."
+        )
+    return said
+
+
+def _listed(lines: Sequence[Line]) -> str:
+    """List methods with how far the reference's error lies from theirs, in per cent of theirs."""
+    ordered = sorted(lines, key=lambda line: line.against.value)
+    return ", ".join(f"{line.name} ({by_per_cent(line.against)})" for line in ordered)
+
+
+def by_per_cent(against: Estimate) -> str:
+    """Return the difference of the reference from a method, in per cent of the method's error.
+
+    >>> by_per_cent(Estimate(25.0, 0.0, 100.0))
+    '-20 % [-50, 0]'
+    """
+    value, low, high = (-100 * x / (100 + x) for x in (against.value, against.high, against.low))
+    if not math.isfinite(high - low):
+        return f"{value:+.0f} %"
+    decimals = 1 if high - low < 10 else 0
+    value, low, high = (round(x, decimals) + 0.0 for x in (value, low, high))
+    return f"{value:+.{decimals}f} % [{low:.{decimals}f}, {high:.{decimals}f}]"

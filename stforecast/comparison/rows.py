@@ -1,0 +1,178 @@
+"""Rows of a comparison: groups of runs that were tested on the same targets, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.errors import InputError
+from stforecast.bench.run_groups import RunGroup
+from stforecast.bench.statistics.sums import ErrorSums
+from stforecast.comparison.errors import SEASONAL, model_errors, variables
+from stforecast.results import ForecastRun
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in a comparison.
+
+    Attributes:
+        group: its runs, which differ in the seed and, in a backtest, in the fold.
+        view: "" or one of the method's further models, such as "(global)".
+    """
+
+    group: RunGroup[ForecastRun]
+    view: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name, unique in its comparison."""
+        return f"{self.group.name} {self.view}".strip()
+
+    @property
+    def first(self) -> ForecastRun:
+        """One of its runs, for settings and facts that all share."""
+        return self.group.runs[0]
+
+    def selection(self, which: str) -> str:
+        """Return the selection of the row's model in the `best` or `last` round."""
+        return f"{which} {self.view}".strip()
+
+
+class Wanted(NamedTuple):
+    """An error to read.
+
+    Attributes:
+        metric: name as in `metrics.csv`.
+        which: round of the model, `best` or `last`.
+    """
+
+    metric: str
+    which: str = "best"
+
+
+@dataclass(frozen=True, eq=False)
+class TaskErrors:
+    """Errors of rows that were tested on the same targets.
+
+    Attributes:
+        sums: sums by seed, cell and day of each row by name, for each wanted error; also those of
+            `SEASONAL` where it could forecast.
+        cells: `(cells,)` ids.
+        days: local days of the test part; of all folds in a backtest.
+        locations: `(cells, 2)` longitude and latitude, or None if unknown.
+        incomplete: names of rows that lack a fold in every seed, which are left out.
+    """
+
+    sums: dict[Wanted, dict[str, ErrorSums]]
+    cells: np.ndarray
+    days: pd.DatetimeIndex
+    locations: np.ndarray | None
+    incomplete: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Errors of one run by wanted error and model: totals and weights `(cells, days)`."""
+
+    sums: dict[tuple[Wanted, str], tuple[np.ndarray, np.ndarray]]
+    targets: xr.Dataset
+    days: pd.DatetimeIndex
+
+
+def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
+    """Read the errors of rows from their runs' forecasts.
+
+    Args:
+        rows: rows with different names.
+        wanted: errors to read.
+
+    Raises:
+        InputError: if two runs were tested on different targets, or a file lacks a variable.
+    """
+    folds = sorted({run.fold for row in rows for run in row.group.runs})
+    first: dict[int, _Part] = {}
+    sums: dict[Wanted, dict[str, ErrorSums]] = {want: {} for want in wanted}
+    incomplete = []
+    for row in rows:
+        parts = {(run.seed, run.fold): _read(run, row, wanted, first) for run in row.group.runs}
+        seeds = [
+            s
+            for s in dict.fromkeys(seed for seed, _ in parts)
+            if all((s, f) in parts for f in folds)
+        ]
+        if not seeds:
+            incomplete.append(row.name)
+            continue
+        for want in wanted:
+            of_seeds = [[parts[seed, fold] for fold in folds] for seed in seeds]
+            sums[want][row.name] = _joined(of_seeds, want, "")
+    whole = [first[fold] for fold in folds]
+    for want in wanted:
+        if all((want, SEASONAL) in part.sums for part in whole):
+            sums[want][SEASONAL] = _joined([whole], want, SEASONAL)
+    targets = whole[0].targets
+    places = [targets[name].to_numpy() for name in ("lon", "lat") if name in targets]
+    days = pd.DatetimeIndex(np.concatenate([part.days for part in whole]))
+    locations = np.stack(places, axis=1) if places else None
+    return TaskErrors(sums, targets["cell"].to_numpy(), days, locations, tuple(incomplete))
+
+
+def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int, _Part]) -> _Part:
+    """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
+    forecasts = run.forecasts()
+    leads = run.fold not in first
+    models = {"": None} | (
+        {SEASONAL: SEASONAL} if leads and SEASONAL in variables(forecasts) else {}
+    )
+    sums = {}
+    for want in wanted:
+        for name, selection in models.items():
+            errors = model_errors(forecasts, want.metric, selection or row.selection(want.which))
+            sums[want, name] = errors.by_day()
+    part = _Part(sums, forecasts[["y"]], errors.days)
+    if leads:
+        first[run.fold] = part
+    else:
+        _check_targets(run, forecasts, first[run.fold].targets)
+    return part
+
+
+def _joined(of_seeds: Sequence[Sequence[_Part]], want: Wanted, name: str) -> ErrorSums:
+    """Stack seeds, and join the days of their folds."""
+    stacked = [
+        np.stack(
+            [np.concatenate([p.sums[want, name][i] for p in parts], axis=1) for parts in of_seeds]
+        )
+        for i in (0, 1)
+    ]
+    return ErrorSums(*stacked)
+
+
+def _check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset) -> None:
+    """Refuse a run that was tested on other targets.
+
+    Raises:
+        InputError: naming the run and the difference.
+    """
+    for dim, what in (("cell", "cells"), ("time", "times"), ("horizon", "steps ahead")):
+        ours, others = forecasts.indexes[dim], expected.indexes[dim]
+        if not ours.equals(others):
+            raise InputError(
+                f"{run.folder}: tested on other {what} ({_extent(ours)}) than the first run "
+                f"({_extent(others)}); compare runs of one --split and --horizon"
+            )
+    if not np.allclose(forecasts["y"], expected["y"], rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise InputError(
+            f"{run.folder}: its targets have other values than those of the first run; compare "
+            "runs of the same data"
+        )
+
+
+def _extent(index: pd.Index) -> str:
+    return f"{len(index)}, from {index[0]} to {index[-1]}"
