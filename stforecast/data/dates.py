@@ -106,8 +106,8 @@ def find_steps(
         times = [time or default for time, default in zip(span, data, strict=True)]
         if outside := [str(time) for time in times if not data[0] <= time <= data[1]]:
             raise InputError(
-                f"split {text!r}: the {name} part has {outside[0]}, outside of the data, which go "
-                f"from {data[0]} to {local_times.max()} (local time of the first and last step)"
+                f"split {text!r}: {outside[0]} is outside of the data, whose first step begins at "
+                f"{data[0]} and last at {local_times.max()}, local time"
             )
         found[name] = range(*(step_at(time, local_times) for time in times))
     return found

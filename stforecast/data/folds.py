@@ -165,8 +165,8 @@ def _check_fit(
         words = ", ".join(f"{name} {in_words(n, step)}" for name, n in parts)
         free = n_steps - lengths.gap - train
         raise InputError(
-            f"{counted(options.folds, 'fold')} ({words}) need {needed * step / DAY:.6g} days, the "
-            f"data have {n_steps * step / DAY:.6g}; "
+            f"{counted(options.folds, 'fold')} ({words}) need {needed * (step / DAY):.6g} days, "
+            f"the data have {n_steps * (step / DAY):.6g}; "
             + _what_fits(options, lengths, free, step, horizon)
         )
 

@@ -10,6 +10,7 @@ the validation part, those of validation in the test part, and the boundaries mo
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -126,13 +127,20 @@ def parse_split(text: str) -> SplitRule:
     if kind not in ("days", *SHARES):
         raise choose("split", text, SPLITS)
     try:
-        parts = tuple(Fraction(part.strip()) for part in numbers.split(","))
+        parts = tuple(_number(part.strip()) for part in numbers.split(","))
     except (ValueError, ZeroDivisionError) as e:
         raise InputError(f"split {text!r}: {numbers!r} is not a list of numbers") from e
     if problem := _problem(kind, parts):
         example = next(name for name in SPLITS if name.startswith(kind))
         raise InputError(f"split {text!r}: {problem}; write it like {example}")
     return SplitRule(text, kind, parts)
+
+
+def _number(text: str) -> Fraction:
+    """Read a number without an exponent, which could be too large to compute."""
+    if not re.fullmatch(r"-?[0-9./]{1,20}", text):
+        raise ValueError(text)
+    return Fraction(text)
 
 
 def _problem(kind: str, parts: tuple[Fraction, ...]) -> str | None:

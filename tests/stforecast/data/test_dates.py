@@ -122,16 +122,16 @@ def test_dates_that_are_no_split_are_refused(dates, message):
 
 
 @pytest.mark.parametrize(
-    ("dates", "part"),
+    ("dates", "date"),
     [
-        ("2013-10-31T23:00/2013-11-15,2013-11-22/2013-11-29", "training part has 2013-10-31"),
-        ("2013-11-21,2014-01-02T01:00", "validation part has 2014-01-02"),
-        ("2013-11-01/2013-11-15,2013-11-22/9999-12-31", "test part has 9999-12-31"),
-        ("0001-01-01,2013-11-22", "training part has 0001-01-01"),
+        ("2013-10-31T23:00/2013-11-15,2013-11-22/2013-11-29", "2013-10-31 23:00:00"),
+        ("2013-11-21,2014-01-02T01:00", "2014-01-02 01:00:00"),
+        ("2013-11-01/2013-11-15,2013-11-22/9999-12-31", "9999-12-31 00:00:00"),
+        ("0001-01-01,2013-11-22", "0001-01-01 00:00:00"),
     ],
 )
-def test_dates_outside_of_the_data_are_refused(dates, part):
-    message = f"the {part}.*outside of the data, which go from 2013-11-01.* to 2014-01-01 23:00:00"
+def test_dates_outside_of_the_data_are_refused(dates, date):
+    message = f"{date} is outside of the data.* at 2013-11-01.* and last at 2014-01-01 23:00:00"
     with pytest.raises(InputError, match=message):
         split(f"dates:{dates}")
 

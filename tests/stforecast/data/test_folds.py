@@ -98,6 +98,7 @@ def test_options_that_are_no_lengths_are_refused(options, message):
         ),
         ({"train": "60d"}, "need 84 days, the data have 62; test spans of at most 12 hours"),
         ({"gap": "100d"}, "give shorter spans or fewer folds"),
+        ({"folds": 2**32 - 1, "test": "9999999d"}, "the data have 62; give shorter spans"),
     ],
 )
 def test_folds_that_do_not_fit_are_refused(options, message):

@@ -218,6 +218,7 @@ def test_local_times_must_match_the_series():
         ("time:0.6,0.4", "found 2 numbers"),
         ("time", "'' is not a list of numbers"),
         ("steps:1/0,0,1", "is not a list of numbers"),
+        ("time:1e999999999,0,1", "is not a list of numbers"),
     ],
 )
 def test_text_that_is_no_split_is_refused(text, message):
