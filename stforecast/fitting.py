@@ -48,7 +48,7 @@ def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Ba
 
     One that reads the whole series does not see the steps before the training part.
     """
-    baseline = BASELINES[config.method](config.method_options)
+    baseline = BASELINES[config.method](config.method_options, config.run.seed)
     series = data.z
     if not baseline.reads_windows:
         series = series.copy()

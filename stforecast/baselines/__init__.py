@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from data_prep.registry import Registry, is_named
 from stforecast.baselines.base import Baseline
+from stforecast.baselines.peer import Peer
 
 
-def _simplest_first(kind: type[Baseline]) -> tuple[bool, bool, bool, str]:
-    return kind.reads_windows, kind.pooled, bool(kind.learned), kind.name
+def _simplest_first(kind: type[Baseline]) -> tuple[bool, bool, bool, bool, str]:
+    is_peer = issubclass(kind, Peer)
+    return is_peer, kind.reads_windows, kind.pooled, bool(kind.learned), kind.name
 
 
 BASELINES: Registry[type[Baseline]] = Registry(
@@ -22,4 +24,4 @@ BASELINES: Registry[type[Baseline]] = Registry(
     group="stforecast.baselines",
     sort_by=_simplest_first,
 )
-"""Every reference forecaster by name, simplest first."""
+"""Every reference forecaster by name, simplest first, those of other libraries last."""

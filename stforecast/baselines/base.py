@@ -27,6 +27,8 @@ class Baseline(ABC):
         reads_windows: True if it reads the inputs of windows, False if it reads the whole series
             before them.
         Options: frozen dataclass of the options.
+        config: the options.
+        seed: random seed of the run, for forecasters that draw random numbers.
     """
 
     levels: ClassVar[tuple[float, ...]] = ()
@@ -38,8 +40,9 @@ class Baseline(ABC):
     reads_windows: ClassVar[bool] = True
     Options: ClassVar[type] = NoOptions
 
-    def __init__(self, config: Any = None) -> None:
+    def __init__(self, config: Any = None, seed: int = 1) -> None:
         self.config = self.Options() if config is None else config
+        self.seed = seed
         self.spec: WindowSpec
         self.arrays: dict[str, np.ndarray]
 
