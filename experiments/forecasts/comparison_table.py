@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from data_prep.text import counted
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.ranks import Ranking
-from stforecast.bench.tables import markdown
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title
+from stforecast.comparison.tasks import Overall
 
 
-def comparison_table(board: Leaderboard, ranking: Ranking | None = None) -> str:
-    """Tabulate a leaderboard as Markdown, from the lowest error to the highest.
+def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:
+    """Return the rows of a leaderboard's table, from the lowest error to the highest.
 
     Args:
         board: the leaderboard.
@@ -21,22 +22,32 @@ def comparison_table(board: Leaderboard, ranking: Ranking | None = None) -> str:
     """
     names = [line.name for line in board.lines]
     ranks = {} if ranking is None else dict(zip(names, ranking.ranks, strict=True))
-    ordered = sorted(board.lines, key=lambda line: _last_if_nan(line.error.value))
-    against = f"against {board.reference}, %"
-    return markdown(
-        [
-            {
-                "method": line.name,
-                f"{error_title(board.metric)} [95 %]": str(line.error),
-                **({against: _against(line, board)} if len(board.lines) > 1 else {}),
-                **({"p": _p(line)} if len(board.lines) > 1 else {}),
-                **({} if line.skill is None else {"skill, %": per_cent(line.skill)}),
-                **({"wins, %": per_cent(line.wins)} if len(board.lines) > 1 else {}),
-                **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
-            }
-            for line in ordered
-        ]
-    )
+    several = len(board.lines) > 1
+    return [
+        {
+            "method": line.name,
+            f"{error_title(board.metric)} [95 %]": str(line.error),
+            **({f"against {board.reference}, %": _against(line, board)} if several else {}),
+            **({"p": _p(line)} if several else {}),
+            **({} if line.skill is None else {"skill, %": per_cent(line.skill)}),
+            **({"wins, %": per_cent(line.wins)} if several else {}),
+            **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
+        }
+        for line in sorted(board.lines, key=lambda line: _last_if_nan(line.error.value))
+    ]
+
+
+def overall_rows(methods: Sequence[Overall]) -> list[dict[str, str]]:
+    """Return the rows of the table over all tasks."""
+    return [
+        {
+            "method": one.name,
+            **({} if one.skill is None else {"skill, %": per_cent(one.skill)}),
+            "wins, %": per_cent(one.wins),
+            "place in each task": ", ".join(map(str, one.error_ranks)),
+        }
+        for one in methods
+    ]
 
 
 def per_cent(share: Estimate) -> str:
@@ -49,7 +60,7 @@ def per_cent(share: Estimate) -> str:
 
 
 def notes(board: Leaderboard) -> list[str]:
-    """Return what the columns of `comparison_table` mean."""
+    """Return what the columns of `comparison_rows` mean."""
     days, seeds = len(board.errors.days), sorted(set(board.replicates.n_seeds.values()))
     resampled = [counted(days, "test day")]
     resampled += [f"{board.n_groups} groups of neighbouring cells"] if board.n_groups > 1 else []

@@ -11,7 +11,7 @@ import pandas as pd
 
 from data_prep.registry import join
 from data_prep.text import counted
-from experiments.forecasts.comparison_table import comparison_table, conclusions, notes
+from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, nominal_coverage, refit_notes
 from experiments.forecasts.ranks import rank_groups
@@ -206,14 +206,14 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
         return []
     board = leaderboard(main, reference=reference)
     ranking = rank_groups([(row.group, row.view) for row in main])
-    lines = [comparison_table(board, ranking)]
+    lines = [markdown(comparison_rows(board, ranking))]
     lines += conclusions(board, Path(main[0].first.about["data"]).stem)
     lines += [str(ranking)] if ranking else []
     lines += notes(board)
     compared = [row for row in main if row.name == board.reference]
     for title, members in sorted(tables.items(), key=lambda table: table[0] == FURTHER):
         own = leaderboard([*compared, *members], reference=board.reference)
-        lines += [f"{title}:", comparison_table(own)]
+        lines += [f"{title}:", markdown(comparison_rows(own))]
     return lines
 
 

@@ -39,6 +39,10 @@ class Row:
         """One of its runs, for settings and facts that all share."""
         return self.group.runs[0]
 
+    def mean_of(self, fact: str) -> float:
+        """Return the mean of a number in `run.json` over the runs; NaN where one lacks it."""
+        return float(np.mean([run.about.get(fact, np.nan) for run in self.group.runs]))
+
     def selection(self, which: str) -> str:
         """Return the selection of the row's model in the `best` or `last` round."""
         return f"{which} {self.view}".strip()

@@ -42,7 +42,9 @@ class Estimate:
         if width <= NEGLIGIBLE * abs(self.value):
             return f"{short(self.value)} [{short(self.low)}, {short(self.high)}]"
         decimals = min(max(0, 1 - math.floor(math.log10(width / 2))), MOST_DECIMALS)
-        return f"{self.value:,.{decimals}f} [{self.low:,.{decimals}f}, {self.high:,.{decimals}f}]"
+        # Adding 0 turns -0.0 into 0.0.
+        value, low, high = (round(x, decimals) + 0.0 for x in (self.value, self.low, self.high))
+        return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,157 @@
+"""The command that compares finished runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from data_prep.errors import InputError
+from experiments.options import HELP, PATH
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from stforecast.comparison.tasks import Task
+    from stforecast.results import ForecastRun
+
+log = logging.getLogger(__name__)
+
+FIGURES = ("ranks", "heatmap", "horizon", "hours", "cells")
+"""Figures of a comparison."""
+
+
+@click.command(context_settings=HELP)
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--metric", default="mase", show_default=True,
+    help="Error to compare, as in stforecast list metrics: mse and mae of z-scores, raw_… in the "
+    "data's units.",
+)  # fmt: skip
+@click.option(
+    "--reference",
+    help="Label that the others are compared with, or 'seasonal naive'; by default the row of the "
+    "lowest error.",
+)
+@click.option("--out", type=PATH, help="Folder for comparison.md, .csv and .tex, and figures.")
+def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Path | None) -> None:
+    """Compare finished runs: one sorted table for each data set, with intervals and tests.
+
+    RUNS are folders of runs, benchmarks or backtests. Runs that differ only in the seed or the fold
+    are one row. All runs on one data set must be tested on the same targets.
+    """
+    from experiments.forecasts.comparison_table import (
+        comparison_rows,
+        conclusions,
+        notes,
+        overall_rows,
+    )
+    from stforecast.bench.tables import plain
+    from stforecast.comparison.tasks import compare as compare_runs
+    from stforecast.comparison.tasks import overall
+    from stforecast.federated.runs.run_folder import check_folder
+    from stforecast.results import ForecastRun
+
+    if out is not None:
+        check_folder(out)
+    found = ForecastRun.find(runs)
+    tasks = compare_runs(found, metric, reference)
+    several = overall_rows(overall(tasks)) if len(tasks) > 1 else []
+    parts = [
+        "\n\n".join(
+            [task.name, plain(comparison_rows(task.board)), *conclusions(task.board, task.name)]
+        )
+        for task in tasks
+    ]
+    parts += [f"all {len(tasks)} tasks\n\n{plain(several)}"] if several else []
+    click.echo("\n\n".join([*parts, "\n".join(notes(tasks[0].board))]))
+    if out is not None:
+        _write(out, tasks, several)
+        drawn = _draw(out, found, metric)
+        click.echo(f"\ncomparison.md, .csv and .tex and {len(drawn)} figures in {out}")
+
+
+def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> None:
+    """Write the tables as Markdown, LaTeX and CSV."""
+    from tabulate import tabulate
+
+    from data_prep.atomic import atomic_path
+    from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes
+    from stforecast.bench.tables import markdown
+    from stforecast.federated.runs.run_folder import write_csv
+
+    out.mkdir(parents=True, exist_ok=True)
+    pages = {".md": ["# Comparison"], ".tex": []}
+    for task in tasks:
+        rows = comparison_rows(task.board)
+        pages[".md"] += [f"## {task.name}", markdown(rows), *conclusions(task.board, task.name)]
+        table = tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+        pages[".tex"] += [f"% {task.name}\n{table}"]
+    if several:
+        pages[".md"] += [f"## All {len(tasks)} tasks", markdown(several)]
+        table = tabulate(several, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+        pages[".tex"] += [f"% all tasks\n{table}"]
+    pages[".md"] += notes(tasks[0].board)
+    for ending, parts in pages.items():
+        with atomic_path(out / f"comparison{ending}") as part:
+            part.write_text("\n\n".join(parts) + "\n")
+    write_csv(_numbers(tasks), out / "comparison.csv")
+
+
+def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
+    """Return every number of the comparison, one row for each task and method."""
+    import pandas as pd
+
+    rows = []
+    for task in tasks:
+        for line in task.board.lines:
+            estimates = {
+                "error": line.error, "last_round_error": line.last,
+                "percent_above_reference": line.against, "skill": line.skill, "wins": line.wins,
+            }  # fmt: skip
+            numbers = {
+                f"{name}{end}": getattr(estimate, field)
+                for name, estimate in estimates.items()
+                if estimate is not None
+                for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
+            }
+            rows.append(
+                {
+                    "task": task.name, "method": line.name, "metric": task.board.metric,
+                    "runs": len(line.row.group.runs), "reference": task.board.reference,
+                    **numbers, "p_value": line.p_value,
+                    "train_seconds": line.row.mean_of("train_seconds"),
+                    "predict_seconds": line.row.mean_of("predict_seconds"),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
+    """Draw the figures, those of single data sets once for each; a failed one is only logged."""
+    import inspect
+
+    from stforecast.bench.drawing import save_figure
+    from stforecast.bench.names import slug
+    from stforecast.plots import PLOTS
+
+    parts: dict[str, list[ForecastRun]] = {}
+    for run in runs:
+        parts.setdefault(slug("-".join(run.facts().values())), []).append(run)
+    wanted = [("heatmap", "all", list(runs))]
+    wanted += [(f, name, some) for name, some in parts.items() for f in FIGURES if f != "heatmap"]
+    drawn = []
+    for figure, name, some in wanted:
+        draw = PLOTS[figure]
+        options = {"metric": metric} if "metric" in inspect.signature(draw).parameters else {}
+        try:
+            drawn.append(save_figure(draw(some, **options), out / f"{name}-{figure}.png"))
+        except InputError as e:
+            log.warning("figure %s of %s: %s", figure, name, e)
+    return drawn
+
+
+COMMANDS = (compare,)
