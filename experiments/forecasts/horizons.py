@@ -11,6 +11,7 @@ from stforecast.bench.numbers import spread
 from stforecast.bench.published import MARK, Published
 from stforecast.bench.run_groups import RunGroup, by_step, select
 from stforecast.bench.tables import markdown
+from stforecast.comparison.steps import shown_steps, time_ahead
 from stforecast.results import ForecastRun, units_of
 
 SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
@@ -45,7 +46,7 @@ def horizon_table(
     tables = [[_by_step(run, f"best {view}".strip()) for run in v.runs] for v, view in rows]
     if any(table.empty for members in tables for table in members):
         return ""
-    columns = {step: _ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
+    columns = {step: time_ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
     body = [
         {"method": name, **_cells(members, columns)}
         for name, members in zip(names, tables, strict=True)
@@ -57,23 +58,6 @@ def horizon_table(
         "MAPE."
     )
     return f"{caption}\n\n{markdown(body)}"
-
-
-def shown_steps(horizon: int) -> list[int]:
-    """Return the steps ahead in the table: 3, 6 and 12 of 12.
-
-    >>> shown_steps(12), shown_steps(24), shown_steps(2)
-    ([3, 6, 12], [6, 12, 24], [1, 2])
-    """
-    return sorted({math.ceil(horizon / 4), math.ceil(horizon / 2), horizon})
-
-
-def _ahead(step: int, run: ForecastRun) -> str:
-    """Format a step ahead, in minutes or hours if the run gives the length of a step."""
-    minutes = step * run.about.get("step_minutes", math.nan)
-    if math.isnan(minutes):
-        return f"step {step}"
-    return f"{minutes:g} min" if minutes <= 60 or minutes % 60 else f"{minutes / 60:g} h"
 
 
 def _by_step(run: ForecastRun, selection: str) -> pd.DataFrame:
@@ -99,6 +83,6 @@ def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
     """Return the published MAE of a method by minutes ahead, and the mean."""
     horizon = int(run.settings["horizon"])
     minutes = run.about.get("step_minutes", math.nan)
-    heading = {f"{step * minutes:g}": _ahead(step, run) for step in range(1, horizon + 1)}
+    heading = {f"{step * minutes:g}": time_ahead(step, run) for step in range(1, horizon + 1)}
     heading[MEAN] = f"mean of {horizon}"
     return {f"MAE, {heading[key]}": f"{v:.2f}" for key, v in numbers.items() if key in heading}

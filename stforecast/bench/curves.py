@@ -42,8 +42,8 @@ class Curve(RunGroup[R]):
 
     @property
     def marker(self) -> str:
-        """Shape of the curve's points."""
-        return MARKERS[self.place % len(MARKERS)]
+        """Shape of the curve's points; where a colour repeats, the shape differs."""
+        return MARKERS[(self.place + self.place // len(COLORS)) % len(MARKERS)]
 
     @property
     def line(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Curve(RunGroup[R]):
             **style: further properties of the line.
         """
         mean, deviation = table.mean(axis=1), table.std(axis=1).fillna(0)
-        ax.plot(mean.index, mean, label=self.label, **self.line, **style)
+        ax.plot(mean.index, mean, **{"label": self.label, **self.line, **style})
         if table.shape[1] > 1:
             ax.fill_between(mean.index, mean - deviation, mean + deviation, **self.band)
 

@@ -58,17 +58,18 @@ def check_width(width: float) -> None:
 
 def panels(
     width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False,
-    sharey: bool = False,
+    sharey: bool = False, height_ratios: Sequence[float] | None = None,
 ) -> tuple[PlainFigure, list[Axes]]:  # fmt: skip
     """Create a figure with `n` empty panels.
 
     Args:
         width: width of the figure in inches.
-        height: height of a row of panels in inches.
+        height: mean height of a row of panels in inches.
         n: number of panels.
         n_columns: panels in a row.
         sharex: whether all have one x axis.
         sharey: whether all have one y axis.
+        height_ratios: heights of the rows relative to each other; by default equal.
 
     Raises:
         InputError: if it is too narrow or too wide.
@@ -76,7 +77,9 @@ def panels(
     check_width(width)
     n_rows = math.ceil(n / n_columns)
     fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
-    grid = fig.subplots(n_rows, n_columns, sharex=sharex, sharey=sharey, squeeze=False)
+    grid = fig.subplots(
+        n_rows, n_columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios
+    )
     axes = list(grid.flat)
     for ax in axes[n:]:
         ax.remove()

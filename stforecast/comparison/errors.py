@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -51,13 +52,21 @@ class ModelErrors:
         place = self.days.get_indexer(self.times.normalize())
         return _summed_by(self.total.sum(axis=2), place), _summed_by(self.weight.sum(axis=2), place)
 
+    @cached_property
+    def hours(self) -> np.ndarray:
+        """Hours of local time in which targets lie, `(windows, horizon)`."""
+        return target_hours(self.times, self.step, self.total.shape[2])
+
     def by_hour(self) -> pd.Series:
         """Return the error of each hour of local time in which targets lie, over all cells."""
-        ahead = self.step * np.arange(self.total.shape[2])
-        hours = np.stack([(self.times + shift).hour for shift in ahead], axis=1).ravel()
         total, weight = (values.sum(axis=0).ravel() for values in (self.total, self.weight))
-        sums = [np.bincount(hours, values, minlength=24) for values in (total, weight)]
+        sums = [np.bincount(self.hours.ravel(), v, minlength=24) for v in (total, weight)]
         return pd.Series(self.finalise(*sums), pd.RangeIndex(24, name="hour"))
+
+    def in_hours(self, hours: Collection[int]) -> float:
+        """Return the error over the targets in some hours of local time, over all cells."""
+        chosen = np.isin(self.hours, list(hours))
+        return float(self.finalise(*(v[:, chosen].sum() for v in (self.total, self.weight))))
 
     def by_step(self) -> pd.Series:
         """Return the error of each step ahead, over all cells."""
@@ -67,6 +76,10 @@ class ModelErrors:
     def by_cell(self) -> np.ndarray:
         """Return the error of each cell `(cells,)`, over all steps ahead."""
         return self.finalise(self.total.sum(axis=(1, 2)), self.weight.sum(axis=(1, 2)))
+
+    def by_cell_and_step(self) -> np.ndarray:
+        """Return the error of each cell at each step ahead `(cells, horizon)`."""
+        return self.finalise(self.total.sum(axis=1), self.weight.sum(axis=1))
 
 
 def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = None) -> ModelErrors:
@@ -92,12 +105,23 @@ def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = Non
 
 
 def local_times(forecasts: xr.Dataset) -> tuple[pd.DatetimeIndex, pd.Timedelta]:
-    """Return the local time of each window's first target, and the length of a step."""
+    """Return the local time of each window's first target, and the length of a step.
+
+    Raises:
+        InputError: if the file is of an older version.
+    """
+    if "step_minutes" not in forecasts.attrs:
+        raise _outdated(forecasts, "step_minutes")
     times = pd.DatetimeIndex(forecasts.indexes["time"])
     step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
     if zone := forecasts.attrs.get("time_zone"):
         times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
     return times, step
+
+
+def target_hours(times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int) -> np.ndarray:
+    """Return the hour of each target `(windows, horizon)` from the times of the first targets."""
+    return np.stack([(times + step * ahead).hour for ahead in range(horizon)], axis=1)
 
 
 def variables(forecasts: xr.Dataset) -> dict[str, str]:
@@ -128,9 +152,13 @@ def _divisor(forecasts: xr.Dataset, metric: Metric, name: str) -> np.ndarray:
     else:
         return np.ones((1, 1, 1))
     if variable not in forecasts:
-        source = forecasts.encoding.get("source", "the forecasts")
-        raise InputError(f"{source}: no {variable!r}, as older versions wrote it; {AGAIN}")
+        raise _outdated(forecasts, variable)
     return forecasts[variable].to_numpy()[:, None, None]
+
+
+def _outdated(forecasts: xr.Dataset, absent: str) -> InputError:
+    source = forecasts.encoding.get("source", "the forecasts")
+    return InputError(f"{source}: no {absent!r}, as older versions wrote it; {AGAIN}")
 
 
 def _summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:

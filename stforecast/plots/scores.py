@@ -9,8 +9,12 @@ import pandas as pd
 
 from data_prep.errors import InputError, choose
 from stforecast.bench.run_groups import pooled, select
-from stforecast.metrics import METRICS
+from stforecast.comparison.errors import SEASONAL, ModelErrors, model_errors, variables
+from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.results import ForecastRun
+
+WORDS = frozenset({"bias", "coverage", "width", "pinball", "scaled_pinball"})
+"""Metrics with a name that is no abbreviation."""
 
 
 def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> pd.DataFrame:
@@ -63,14 +67,17 @@ def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
 
 
 def error_name(name: str, runs: Sequence[ForecastRun]) -> str:
-    """Return the name of an error with its unit: "MSE of z-scores", "MAE of speed (mph)"."""
+    """Return the name of an error with any unit: "MSE of z-scores", "MAE of speed (mph)"."""
     kind = name.removeprefix("raw_")
-    if kind == name:
-        return f"{kind.upper()} of z-scores"
-    metric = METRICS.get(kind)
+    metric = METRICS.get(kind) or INTERVAL_METRICS.get(kind)
+    title = kind.replace("_", " ") if kind in WORDS else kind.upper()
+    if metric and metric.scaled_by:
+        return title
     if metric and metric.relative:
-        return f"{kind.upper()} (share)"
-    return f"{kind.upper()} of {quantity(runs, squared=bool(metric and metric.squared))}"
+        return f"{title} (share)"
+    if kind == name:
+        return f"{title} of z-scores"
+    return f"{title} of {quantity(runs, squared=getattr(metric, 'squared', False))}"
 
 
 def axis_name(
@@ -87,3 +94,31 @@ def axis_name(
     chosen = f", {selection}" if selection else ""
     spread = "\n(mean ± std over seeds)" if seeds else ""
     return f"test {error_name(metric, runs)}{chosen}{spread}"
+
+
+def seasonal_errors(runs: Sequence[ForecastRun], metric: str) -> ModelErrors | None:
+    """Return the errors of seasonal naive on the targets of the runs.
+
+    Returns:
+        The errors; None if the runs were tested on different targets, if seasonal naive could not
+        forecast them, or if the metric needs bounds.
+    """
+    if metric.removeprefix("raw_") not in METRICS or different_tests(runs):
+        return None
+    forecasts = runs[0].forecasts()
+    if SEASONAL not in variables(forecasts):
+        return None
+    return model_errors(forecasts, metric, SEASONAL)
+
+
+def different_tests(runs: Sequence[ForecastRun]) -> bool:
+    """Return whether runs were tested on different data, cells, times or steps ahead."""
+    tests = []
+    for run in runs:
+        with run.open_forecasts() as ds:
+            tests.append((run.facts(), [ds.indexes[dim] for dim in ("cell", "time", "horizon")]))
+    facts, indexes = tests[0]
+    return any(
+        facts != other or not all(a.equals(b) for a, b in zip(indexes, others, strict=True))
+        for other, others in tests[1:]
+    )

@@ -1,10 +1,15 @@
-"""A small town: three cells, ten days of hours."""
+"""A small town: three cells, ten days of hours; and finished runs of given forecasts."""
+
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from data_prep.cube import make_cube, write_cube
+from stforecast.federated.runs.run_folder import write_csv
+from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +48,54 @@ def cube_path(cube, tmp_path):
 def tiny():
     """Settings that train in well under a second."""
     return {"split": "days:7,1,2", "rounds": 2, "hidden_size": 8, "device": "cpu"}
+
+
+@pytest.fixture
+def tested(tmp_path):
+    """Writes a run folder with given targets and forecasts, and the errors that these have.
+
+    Arrays are `(cells, times, horizon)`; z-scores are the values themselves.
+    """
+
+    def make(
+        label, y_hat, y, *, seed=1, start="2013-11-04", step_minutes=60.0, zone=None, units="1",
+        naive=None, data="milan.nc", service="internet", about=None, cells=None, **settings,
+    ):  # fmt: skip
+        out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        out.mkdir()
+        y, y_hat = np.asarray(y, dtype=float), np.asarray(y_hat, dtype=float)
+        horizon = y.shape[2]
+        shared = {"method": label, "select": "best", "split": "fuels", "horizon": horizon}
+        named = {"label": label, "data": data, "service": service, "step_minutes": step_minutes}
+        contents = {"settings": {**shared, "seed": seed, **settings}, **named, **(about or {})}
+        (out / "run.json").write_text(json.dumps(contents))
+        write_csv(pd.DataFrame(columns=["round"]), out / "rounds.csv")
+        ids = np.arange(len(y)) + 100 if cells is None else cells
+        write_csv(_errors(y_hat, y, ids), out / "metrics.csv")
+        dims, unit = ("cell", "time", "horizon"), {"units": units}
+        values = {"y": (dims, y, unit), "y_hat": (dims, y_hat, {**unit, "selection": "best"})}
+        if naive is not None:
+            values["seasonal_naive"] = (dims, np.asarray(naive, dtype=float), unit)
+        values |= {n: ("cell", np.ones(len(y))) for n in ("std", "seasonal_mae", "seasonal_rmse")}
+        times = pd.date_range(start, periods=y.shape[1], freq=pd.Timedelta(minutes=step_minutes))
+        clock = {"clock": "utc", "time_zone": zone} if zone else {"clock": "local"}
+        xr.Dataset(
+            values,
+            {"cell": ids, "time": times, "horizon": np.arange(1, horizon + 1)},
+            {"step_minutes": step_minutes, **clock},
+        ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
+        return ForecastRun.open(out)
+
+    return make
+
+
+def _errors(y_hat, y, cells):
+    """Errors of all, of clients and of steps, as in `metrics.csv`."""
+    rows = []
+    for metric, error in (("mse", (y_hat - y) ** 2), ("raw_mae", np.abs(y_hat - y))):
+        rows += [("all", "all", metric, np.nanmean(error))]
+        rows += [(str(c), "all", metric, np.nanmean(e)) for c, e in zip(cells, error, strict=True)]
+        steps = np.nanmean(error, axis=(0, 1))
+        rows += [("all", str(h + 1), metric, e) for h, e in enumerate(steps)]
+    table = pd.DataFrame(rows, columns=["client", "horizon", "metric", "value"])
+    return table.assign(split="test", selection="best").reindex(columns=list(METRIC_COLUMNS))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from data_prep.errors import InputError
-from experiments.forecasts.horizons import shown_steps
 from experiments.forecasts.report import results_table
 from stforecast.bench.published import parse_published
+from stforecast.comparison.steps import shown_steps
 from stforecast.runs import run
 
 SETTINGS = {"service": "internet", "split": "days:6,1,3", "horizon": 4}

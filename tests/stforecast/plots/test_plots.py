@@ -14,8 +14,9 @@ from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import panels, save_figure
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.plots import PLOTS
-from stforecast.plots.errors import cdf, horizon
+from stforecast.plots.distribution import cdf
 from stforecast.plots.forecasts import predictions
+from stforecast.plots.horizon import horizon
 from stforecast.plots.losses import communication, rounds
 from stforecast.results import METRIC_COLUMNS, ForecastRun
 
@@ -182,7 +183,7 @@ def test_no_runs(plot):
         plot([])
 
 
-DEMANDING = ("sweep", "divergence", "filter", "intervals")
+DEMANDING = ("sweep", "divergence", "filter", "intervals", "hours")
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 

@@ -1,0 +1,41 @@
+"""Load by hour of local time, and busy hours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from stforecast.comparison.errors import local_times, target_hours
+
+UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
+"""Units of road traffic's speed, which is low when roads are busy."""
+
+
+def hourly_load(forecasts: xr.Dataset) -> pd.Series:
+    """Return the mean observed value of each hour of local time `(24,)`, NaN where there is none.
+
+    Args:
+        forecasts: contents of `forecasts.nc`; as for errors, each window counts once.
+    """
+    y = forecasts["y"].transpose("cell", "time", "horizon").to_numpy()
+    hours = target_hours(*local_times(forecasts), y.shape[2])
+    seen = np.isfinite(y)
+    totals = [np.where(seen, y, 0.0).sum(axis=0), seen.sum(axis=0)]
+    total, count = (np.bincount(hours.ravel(), v.ravel(), minlength=24) for v in totals)
+    mean = np.divide(total, count, out=np.full(24, np.nan), where=count > 0)
+    return pd.Series(mean, pd.RangeIndex(24, name="hour"), name="load")
+
+
+def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
+    """Return the hours of local time whose mean load lies above the mean of all hours.
+
+    Of a speed, the hours below the mean: roads are slow when they are busy.
+
+    Args:
+        forecasts: contents of `forecasts.nc`.
+    """
+    load = hourly_load(forecasts)
+    above = load - load.mean()
+    busy = above < 0 if forecasts["y"].attrs.get("units") in UNITS_OF_SPEED else above > 0
+    return tuple(int(hour) for hour in load.index[busy])

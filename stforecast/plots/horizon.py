@@ -1,0 +1,129 @@
+"""Test errors by time ahead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
+
+from data_prep.registry import listed
+from stforecast.bench.bars import bar_panel
+from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.drawing import ONE_COLUMN, add_legend, count_axis, panels
+from stforecast.bench.numbers import short
+from stforecast.bench.run_groups import by_step
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.steps import time_ahead
+from stforecast.plots.scores import error_name, error_rows, seasonal_errors
+from stforecast.results import ForecastRun
+
+NAIVE: dict[str, Any] = {"label": SEASONAL, "color": "0.55", "linewidth": 1.0}
+"""Style of the line of seasonal naive."""
+
+MOST_MINUTES = 120
+"""Longest time ahead on an axis of minutes."""
+
+
+@listed
+def horizon(
+    runs: Sequence[ForecastRun], *, metric: str = "raw_mae", width: float = ONE_COLUMN
+) -> Figure:
+    """Test error by time ahead, pooled over clients; with one step, a bar for each curve.
+
+    Runs that differ only in the seed are drawn as their mean, with whiskers from lowest to highest.
+    Curves are sorted by their mean error, the best first. A thin grey line is seasonal naive, which
+    repeats the day before, if all runs have the same targets.
+
+    Args:
+        runs: finished runs.
+        metric: name of the error; raw_… is in the data's units.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the metric is unknown, listing the known ones.
+    """
+    unsorted = as_curves(runs)
+    tables = [pd.concat([_step_errors(r, metric) for r in c.runs], axis=1) for c in unsorted]
+    order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
+    curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
+    name = f"test {error_name(metric, runs)}"
+    naive = seasonal_errors(runs, metric)
+    levels = None if naive is None else naive.by_step()
+    if all(len(table) == 1 for table in tables):
+        return _bars(curves, tables, levels, name, width)
+    fig, (ax,) = panels(width, 2.3)
+    steps = _time_axis(ax, runs, max(table.index.max() for table in tables))
+    for curve, table in zip(curves, tables, strict=True):
+        mean = _mean(table)
+        label = curve.label if np.isfinite(mean).all() else f"{curve.label}, not finite everywhere"
+        style = {**curve.line, "marker": curve.marker, "markersize": 3.5}
+        x = table.index * steps[curve.runs[0].folder]
+        ax.errorbar(x, mean, _whiskers(table), label=label, **style)
+    if levels is not None:
+        ax.plot(levels.index * steps[runs[0].folder], levels, **NAIVE)
+    ax.set_ylabel(name)
+    add_legend(fig)
+    return fig
+
+
+def _bars(
+    curves: Sequence[Curve[ForecastRun]], tables: Sequence[pd.DataFrame], naive: pd.Series | None,
+    name: str, width: float,
+) -> Figure:  # fmt: skip
+    """Draw the errors of the only step ahead."""
+    means = np.concatenate([_mean(table) for table in tables])
+    texts = [short(mean) for mean in means]
+    fig, ax = bar_panel(curves, means, [_whiskers(table) for table in tables], texts, width)
+    ahead = {time_ahead(1, run) for curve in curves for run in curve.runs} - {"step 1"}
+    ax.set_xlabel(f"{name}, {ahead.pop()} ahead" if len(ahead) == 1 else name)
+    if naive is not None:
+        style = {**NAIVE, "label": f"{SEASONAL}: {short(naive.iloc[0])}"}
+        ax.axvline(naive.iloc[0], **style)
+        add_legend(fig)
+    return fig
+
+
+def _time_axis(ax: Axes, runs: Sequence[ForecastRun], n_steps: int) -> dict[Path, float]:
+    """Format the x axis in minutes or hours ahead, or in steps if their length is not known.
+
+    Returns:
+        The length of a step on the axis, by the run's folder.
+    """
+    minutes = {run.folder: run.about.get("step_minutes", math.nan) for run in runs}
+    if not all(math.isfinite(length) for length in minutes.values()):
+        count_axis(ax, "steps ahead")
+        return dict.fromkeys(minutes, 1.0)
+    longest = n_steps * max(minutes.values())
+    if longest > MOST_MINUTES:
+        count_axis(ax, "hours ahead")
+        return {folder: length / 60 for folder, length in minutes.items()}
+    ax.xaxis.set_major_locator(MultipleLocator(15 if longest > 30 else 5))
+    ax.set_xlabel("minutes ahead")
+    return minutes
+
+
+def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
+    """Return the errors `(horizon,)` pooled over clients, by step."""
+    table = by_step(error_rows(run, metric))
+    return table.set_index(table["horizon"].astype(int))["value"].sort_index()
+
+
+def _mean(table: pd.DataFrame) -> np.ndarray:
+    """Return the mean over runs `(horizon,)`; NaN where a run has no error."""
+    return table.mean(axis=1, skipna=False).to_numpy()
+
+
+def _whiskers(table: pd.DataFrame) -> np.ndarray | None:
+    """Return the distances of the lowest and highest run from the mean, `(2, horizon)`."""
+    if table.shape[1] == 1:
+        return None
+    mean = _mean(table)
+    reach = np.array([mean - table.min(axis=1), table.max(axis=1) - mean])
+    return reach.clip(min=0)  # The mean of equal numbers may be off by its rounding.
