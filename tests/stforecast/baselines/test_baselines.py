@@ -35,8 +35,15 @@ def series(n_steps: int = 336, n_cells: int = 3) -> np.ndarray:
     return values
 
 
-QUICK = {"boosting": {"max_iter": 5}, "lightgbm": {"num_iterations": 5}}
+QUICK = {
+    "boosting": {"max_iter": 5},
+    "lightgbm": {"num_iterations": 5},
+    **{name: {"n_jobs": 1} for name in ("auto_ets", "auto_arima", "mstl")},
+}
 """Options that make a fit quick."""
+
+SLOW = ("auto_arima", "mstl")
+"""Those that take seconds or minutes here; they have quick tests of their own."""
 
 
 def make(name: str) -> Baseline:
@@ -64,6 +71,9 @@ def test_the_registry_is_in_order_and_says_what_is_not_federated():
         "historical_average",
         "ridge",
         "boosting",
+        "auto_arima",
+        "auto_ets",
+        "mstl",
         "lightgbm",
     ]
     pooled = [name for name, kind in BASELINES.items() if kind.pooled]
@@ -71,7 +81,9 @@ def test_the_registry_is_in_order_and_says_what_is_not_federated():
     assert all(kind.summary for kind in BASELINES.values())
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in BASELINES]
+)
 class TestContract:
     def test_forecasts_are_finite_and_client_first(self, name):
         y_hat = fitted(name).predict(series(), TEST, HOURLY)

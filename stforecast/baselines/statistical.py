@@ -1,0 +1,160 @@
+"""Base class of statistical models of single cells, from the library statsforecast.
+
+Garza et al., "StatsForecast: lightning fast forecasting with statistical and econometric models",
+PyCon 2022.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from stforecast.baselines.peer import Peer, PeerOptions
+from stforecast.data.imputation import impute
+from stforecast.data.windows import DAY, Calendar, day_slots
+from stforecast.federated.options import Workers
+
+
+@dataclass(frozen=True)
+class StatisticalOptions(PeerOptions):
+    """Options of a statistical model.
+
+    Attributes:
+        n_jobs: number of cells fitted or forecast at a time, each in its own process; 0 uses all
+            cores.
+    """
+
+    n_jobs: Workers = 0
+
+
+class StatisticalPeer(Peer):
+    """One model of statsforecast for each cell, with a season of a day.
+
+    It is fitted once, to the cell's training part. A forecast applies the fitted parameters to the
+    whole history before the window (the library's `forward`), from the first step at the same time
+    of day as the first training step. Gaps are filled with the cell's last reading. A history of
+    less than two days is lengthened with the training mean.
+
+    The time limit is checked after every cell. A single cell that takes longer than the limit is
+    stopped too, unless `n_jobs` is 1.
+
+    Attributes:
+        kept: entries of the library's fitted model that `forward` reads.
+    """
+
+    package = "statsforecast"
+    learned = ("models",)
+    Options = StatisticalOptions
+    kept: ClassVar[tuple[str, ...]]
+
+    @staticmethod
+    @abstractmethod
+    def build(season: int) -> Any:
+        """Build the library's model with a season of that many steps."""
+
+    @staticmethod
+    def fitted_part(model: Any) -> Any:
+        """Return the part of the library's model whose `model_` the state keeps."""
+        return model
+
+    def _learn(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> dict[str, np.ndarray]:
+        season = calendar.steps_in(DAY)
+        past = _filled(series[: starts.max() + self.spec.horizon])
+        about = {
+            "season": season,
+            "slot": _slot(calendar),
+            "cells": self._each(partial(_fit, type(self), season), list(past.T)),
+        }
+        text = json.dumps(about, default=_encode)
+        return {"models": np.frombuffer(text.encode(), np.uint8)}
+
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        about = json.loads(self.arrays["models"].tobytes(), object_hook=_decode)
+        self._check_cells(series, len(about["cells"]))
+        season = about["season"]
+        first = (about["slot"] - _slot(calendar)) % season
+        forecast = partial(_forward, type(self), season, starts - first, self.spec.horizon)
+        cells = zip(about["cells"], _filled(series)[first:].T, strict=True)
+        return np.stack(self._each(forecast, list(cells)))
+
+    def _each(self, work: Callable[[Any], Any], cells: Sequence[Any]) -> list[Any]:
+        """Do the work for every cell.
+
+        Raises:
+            InputError: after the time limit.
+        """
+        from joblib import Parallel, cpu_count, delayed
+
+        n_jobs = min(self.config.n_jobs or cpu_count(), len(cells))
+        timeout = self.config.time_limit if n_jobs > 1 else None
+        jobs = Parallel(n_jobs, return_as="generator", timeout=timeout)
+        results, done = jobs(delayed(work)(cell) for cell in cells), []
+        try:
+            for result in results:
+                done.append(result)
+                self.limit.check(len(done), len(cells), "cells")
+        except (TimeoutError, multiprocessing.TimeoutError):
+            self.limit.check(len(done), len(cells), "cells")
+            raise
+        finally:
+            results.close()
+        return done
+
+
+def _fit(kind: type[StatisticalPeer], season: int, values: np.ndarray) -> dict[str, Any]:
+    """Fit the model of one cell and return what forecasting needs of it."""
+    model = kind.build(season).fit(values)
+    fitted = kind.fitted_part(model).model_
+    return {name: fitted[name] for name in kind.kept}
+
+
+def _forward(
+    kind: type[StatisticalPeer],
+    season: int,
+    starts: np.ndarray,
+    horizon: int,
+    cell: tuple[dict[str, Any], np.ndarray],
+) -> np.ndarray:
+    """Forecast the windows of one cell, `(windows, horizon)`."""
+    parameters, values = cell
+    model = kind.build(season)
+    kind.fitted_part(model).model_ = {"fit": None, **parameters}
+    histories = (_at_least(2 * season + 1, season, values[: max(start, 0)]) for start in starts)
+    return np.stack([model.forward(y=past, h=horizon)["mean"] for past in histories])
+
+
+def _encode(value: np.ndarray | np.generic) -> Any:
+    """Convert what JSON does not know."""
+    return {"array": value.tolist()} if isinstance(value, np.ndarray) else value.item()
+
+
+def _decode(found: dict[str, Any]) -> Any:
+    """Restore the arrays that `_encode` converted."""
+    return np.array(found["array"]) if found.keys() == {"array"} else found
+
+
+def _at_least(n_steps: int, season: int, past: np.ndarray) -> np.ndarray:
+    """Lengthen a short history with zeros before it, by whole seasons."""
+    seasons = -(-max(0, n_steps - len(past)) // season)
+    return np.concatenate([np.zeros(seasons * season), past])
+
+
+def _filled(series: np.ndarray) -> np.ndarray:
+    """Fill gaps with the last reading, and those before the first one with the mean, 0.0."""
+    return np.nan_to_num(impute(series, "ffill"), nan=0.0).astype(np.float64)
+
+
+def _slot(calendar: Calendar) -> int:
+    """Return the steps from local midnight to step 0."""
+    times = calendar.local_times(np.array([0]))
+    return int(day_slots(pd.DatetimeIndex(times), calendar.steps_in(DAY), calendar.step)[0])
