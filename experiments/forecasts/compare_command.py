@@ -60,12 +60,10 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
     found = ForecastRun.find(runs)
     tasks = compare_runs(found, metric, reference)
     several = overall_rows(overall(tasks)) if len(tasks) > 1 else []
-    parts = [
-        "\n\n".join(
-            [task.name, plain(comparison_rows(task.board)), *conclusions(task.board, task.name)]
-        )
-        for task in tasks
-    ]
+    parts = []
+    for task in tasks:
+        said = [claim.replace("**", "") for claim in conclusions(task.board, task.name)]
+        parts += [task.name, plain(comparison_rows(task.board)), *said]
     parts += [f"all {len(tasks)} tasks\n\n{plain(several)}"] if several else []
     click.echo("\n\n".join([*parts, "\n".join(notes(tasks[0].board))]))
     if out is not None:
@@ -145,7 +143,7 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     wanted += [(f, name, some) for name, some in parts.items() for f in FIGURES if f != "heatmap"]
     drawn = []
     for figure, name, some in wanted:
-        draw = PLOTS[figure]
+        draw = PLOTS.find(figure)
         options = {"metric": metric} if "metric" in inspect.signature(draw).parameters else {}
         try:
             drawn.append(save_figure(draw(some, **options), out / f"{name}-{figure}.png"))
