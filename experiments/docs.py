@@ -1,7 +1,7 @@
 """Generated parts of the documentation.
 
     python -m experiments.docs                              # README.md, from the registries
-    python -m experiments.docs results/milan25 results/city # docs/results.md, from benchmarks
+    python -m experiments.docs results/milan25 results/city # docs/results.md, these benchmarks
 
 A part lies between `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
 A test fails if the README differs from the registries.
@@ -10,6 +10,7 @@ A test fails if the README differs from the registries.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,7 +52,10 @@ def replaced(text: str, name: str, make: Callable[[], str]) -> str:
 
 
 def gather(folders: Sequence[Path], page: Path = RESULTS) -> None:
-    """Collect the tables of benchmarks on one page, and their figures in `figures/` next to it.
+    """Put the tables of benchmarks on one page, and their figures in `figures/` next to it.
+
+    Tables of other benchmarks that the page has are kept. Where it has a part `claims`, what each
+    benchmark's numbers show is listed there.
 
     Args:
         folders: folders written by `stforecast bench`, with different names.
@@ -67,16 +71,37 @@ def gather(folders: Sequence[Path], page: Path = RESULTS) -> None:
     old = page.read_text() if page.exists() else EMPTY
     if "<!-- results: generated -->" not in old:
         raise InputError(f"{page} has no line <!-- results: generated -->; add it and its end")
-    parts = [_contents(tables)]
     for folder, (name, text) in zip(folders, tables.items(), strict=True):
         for figure in sorted((folder / "figures").glob("*.png")):
             copy = page.parent / "figures" / f"{name}-{figure.name}"
             with atomic_path(copy) as part:
                 part.write_bytes(shrunk(figure))
             text = text.replace(f"(figures/{figure.name})", f"(figures/{copy.name})")
-        parts.append(f'<a id="{name}"></a>\n\n#{text.strip()}')
+        tables[name] = f"#{text.strip()}"
+    every = {**_sections(old), **tables}
+    parts = [_contents(every), *(f'<a id="{name}"></a>\n\n{text}' for name, text in every.items())]
+    new = replaced(old, "results", lambda: "\n\n".join(parts))
     with atomic_path(page) as part:
-        part.write_text(replaced(old, "results", lambda: "\n\n".join(parts)))
+        part.write_text(replaced(new, "claims", lambda: _claims(every)))
+
+
+def _sections(page: str) -> dict[str, str]:
+    """Return the tables that a page has, by the benchmark's name."""
+    generated = page.partition("<!-- results: generated -->")[2].partition("<!-- results: end -->")[
+        0
+    ]
+    pieces = re.split(r'^<a id="([^"]+)"></a>$', generated, flags=re.M)
+    return {name: text.strip() for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def _claims(tables: dict[str, str]) -> str:
+    """List what each benchmark's numbers show, with a link to its table."""
+    lines = []
+    for name, text in tables.items():
+        said = [line for line in text.splitlines() if line.startswith("On ")]
+        if said:
+            lines.append(f"**[{_title(text)}](#{name})**\n\n" + "\n".join(f"- {s}" for s in said))
+    return "\n\n".join(lines)
 
 
 def _table(folder: Path) -> str:
@@ -87,8 +112,11 @@ def _table(folder: Path) -> str:
 
 
 def _contents(tables: dict[str, str]) -> str:
-    titles = {name: text.partition("\n")[0].removeprefix("# ") for name, text in tables.items()}
-    return "\n".join(f"- [{title}](#{name})" for name, title in titles.items())
+    return "\n".join(f"- [{_title(text)}](#{name})" for name, text in tables.items())
+
+
+def _title(table: str) -> str:
+    return table.partition("\n")[0].lstrip("# ")
 
 
 def shrunk(path: Path) -> bytes:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from data_prep.registry import join
 from data_prep.text import counted
-from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes
+from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes, per_cent
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, nominal_coverage, refit_notes
 from experiments.forecasts.ranks import rank_groups
@@ -71,6 +71,10 @@ def summary(run: ForecastRun) -> str:
             f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
             f"{guarantee['of']} over {guarantee['uploads']} uploads"
         )
+    (line,) = leaderboard([Row(group) for group in group_runs([run])], "raw_mae").lines
+    if line.skill is not None:
+        found = per_cent(line.skill).replace(" [", " % [")
+        lines.append(f"skill against the value one day before, in MAE: {found}")
     if math.isfinite(held := run.score("coverage", run.settings.get("select", "best"))):
         asked = nominal_coverage(run)
         lines.append(f"{asked:.0%} intervals hold {held:.1%} of the test part")
@@ -204,7 +208,8 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     main = tables.pop("", [])
     if not main or len(rows) < 2:
         return []
-    board = leaderboard(main, reference=reference)
+    known = reference in [row.name for row in main]  # Its runs may have failed.
+    board = leaderboard(main, reference=reference if known else None)
     ranking = rank_groups([(row.group, row.view) for row in main])
     lines = [markdown(comparison_rows(board, ranking))]
     lines += conclusions(board, Path(main[0].first.about["data"]).stem)

@@ -143,7 +143,10 @@ def _grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
     for scenario in scenarios:
         shared = {**settings, **scenario.settings}
         entries = parse_entries(found["methods"], shared, kind.check)
-    published = found.get("published")
+    published, reference = found.get("published"), found.get("reference")
+    labels = [entry.label for entry in entries]
+    if reference is not None and reference not in labels:
+        raise InputError(f"reference: {choose('label', reference, labels)}")
     return Grid(
         kind=kind,
         title=found["title"],
@@ -152,10 +155,8 @@ def _grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
         seeds=tuple(found.get("seeds", [1])),
         entries=entries,
         settings=settings,
-        figures=parse_figures(
-            found.get("figures", []), [entry.label for entry in entries], kind.plots
-        ),
-        reference=found.get("reference"),
+        figures=parse_figures(found.get("figures", []), labels, kind.plots),
+        reference=reference,
         published=published
         and parse_published(published, kind.row_labels(entries), [s.name for s in scenarios]),
     )

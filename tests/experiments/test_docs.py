@@ -1,11 +1,12 @@
 import io
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from data_prep.errors import InputError
-from experiments.docs import MOST_BYTES, PARTS, README, gather, shrunk, updated
+from experiments.docs import EMPTY, MOST_BYTES, PARTS, README, gather, shrunk, updated
 
 
 def test_the_readme_is_what_the_registries_say():
@@ -53,10 +54,25 @@ def test_benchmarks_are_gathered_on_one_page(results, tmp_path):
     figures = {path.name for path in (page.parent / "figures").iterdir()}
     assert figures == {"one-a-cdf.png", "two-a-cdf.png"}
     page.write_text(text.replace("# Results\n", "# Results\n\nWho wins\n"))
-    gather([results("three", "Third")], page)
+    (tmp_path / "results" / "one" / "table.md").write_text("# Changed\n\nnumbers\n")
+    gather([results("three", "Third"), tmp_path / "results" / "one"], page)
     again = page.read_text()
     assert "Who wins" in again
     assert "First" not in again
+    assert re.findall("^## (.*)$", again, re.M) == ["Changed", "Second, too", "Third"]
+    assert "- [Changed](#one)\n- [Second, too](#two)\n- [Third](#three)\n" in again
+
+
+def test_what_the_numbers_show_is_listed_with_links(results, tmp_path):
+    page = tmp_path / "results.md"
+    page.write_text(EMPTY + "<!-- claims: generated -->\nstale\n<!-- claims: end -->\n")
+    folder = results("one", "First")
+    (folder / "table.md").write_text("# First\n\n| a |\n\nOn milan, **a** has a lower error.\n")
+    gather([folder, results("two", "Second")], page)
+    claims = page.read_text().partition("<!-- claims: generated -->\n")[2]
+    assert claims == (
+        "**[First](#one)**\n\n- On milan, **a** has a lower error.\n<!-- claims: end -->\n"
+    )
 
 
 def test_what_is_no_benchmark_is_refused(results, tmp_path):

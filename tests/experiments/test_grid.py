@@ -26,6 +26,15 @@ def test_a_file_is_read_into_a_grid(write, town):
     }  # fmt: skip
 
 
+def test_rows_of_another_table_and_the_reference_are_named(write):
+    methods = '["solo", { method = "fuels", label = "w/o", table = "Ablations", inter = false }]'
+    grid = write(methods, 'reference = "solo"')
+    assert [entry.table for entry in grid.entries] == ["", "Ablations"]
+    assert grid.reference == "solo"
+    with pytest.raises(InputError, match="reference: unknown label 'fuels'; choose one of: solo"):
+        write(methods, 'reference = "fuels"')
+
+
 def test_what_is_left_out_has_its_default(write):
     grid = write(data='[{ cells = 4, days = 7 }, "a.nc"]')
     assert (grid.title, grid.seeds) == ("bench", (1,))
