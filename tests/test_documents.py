@@ -25,6 +25,7 @@ from experiments.config_file import is_image_file
 from experiments.forecasts.benchmark import FORECAST_KIND
 from experiments.images.benchmark import IMAGE_KIND
 from stforecast.baselines import BASELINES
+from stforecast.baselines.peer import Peer
 from stforecast.bench.grid import load_grid
 from stforecast.config import defaults
 from stforecast.methods import METHODS
@@ -335,6 +336,7 @@ def test_the_data_set_of_contributing_becomes_a_command(tmp_path, monkeypatch, c
 # Every method of the generated tables, by the README's commands.
 
 FORECASTS = {**METHODS, **BASELINES}
+PEERS = [kind for kind in BASELINES.values() if issubclass(kind, Peer)]  # They need an extra.
 
 
 def sample(known, made_for):
@@ -389,7 +391,7 @@ def test_methods_of_forecasts_start_as_the_readme_says(method, milan, tmp_path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", FORECASTS)
+@pytest.mark.parametrize("method", [m for m, kind in FORECASTS.items() if kind not in PEERS])
 def test_every_method_of_forecasts_starts(method, milan, tmp_path, monkeypatch):
     start_forecast(method, milan, tmp_path, monkeypatch)
 

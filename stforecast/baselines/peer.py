@@ -39,6 +39,11 @@ class TimeLimit:
         self.peer, self.seconds = peer, seconds
         self._end = time.monotonic() + seconds
 
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self._end - time.monotonic())
+
     def check(self, done: int, total: int, what: str) -> None:
         """Fail if the time is over.
 
@@ -50,7 +55,7 @@ class TimeLimit:
         Raises:
             InputError: naming the peer, the limit and how far it came.
         """
-        if time.monotonic() > self._end and done < total:
+        if not self.left and done < total:
             raise InputError(
                 f"{self.peer}: stopped by its time limit of {self.seconds:g} s after {done} of "
                 f"{total} {what}; raise --time-limit, or give fewer cells or windows"
@@ -73,7 +78,7 @@ class Peer(Baseline):
         super().__init__(config, seed)
         try:
             importlib.import_module(self.package)
-        except ImportError as e:
+        except Exception as e:  # A package for another torch raises whatever it likes.
             raise InputError(
                 f"{self.name} needs the package {self.package} ({e}); "
                 "pip install 'stforecast[peers]'"

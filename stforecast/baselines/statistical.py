@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,11 @@ class StatisticalOptions(PeerOptions):
     """Options of a statistical model.
 
     Attributes:
-        n_jobs: number of cells fitted or forecast at a time, each in its own process; 0 uses all
-            cores.
+        n_jobs: number of processes that fit and forecast cells; 0 uses all cores. With 1 no process
+            is started; with more, a script of your own needs `if __name__ == "__main__":`.
     """
 
-    n_jobs: Workers = 0
+    n_jobs: Workers = 1
 
 
 class StatisticalPeer(Peer):
@@ -43,8 +44,8 @@ class StatisticalPeer(Peer):
     of day as the first training step. Gaps are filled with the cell's last reading. A history of
     less than two days is lengthened with the training mean.
 
-    The time limit is checked after every cell. A single cell that takes longer than the limit is
-    stopped too, unless `n_jobs` is 1.
+    The time limit is checked after every cell, however long a cell takes; with more than one
+    process, they are ended as soon as it is reached.
 
     Attributes:
         kept: entries of the library's fitted model that `forward` reads.
@@ -93,21 +94,21 @@ class StatisticalPeer(Peer):
         Raises:
             InputError: after the time limit.
         """
-        from joblib import Parallel, cpu_count, delayed
-
-        n_jobs = min(self.config.n_jobs or cpu_count(), len(cells))
-        timeout = self.config.time_limit if n_jobs > 1 else None
-        jobs = Parallel(n_jobs, return_as="generator", timeout=timeout)
-        results, done = jobs(delayed(work)(cell) for cell in cells), []
-        try:
-            for result in results:
-                done.append(result)
+        done: list[Any] = []
+        if self.config.n_jobs == 1:
+            for cell in cells:
+                done.append(work(cell))
                 self.limit.check(len(done), len(cells), "cells")
-        except (TimeoutError, multiprocessing.TimeoutError):
-            self.limit.check(len(done), len(cells), "cells")
-            raise
-        finally:
-            results.close()
+            return done
+        n_jobs = min(self.config.n_jobs or os.cpu_count() or 1, len(cells))
+        # Leaving the context ends the processes, whatever they are doing.
+        with multiprocessing.get_context("spawn").Pool(n_jobs) as pool:
+            results = pool.imap(work, cells)
+            while len(done) < len(cells):
+                try:
+                    done.append(results.next(timeout=self.limit.left))
+                except multiprocessing.TimeoutError:
+                    self.limit.check(len(done), len(cells), "cells")
         return done
 
 

@@ -1,0 +1,167 @@
+"""Base class of deep models on the records of all cells together, from neuralforecast.
+
+Olivares et al., "NeuralForecast: user friendly state-of-the-art neural forecasting models",
+PyCon 2022.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from pydantic import NonNegativeInt
+
+from data_prep.errors import InputError
+from stforecast.baselines.peer import Peer, PeerOptions
+from stforecast.data.imputation import impute
+from stforecast.data.windows import WEEK, Calendar
+
+MOST_INPUTS = 512
+"""Longest input by default: the longest look-back window of the PatchTST paper."""
+
+BATCH = 1024
+"""Windows to forecast at a time."""
+
+
+@dataclass(frozen=True)
+class NeuralOptions(PeerOptions):
+    """Options of a deep model; whatever else it has is the library's default.
+
+    Attributes:
+        input_size: steps before a window that it reads; 0 takes a week, but at most 512 steps.
+        max_steps: number of training steps; 0 takes the library's default.
+    """
+
+    input_size: NonNegativeInt = 0
+    max_steps: NonNegativeInt = 0
+
+
+class NeuralPeer(Peer):
+    """One deep model of neuralforecast, trained on the series of all cells together, on the CPU.
+
+    It draws training windows from the whole training part, and trains without validation, as the
+    library does by default. A missing reading is replaced by the cell's last one for the inputs,
+    and left out of the loss. The run's seed is the library's. Steps before the series count as
+    missing and are 0.0. The time limit is checked after every training step, and after every 1,024
+    windows that are forecast.
+
+    Attributes:
+        model: name of the library's class.
+    """
+
+    package = "neuralforecast"
+    pooled = True
+    learned = ("input_size",)
+    Options = NeuralOptions
+    model: ClassVar[str]
+
+    def _learn(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> dict[str, np.ndarray]:
+        from neuralforecast.tsdataset import TimeSeriesDataset
+
+        past = series[: starts.max() + self.spec.horizon]
+        n_steps, n_cells = past.shape
+        input_size = self.config.input_size or min(calendar.steps_in(WEEK), MOST_INPUTS)
+        if n_steps < input_size + self.spec.horizon:
+            raise InputError(
+                f"{self.name}: the training part has {n_steps} steps, one window needs "
+                f"{input_size + self.spec.horizon}; choose a smaller --input-size or a longer part"
+            )
+        values, seen = _filled(past)
+        table = np.stack([values.T.ravel(), seen.T.ravel()], axis=1)
+        indptr = np.arange(n_cells + 1) * n_steps
+        with _quiet():
+            net = self._build(input_size)
+            net.fit(TimeSeriesDataset(table, ["y", "available_mask"], indptr, y_idx=0))
+        weights = {f"net/{name}": t.numpy() for name, t in net.state_dict().items()}
+        return {"input_size": np.array(input_size), **weights}
+
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        super()._restore(arrays)
+        with _quiet():
+            self.net = self._build(int(arrays["input_size"]))
+        self.net.load_state_dict(
+            {
+                name.removeprefix("net/"): torch.from_numpy(np.array(values))
+                for name, values in arrays.items()
+                if name.startswith("net/")
+            }
+        )
+        self.net.eval()
+
+    def _build(self, input_size: int) -> Any:
+        """Build the library's model; it writes no files and draws no progress bar."""
+        from neuralforecast import models
+        from pytorch_lightning.callbacks import LambdaCallback
+
+        def on_time(trainer: Any, *_: Any) -> None:
+            self.limit.check(trainer.global_step, trainer.max_steps, "training steps")
+
+        steps = {"max_steps": self.config.max_steps} if self.config.max_steps else {}
+        return getattr(models, self.model)(
+            h=self.spec.horizon,
+            input_size=input_size,
+            random_seed=self.seed,
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[LambdaCallback(on_train_batch_end=on_time)],
+            **steps,
+        )
+
+    @torch.inference_mode()
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        size = self.net.input_size
+        values, seen = (np.pad(part, ((size, 0), (0, 0))) for part in _filled(series))
+        inputs, masks = (sliding_window_view(part, size, axis=0) for part in (values, seen))
+        cells, windows = np.divmod(np.arange(series.shape[1] * len(starts)), len(starts))
+        y_hat = []
+        for k in range(0, len(cells), BATCH):
+            where = starts[windows[k : k + BATCH]], cells[k : k + BATCH]
+            batch = {
+                "insample_y": torch.from_numpy(inputs[where][..., None]),
+                "insample_mask": torch.from_numpy(masks[where][..., None]),
+                **dict.fromkeys(("futr_exog", "hist_exog", "stat_exog")),
+            }
+            y_hat.append(self.net(batch)[..., 0])
+            self.limit.check(k + len(where[0]), len(cells), "windows")
+        return torch.cat(y_hat).numpy().reshape(series.shape[1], len(starts), -1)
+
+
+def _filled(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fill gaps with the last reading, else 0.0.
+
+    Returns:
+        Values and 1.0 where observed, both `(steps, cells)` float32.
+    """
+    values = np.nan_to_num(impute(series, "ffill"), nan=0.0)
+    return values.astype(np.float32), (~np.isnan(series)).astype(np.float32)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the library's seeds, messages and warnings to itself."""
+    from pytorch_lightning.utilities.seed import isolate_rng
+
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    with isolate_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
