@@ -20,6 +20,10 @@
     source = "FUELS, Table 7"
     mse.internet = { "w/o inter" = 0.983 }
 
+    [backtest]                             # in place of a split: k folds, each a run by itself
+    folds = 3
+    test = "7d"
+
 In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
 figure may have a `name`, options of its plot, and `methods` (labels) and `seeds` to select runs.
 """
@@ -33,8 +37,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pandas as pd
 from pydantic import ConfigDict, StrictInt
 
 from data_prep import DATA_SETS
@@ -44,11 +49,16 @@ from experiments.forecasts.report import results_table
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.jobs import Job
-from stforecast.bench.kind import AfterRound, Kind, Scenario
+from stforecast.bench.kind import AfterRound, Fold, Kind, Scenario
 from stforecast.bench.names import slug
+from stforecast.comparison.hours import hourly_errors
 from stforecast.config import Config, read_by, resolve
+from stforecast.data.fold_plan import plan_folds
+from stforecast.data.folds import FoldOptions
 from stforecast.data.series import as_cube, choose_service
 from stforecast.data.splits import parse_split
+from stforecast.data.windows import Calendar
+from stforecast.federated.settings import distribute
 from stforecast.plots import PLOTS
 from stforecast.results import ForecastRun, data_of
 from stforecast.runs import resume, run
@@ -91,6 +101,7 @@ class ForecastKind(Kind[ForecastRun]):
         ),
         "services": (list[str], "a list of names"),
         "reference": (str, "the label of a row"),
+        "backtest": (dict[str, Any], "a table of folds, test, validation, gap and train"),
     }
     needed = frozenset({"data", "methods"})
     plots = PLOTS
@@ -123,6 +134,37 @@ class ForecastKind(Kind[ForecastRun]):
             for scenario in grid.scenarios:
                 yield data, scenario
 
+    def backtest(self, found: Mapping[str, Any]) -> FoldOptions | None:
+        """Return the options of the folds, if it is a backtest."""
+        if "backtest" not in found:
+            return None
+        options = distribute("backtest", {"folds": FoldOptions}, found["backtest"])["folds"]
+        return cast(FoldOptions, options)
+
+    def folds(
+        self, grid: Grid[ForecastRun], scenario: Scenario, data: Path
+    ) -> Sequence[Fold | None]:
+        """Return the folds of a cube, in which the windows of all methods fit."""
+        if grid.backtest is None:
+            return (None,)
+        windows = []
+        for entry in grid.entries:
+            settings = self.job_settings(grid, entry, scenario, data)
+            if "split" in settings:
+                raise InputError(
+                    f"split is {settings['split']!r}; a backtest makes the splits of its folds: "
+                    "leave out split"
+                )
+            windows.append(resolve(entry.method, **settings).window)
+        cube, _ = as_cube(data)
+        with cube:
+            n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)
+        plan = plan_folds(n_steps, calendar, windows, grid.backtest)
+        return [
+            Fold(number, {"split": split}, plan.description)
+            for number, split in enumerate(plan.splits, start=1)
+        ]
+
     def data_name(self, data: Path) -> str:
         """Return the name of the cube's file."""
         return data.stem
@@ -142,20 +184,30 @@ class ForecastKind(Kind[ForecastRun]):
         """Return the cube's path."""
         return {"data": data_of(about).resolve()}
 
+    def tables(self, run: ForecastRun) -> dict[str, pd.DataFrame]:
+        """Return the errors, and those by hour of local time."""
+        hours = hourly_errors(run.forecasts()).assign(split="test")
+        hours["selection"] = run.settings.get("select", "best")
+        metrics = run.metrics()
+        return {"metrics": metrics, "hours": hours.assign(fold=run.fold) if run.fold else hours}
+
     def rounds(self, config: Config) -> int:
         """Return the number of rounds; 0 for reference forecasters."""
         return config.training.rounds if config.federated else 0
 
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Fit, evaluate and save a forecaster."""
-        entry = job.entry
+        entry, fold = job.entry, job.fold
+        notes: dict[str, Any] = {"table": entry.table} if entry.table else {}
+        if fold:
+            notes |= {"fold": fold.number, "backtest": fold.description}
         return run(
             entry.method,
             job.data,
             job.folder,
             job.settings,
             label=entry.label,
-            notes={"table": entry.table} if entry.table else None,
+            notes=notes,
             after_round=after_round,
         )
 

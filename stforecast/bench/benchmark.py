@@ -47,7 +47,7 @@ def run_grid(
 
     Args:
         grid: the benchmark.
-        out: folder for `runs/`, `figures/`, `metrics.csv` and `table.md`.
+        out: folder for `runs/`, `figures/`, `table.md`, `metrics.csv` and further tables.
         progress: whether to show progress bars.
         engine: `local`, or `ray` for runs in parallel.
 
@@ -60,17 +60,22 @@ def run_grid(
         runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
         gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
         table = grid.kind.results_table(grid, runs, failures)
-        if runs:
-            write_csv(pd.concat([_metrics(run) for run in runs]), out / "metrics.csv")
+        _write_tables(grid, runs, out)
         write_page(out, grid.title, grid.repeat(out), runs, table, gallery)
     return Outcome(runs, failures, table, gallery)
 
 
-def _metrics(run: Run) -> pd.DataFrame:
-    """Return `metrics.csv` with further columns that identify the run."""
-    table = run.metrics().assign(label=run.label)
-    facts: dict[str, Any] = {**run.facts(), "seed": run.seed}
-    for name, fact in facts.items():
-        if name not in table:
-            table[name] = fact
-    return table
+def _write_tables(grid: Grid[R], runs: Sequence[R], out: Path) -> None:
+    """Write the tables of all runs, one file for each kind of table."""
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for run in runs:
+        for name, table in grid.kind.tables(run).items():
+            parts.setdefault(name, []).append(_identified(table, run))
+    for name, tables in parts.items():
+        write_csv(pd.concat(tables), out / f"{name}.csv")
+
+
+def _identified(table: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Return a table with further columns that identify the run."""
+    facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
+    return table.assign(**{name: fact for name, fact in facts.items() if name not in table})

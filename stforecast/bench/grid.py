@@ -39,6 +39,7 @@ class Grid(Generic[R]):
         figures: figures to draw for each data set and scenario.
         published: numbers that a paper reports for these methods, by scenario.
         reference: row that the others are compared with; None for that of the lowest error.
+        backtest: options of a backtest's folds; None without one.
         command: first words of the command that repeats the benchmark.
     """
 
@@ -52,6 +53,7 @@ class Grid(Generic[R]):
     figures: tuple[FigureSpec, ...] = ()
     published: Published | None = None
     reference: str | None = None
+    backtest: Any = None
     command: tuple[str, ...] = ("stforecast", "bench")
 
     def replace(
@@ -157,6 +159,7 @@ def _grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
         settings=settings,
         figures=parse_figures(found.get("figures", []), labels, kind.plots),
         reference=reference,
+        backtest=kind.backtest(found),
         published=published
         and parse_published(published, kind.row_labels(entries), [s.name for s in scenarios]),
     )

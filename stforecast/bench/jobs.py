@@ -15,7 +15,7 @@ from tqdm import tqdm
 from data_prep.errors import InputError
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
-from stforecast.bench.kind import Kind
+from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.names import slug
 from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray_engine import LOCAL, RAY, do_runs
@@ -40,6 +40,7 @@ class Job(Generic[R]):
         settings: all of its settings, including the seed.
         data: its data.
         scenario: name of the scenario, if it has one.
+        fold: its fold in a backtest.
     """
 
     kind: Kind[R]
@@ -48,11 +49,13 @@ class Job(Generic[R]):
     settings: dict[str, Any]
     data: Any
     scenario: str | None = None
+    fold: Fold | None = None
 
     @property
     def name(self) -> str:
-        """Label and seed, for the progress bar."""
-        return f"{self.entry.label}, seed {self.settings['seed']}"
+        """Label, fold and seed, for the progress bar."""
+        fold = f", fold {self.fold.number}" if self.fold else ""
+        return f"{self.entry.label}{fold}, seed {self.settings['seed']}"
 
     def run(self, progress: bool) -> R:
         """Execute or resume the run."""
@@ -101,32 +104,41 @@ class Job(Generic[R]):
 def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
     """Return every run of a grid, after creating simulated data.
 
-    The first seed of every row and data set comes before the second of any, so a benchmark that is
-    stopped has a balanced table.
+    The first seed of the first fold of every row and data set comes first, then that of the further
+    folds, then the further seeds, so a benchmark that is stopped has a balanced table.
 
     Args:
         grid: the benchmark.
         out: its folder.
         progress: whether to show progress bars.
+
+    Raises:
+        InputError: if the folds of a backtest do not fit, or data cannot be created.
     """
-    rows = []
-    for data, scenario in grid.kind.places(grid, out, progress):
-        for entry in grid.entries:
-            settings = grid.kind.job_settings(grid, entry, scenario, data)
-            names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
-            rows.append((out.joinpath("runs", *map(slug, names)), entry, settings, data, scenario))
-    return [
-        Job(
-            grid.kind,
-            folder / f"seed-{seed}",
-            entry,
-            {**settings, "seed": seed},
-            data,
-            scenario.name,
-        )
+    jobs = [
+        _job(grid, out, entry, data, scenario, fold, seed)
+        for data, scenario in grid.kind.places(grid, out, progress)
+        for fold in grid.kind.folds(grid, scenario, data)
+        for entry in grid.entries
         for seed in grid.seeds
-        for folder, entry, settings, data, scenario in rows
     ]
+    turns = {seed: turn for turn, seed in enumerate(grid.seeds)}
+    return sorted(
+        jobs, key=lambda job: (turns[job.settings["seed"]], job.fold.number if job.fold else 0)
+    )
+
+
+def _job(
+    grid: Grid[R], out: Path, entry: Entry, data: Any, scenario: Scenario, fold: Fold | None,
+    seed: int,
+) -> Job[R]:  # fmt: skip
+    names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
+    folder = out.joinpath("runs", *map(slug, names))
+    settings = {**grid.kind.job_settings(grid, entry, scenario, data), "seed": seed}
+    if fold:
+        folder /= f"fold-{fold.number}"
+        settings |= fold.settings
+    return Job(grid.kind, folder / f"seed-{seed}", entry, settings, data, scenario.name, fold)
 
 
 def do_jobs(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+import pandas as pd
+
 from stforecast.bench.figures import Plots
 from stforecast.bench.grid_file import Entry, Keys
 from stforecast.bench.run_groups import R
@@ -29,6 +31,21 @@ class Scenario:
 
     name: str | None
     settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A fold of a backtest.
+
+    Attributes:
+        number: number of the fold, from 1.
+        settings: its flat settings, such as the split.
+        description: number of folds and lengths of their spans, such as "3 folds of 7 days".
+    """
+
+    number: int
+    settings: dict[str, Any]
+    description: str
 
 
 class Kind(ABC, Generic[R]):
@@ -77,6 +94,18 @@ class Kind(ABC, Generic[R]):
     def places(self, grid: Grid[R], out: Path, progress: bool) -> Iterator[tuple[Any, Scenario]]:
         """Yield each data set and scenario of a grid in order, creating data if necessary."""
 
+    def backtest(self, found: Mapping[str, Any]) -> Any:
+        """Return the options of a backtest's folds, from the values of a file's keys, or None."""
+        return None
+
+    def folds(self, grid: Grid[R], scenario: Scenario, data: Any) -> Sequence[Fold | None]:
+        """Return the folds of a data set, oldest first; a single None without a backtest.
+
+        Raises:
+            InputError: if the folds do not fit the data or the methods.
+        """
+        return (None,)
+
     @abstractmethod
     def data_name(self, data: Any) -> str:
         """Return the name of a data set."""
@@ -98,6 +127,10 @@ class Kind(ABC, Generic[R]):
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts that identify a run, besides its settings."""
         return {}
+
+    def tables(self, run: R) -> dict[str, pd.DataFrame]:
+        """Return the tables of a run that a benchmark gathers, by name of the CSV file."""
+        return {"metrics": run.metrics()}
 
     def rounds(self, config: Any) -> int:
         """Return the number of rounds, for a progress bar; 0 if there are none."""

@@ -57,10 +57,18 @@ class ModelErrors:
         """Hours of local time in which targets lie, `(windows, horizon)`."""
         return target_hours(self.times, self.step, self.total.shape[2])
 
+    def by_cell_and_hour(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return totals and weights `(cells, 24)` of the targets in each hour of local time."""
+        place = self.hours.ravel()
+        total, weight = (
+            np.stack([np.bincount(place, of_cell.ravel(), minlength=24) for of_cell in values])
+            for values in (self.total, self.weight)
+        )
+        return total, weight
+
     def by_hour(self) -> pd.Series:
         """Return the error of each hour of local time in which targets lie, over all cells."""
-        total, weight = (values.sum(axis=0).ravel() for values in (self.total, self.weight))
-        sums = [np.bincount(self.hours.ravel(), v, minlength=24) for v in (total, weight)]
+        sums = [values.sum(axis=0) for values in self.by_cell_and_hour()]
         return pd.Series(self.finalise(*sums), pd.RangeIndex(24, name="hour"))
 
     def in_hours(self, hours: Collection[int]) -> float:

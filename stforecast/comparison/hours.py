@@ -1,4 +1,4 @@
-"""Load by hour of local time, and busy hours."""
+"""Errors and load by hour of local time, and busy hours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from stforecast.comparison.errors import local_times, target_hours
+from stforecast.bench.run_groups import ALL
+from stforecast.comparison.errors import local_times, model_errors, target_hours
+
+HOURLY_METRICS = ("raw_mae", "mse", "mase")
+"""Errors in `hourly_errors`."""
 
 UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
 """Units of road traffic's speed, which is low when roads are busy."""
@@ -39,3 +43,28 @@ def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
     above = load - load.mean()
     busy = above < 0 if forecasts["y"].attrs.get("units") in UNITS_OF_SPEED else above > 0
     return tuple(int(hour) for hour in load.index[busy])
+
+
+def hourly_errors(forecasts: xr.Dataset) -> pd.DataFrame:
+    """Tabulate the test errors of each hour of local time.
+
+    Args:
+        forecasts: contents of `forecasts.nc`.
+
+    Returns:
+        One row for each metric of `HOURLY_METRICS`, client (and "all") and hour with targets;
+        columns `client`, `hour`, `metric` and `value`.
+    """
+    clients = pd.Index([*map(str, forecasts["cell"].to_numpy()), ALL], name="client")
+    tables = []
+    for metric in HOURLY_METRICS:
+        errors = model_errors(forecasts, metric)
+        total, weight = (
+            np.concatenate([sums, sums.sum(axis=0, keepdims=True)])
+            for sums in errors.by_cell_and_hour()
+        )
+        values = pd.DataFrame(errors.finalise(total, weight), clients).melt(
+            var_name="hour", ignore_index=False
+        )
+        tables.append(values[(weight > 0).T.ravel()].reset_index().assign(metric=metric))
+    return pd.concat(tables, ignore_index=True)[["client", "hour", "metric", "value"]]

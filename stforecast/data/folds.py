@@ -113,6 +113,28 @@ def fold_splits(
     return splits
 
 
+def describe_folds(n_steps: int, step: pd.Timedelta, options: FoldOptions) -> str:
+    """Describe the folds of a series: equal descriptions have equal spans.
+
+    >>> describe_folds(62, pd.Timedelta("1D"), FoldOptions(test="7d", gap="1d"))
+    '3 folds of 7 days (gap 1 day)'
+
+    Args:
+        n_steps: length of the series.
+        step: length of a step.
+        options: number of folds, and lengths of their spans.
+
+    Raises:
+        InputError: if a length is not a whole number of steps.
+    """
+    lengths = _lengths(options, n_steps, step)
+    usual = lengths._replace(validation=lengths.test, gap=0, train=0)
+    spans = zip(LENGTHS, lengths, usual, strict=True)
+    further = [f"{name} {in_words(n, step)}" for name, n, default in spans if n != default]
+    more = f" ({', '.join(further)})" if further else ""
+    return f"{counted(options.folds, 'fold')} of {in_words(lengths.test, step)}{more}"
+
+
 def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths:
     """Return the lengths of the spans in steps.
 

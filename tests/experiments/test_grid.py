@@ -78,7 +78,7 @@ def test_published_numbers_and_figures_are_read(write):
     ("text", "message"),
     [
         ('data = ["a.nc"\n', "is not TOML"),
-        ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: data, figures"),
+        ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: backtest, data, figures"),
         ('methods = ["solo"]', "no key 'data'; it is a list of paths"),
         ('data = ["a.nc"]', "no key 'methods'; it is a list of names"),
         ('data = ["a.nc"]\nmethods = []', "methods is empty; give at least one"),
