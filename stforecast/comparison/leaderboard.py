@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from data_prep.errors import choose
 from data_prep.text import counted
@@ -167,6 +166,8 @@ def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
     """
     if locations is None or len(locations) < FEWEST_CELLS_FOR_GROUPS:
         return None
+    from sklearn.cluster import KMeans  # slow to import
+
     lon, lat = np.radians(locations).T
     plane = np.stack([lon * np.cos(lat.mean()), lat], axis=1)
     n_groups = round(math.sqrt(len(locations)))
