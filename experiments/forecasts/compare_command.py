@@ -15,7 +15,7 @@ from experiments.options import HELP, PATH
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stforecast.comparison.tasks import Task
+    from stforecast.comparison.compare import Task
     from stforecast.results import ForecastRun
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
         overall_rows,
     )
     from stforecast.bench.tables import plain
-    from stforecast.comparison.tasks import compare as compare_runs
-    from stforecast.comparison.tasks import overall
+    from stforecast.comparison.compare import compare as compare_runs
+    from stforecast.comparison.compare import overall
     from stforecast.federated.runs.run_folder import check_folder
     from stforecast.results import ForecastRun
 

@@ -10,7 +10,7 @@ from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.ranks import Ranking
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title
-from stforecast.comparison.tasks import Overall
+from stforecast.comparison.compare import Overall
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:

@@ -14,7 +14,6 @@ from data_prep.text import counted
 from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes, per_cent
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, nominal_coverage, refit_notes
-from experiments.forecasts.ranks import rank_groups
 from stforecast.baselines import BASELINES
 from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
@@ -29,6 +28,7 @@ from stforecast.bench.tables import (
 )
 from stforecast.bench.traffic import left_out
 from stforecast.comparison.leaderboard import leaderboard
+from stforecast.comparison.ranks import rank_groups
 from stforecast.comparison.rows import Row
 from stforecast.methods import METHODS
 from stforecast.metrics import METRICS

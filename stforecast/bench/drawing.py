@@ -155,12 +155,12 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     n_characters = int(CHARACTERS_PER_INCH * fig.get_figwidth())
     labels = [textwrap.fill(label, n_characters - 10) for label in entries]
     title = "\n".join(textwrap.fill(line, n_characters) for line in note.splitlines())
-    for n_rows in range(1, len(entries) + 1):
+    for n_rows in range(1, max(1, len(entries)) + 1):
         legend = fig.legend(
             list(entries.values()),
             labels,
             loc="outside lower center",
-            ncols=math.ceil(len(entries) / n_rows),
+            ncols=max(1, math.ceil(len(entries) / n_rows)),
             frameon=False,
             fontsize=SMALL,
             title=title,
@@ -168,7 +168,7 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
         )
         fig.write_plainly()
         box = legend.get_window_extent()
-        if box.width <= fig.bbox.width or n_rows == len(entries):
+        if box.width <= fig.bbox.width or n_rows >= len(entries):
             break
         legend.remove()
     fig.set_figheight(fig.get_figheight() + box.height / fig.dpi)

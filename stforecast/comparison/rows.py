@@ -99,7 +99,14 @@ def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
     Raises:
         InputError: if two runs were tested on different targets, or a file lacks a variable.
     """
-    folds = sorted({run.fold for row in rows for run in row.group.runs})
+    runs = [run for row in rows for run in row.group.runs]
+    folds = sorted({run.fold for run in runs})
+    if folds[0] == 0 < folds[-1]:
+        alone, of_fold = (next(r for r in runs if bool(r.fold) is f) for f in (False, True))
+        raise InputError(
+            f"{of_fold.folder} is a fold of a backtest, {alone.folder} is not: they were tested on "
+            "other targets; compare them apart"
+        )
     first: dict[int, _Part] = {}
     sums: dict[Wanted, dict[str, ErrorSums]] = {want: {} for want in wanted}
     incomplete = []

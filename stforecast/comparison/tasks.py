@@ -1,120 +1,54 @@
-"""Several tasks: leaderboards of runs by data, service and horizon, and skill over all of them."""
+"""Tasks: runs that were tested on the same data, grouped and named."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from data_prep.errors import InputError, choose
-from data_prep.text import counted
-from stforecast.bench.run_groups import group_runs
-from stforecast.bench.statistics.bootstrap import Replicates
-from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.statistics.scores import skill, win_rate
-from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.leaderboard import Leaderboard, leaderboard
-from stforecast.comparison.rows import Row
+from stforecast.bench.run_groups import RunGroup, group_runs
+from stforecast.comparison.steps import time_ahead
 from stforecast.results import ForecastRun
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """Runs on one test part.
-
-    Attributes:
-        name: name: data, service and steps ahead.
-        board: their leaderboard.
-    """
-
-    name: str
-    board: Leaderboard
+APART = ("service", "split", "horizon", "scale", "path")
+"""Facts by which tasks of data with one name differ, in the order of their use in names."""
 
 
-@dataclass(frozen=True)
-class Overall:
-    """One method over all tasks.
+def by_task(
+    runs: Sequence[ForecastRun], apart: Sequence[str] = APART
+) -> dict[str, list[RunGroup[ForecastRun]]]:
+    """Return groups of runs by task: data, service, split, horizon and scaling.
 
-    Attributes:
-        name: name of the method.
-        skill: against seasonal naive; None if a task has no seasonal naive.
-        wins: share of other methods × clients with a higher error, mean over tasks.
-        error_ranks: rank by pooled error in each task.
-    """
-
-    name: str
-    skill: Estimate | None
-    wins: Estimate
-    error_ranks: tuple[int, ...]
-
-
-def compare(
-    runs: Sequence[ForecastRun], metric: str = "mase", reference: str | None = None
-) -> list[Task]:
-    """Compare runs, those of each data set, service and horizon by themselves.
-
-    Of methods with several models, the first is compared.
+    A task is named by its data, and by what distinguishes it from others of these data.
 
     Args:
-        runs: finished runs.
-        metric: error to compare, as in `metrics.csv`.
-        reference: label of the runs that the others are compared with, or `SEASONAL`; by default
-            those of the lowest error in each task.
-
-    Raises:
-        InputError: if runs of one task were tested on different targets, the metric is unknown, or
-            no task has the reference.
+        runs: finished runs; a folder given twice counts once.
+        apart: those of `APART` in which the runs of one task must agree.
     """
     members: dict[str, list[ForecastRun]] = {}
     for run in runs:
-        ahead = counted(int(run.settings["horizon"]), "step")
-        facts = run.facts()
-        members.setdefault(f"{facts['data']}, {facts['service']}, {ahead} ahead", []).append(run)
-    tasks = []
-    known: set[str] = set()
-    for name, some in members.items():
-        rows = [Row(group) for group in group_runs(some)]
-        names = {row.name for row in rows} | {SEASONAL}
-        known |= names
-        own = reference if reference in names else None
-        tasks.append(Task(name, leaderboard(rows, metric, own)))
-    if reference is not None and reference not in known:
-        raise choose("reference", reference, known)
-    if not tasks:
-        raise InputError("no runs to compare; give folders of finished runs")
-    return tasks
+        own = _facts(run)
+        members.setdefault(json.dumps([own["data"], *(own[k] for k in apart)]), []).append(run)
+    facts = [_facts(of_task[0]) for of_task in members.values()]
+    names = [own["data"] for own in facts]
+    for key in apart:
+        rivals = [[o for o, n in zip(facts, names, strict=True) if n == name] for name in names]
+        names = [
+            f"{name}, {own[key]}" if any(other[key] != own[key] for other in others) else name
+            for name, own, others in zip(names, facts, rivals, strict=True)
+        ]
+    groups = [group_runs(of_task) for of_task in members.values()]
+    return dict(zip(names, groups, strict=True))
 
 
-def overall(tasks: Sequence[Task]) -> list[Overall]:
-    """Judge the methods that have a row in every task over all of them, best skill first."""
-    boards = [task.board for task in tasks]
-    names = [
-        line.name
-        for line in boards[0].lines
-        if all(line.name in {other.name for other in board.lines} for board in boards)
-    ]
-    with_naive = all(SEASONAL in board.replicates.pooled for board in boards)
-    ours = [_only(board.replicates, names) for board in boards]
-    whole = [board.replicates for board in boards]
-    found = [
-        Overall(
-            name,
-            skill(whole, name, SEASONAL) if with_naive else None,
-            win_rate(ours, name),
-            tuple(_rank(board, name) for board in boards),
-        )
-        for name in names
-    ]
-    return sorted(found, key=lambda one: -(one.skill or one.wins).value)
-
-
-def _only(replicates: Replicates, names: Sequence[str]) -> Replicates:
-    """Return the replicates of some methods."""
-    kept = {name: errors for name, errors in replicates.by_client.items() if name in names}
-    return dataclasses.replace(replicates, by_client=kept)
-
-
-def _rank(board: Leaderboard, name: str) -> int:
-    """Return the place of a method by its error, from 1."""
-    errors = {line.name: line.error.value for line in board.lines}
-    return 1 + sum(error < errors[name] for error in errors.values())
+def _facts(run: ForecastRun) -> dict[str, str]:
+    """Return what may distinguish tasks, as texts for their names."""
+    settings = run.settings
+    horizon = settings.get("horizon")
+    return {
+        "path": run.about["data"],
+        "split": f"split {settings.get('split')}",
+        **run.facts(),
+        "horizon": "" if horizon is None else f"up to {time_ahead(int(horizon), run)} ahead",
+        "scale": f"scaled by {settings.get('scale')}",
+    }

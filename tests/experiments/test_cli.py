@@ -155,7 +155,7 @@ def test_a_leak_is_bad_news(stforecast, run_folder, town, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in PLOTS if k not in ("predictions", "sweep", "intervals")]
+    "kind", [k for k in PLOTS if k not in ("predictions", "sweep", "intervals", "ranks")]
 )
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
     path = tmp_path / f"{kind}.svg"
@@ -278,7 +278,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["run", "--method", "solo", "--model", "x"], "unknown model 'x'; choose one of"),
         (["prepare"], "Missing command. See: stforecast prepare --help"),
         (["prepare", "rome"], "unknown data set 'rome'; choose one of: fedda-h5, metr-la"),
-        (["plot", "pie", "r"], "unknown figure 'pie'; choose one of: bars, cdf, communication"),
+        (["plot", "pie", "r"], "unknown figure 'pie'; choose one of: bars, cdf, cells"),
         (["plot", "cdf", "nowhere", "--out", "a.png"], "nowhere: no finished run here"),
         (
             ["predict", "nowhere", "--history", "a", "--out", "b.csv"],

@@ -93,9 +93,12 @@ def _errors(y_hat, y, cells):
     """Errors of all, of clients and of steps, as in `metrics.csv`."""
     rows = []
     for metric, error in (("mse", (y_hat - y) ** 2), ("raw_mae", np.abs(y_hat - y))):
-        rows += [("all", "all", metric, np.nanmean(error))]
-        rows += [(str(c), "all", metric, np.nanmean(e)) for c, e in zip(cells, error, strict=True)]
-        steps = np.nanmean(error, axis=(0, 1))
+        seen = np.isfinite(y)
+        total = np.where(seen, error, 0.0)
+        rows += [("all", "all", metric, total.sum() / seen.sum())]
+        by_cell = total.sum(axis=(1, 2)) / seen.sum(axis=(1, 2))
+        rows += [(str(c), "all", metric, e) for c, e in zip(cells, by_cell, strict=True)]
+        steps = total.sum(axis=(0, 1)) / seen.sum(axis=(0, 1))
         rows += [("all", str(h + 1), metric, e) for h, e in enumerate(steps)]
     table = pd.DataFrame(rows, columns=["client", "horizon", "metric", "value"])
     return table.assign(split="test", selection="best").reindex(columns=list(METRIC_COLUMNS))

@@ -41,14 +41,18 @@ def win_rate(data_sets: Sequence[Replicates], method: str) -> Estimate:
     return found.estimate(data_sets[0].level, lambda value: min(max(value, 0.0), 1.0))
 
 
-def _log_ratio(replicates: Replicates, method: str, reference: str) -> Variation:
-    """Return the mean over clients of the logarithm of the ratio of errors."""
-    replicates.check(method, reference)
-    errors, others = replicates.by_client[method], replicates.by_client[reference]
+def log_ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the ratio of errors, within the limits of a ratio."""
     with np.errstate(divide="ignore", invalid="ignore"):
         # Equal errors have ratio 1 even if both are 0 or infinite.
         ratio = np.where(errors == others, 1.0, errors / others)
-    logs = np.log(np.clip(ratio, LEAST_RATIO, GREATEST_RATIO))
+    return np.log(np.clip(ratio, LEAST_RATIO, GREATEST_RATIO))
+
+
+def _log_ratio(replicates: Replicates, method: str, reference: str) -> Variation:
+    """Return the mean over clients of the logarithm of the ratio of errors."""
+    replicates.check(method, reference)
+    logs = log_ratio(replicates.by_client[method], replicates.by_client[reference])
     return replicates.vary(_client_mean(logs, replicates), method, reference)
 
 

@@ -28,7 +28,7 @@ def test_runs_stand_in_one_table_by_their_error(make_run, compare):
     code, out, err = compare(*folders(*runs), "--metric", "mse")
     lines = out.splitlines()
     assert not code, err
-    assert lines[0] == "milan, internet, 1 step ahead"
+    assert lines[0] == "milan"
     assert [line.split()[0] for line in lines[4:6]] == ["fuels", "solo"]
     assert lines[4].split("  ")[0] == "fuels"
     assert "75 [75, 75]" in lines[4], "skill: an error of 1 where seasonal naive has 4"
@@ -59,7 +59,7 @@ def test_each_data_set_is_a_task_and_skill_is_averaged(make_run, compare, tmp_pa
     assert fuels["percent_above_reference"].tolist() == pytest.approx([-50, -50])
     assert set(numbers["reference"]) == {"solo"}
     page = (tmp_path / "out" / "comparison.md").read_text()
-    assert "## milan, internet, 1 step ahead" in page
+    assert "## milan" in page
     assert "## All 2 tasks" in page
     latex = (tmp_path / "out" / "comparison.tex").read_text()
     assert latex.count(r"\begin{tabular}") == 3
@@ -85,6 +85,13 @@ def test_runs_of_other_targets_are_refused(make_run, compare):
     assert code == 2
     assert "tested on other times (8, from 2013-11-01 00:00:00" in err
     assert "compare runs of one --split and --horizon" in err
+
+
+def test_a_fold_and_a_run_by_itself_are_refused(make_run, compare):
+    fold = make_run("fuels", about={"fold": 1, "backtest": "2 folds of 3 days"})
+    code, _, err = compare(make_run("solo").folder, fold.folder)
+    assert code == 2
+    assert f"{fold.folder} is a fold of a backtest" in err
 
 
 def test_a_folder_without_runs_is_refused(compare, tmp_path):

@@ -6,7 +6,8 @@ import pytest
 from data_prep.errors import InputError
 from stforecast.plots import PLOTS
 
-hours, horizon = PLOTS["hours"], PLOTS["horizon"]
+hours, horizon, ranks = PLOTS["hours"], PLOTS["horizon"], PLOTS["ranks"]
+heatmap, cells = PLOTS["heatmap"], PLOTS["cells"]
 
 DAY = np.arange(24.0)[None, :, None]
 BUSY = np.where((DAY >= 8) & (DAY < 20), 3.0, 1.0)
@@ -106,3 +107,150 @@ def test_seasonal_naive_of_other_targets_is_not_drawn(tested):
     y_hat, y = steps(1, 2)
     later = tested("b", y_hat, y, naive=y, start="2013-12-01")
     assert legend_texts(horizon([tested("a", y_hat, y, naive=y), later])) == ["a", "b"]
+
+
+def by_cell(*errors):
+    """Targets of 0 and forecasts with these errors at each cell: `y_hat, y`."""
+    y = np.zeros((len(errors), 3, 1))
+    return y + np.array(errors, dtype=float)[:, None, None], y
+
+
+def heat_rows(ax):
+    """Texts of a heat map, by the name of the row."""
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    found = {name: {} for name in names}
+    for text in ax.texts:
+        column, row = text.get_position()
+        found[names[row]][column] = text.get_text()
+    return {name: [row[c] for c in sorted(row)] for name, row in found.items()}
+
+
+def test_a_heat_map_of_several_data_sets_shows_skill_and_what_was_not_run(tested):
+    la = {"data": "la.nc", "service": "speed"}
+    runs = []
+    for name, here, there in (("a", 4, 6), ("b", 1, None), ("c", 2, 2)):
+        y_hat, y = steps(here)
+        runs.append(tested(name, y_hat, y, naive=y + 2))
+        if there:
+            y_hat, y = steps(there)
+            runs.append(tested(name, y_hat, y, naive=y + 4, **la))
+    fig = heatmap(runs, metric="raw_mae")
+    ax = fig.axes[0]
+    assert heat_rows(ax) == {"b": ["+50.0", "–"], "c": ["+0.0", "+50.0"], "a": ["-100", "-50.0"]}
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["milan", "la"]
+    (image,) = ax.images
+    np.testing.assert_allclose(image.get_array().data[1:], [[0, 50], [-100, -50]])
+    assert image.get_array().mask.tolist() == [[False, True], [False, False], [False, False]]
+    assert image.norm.vmin == -image.norm.vmax == -100
+    label = "skill against seasonal naive, %: MAE of traffic"
+    assert fig.axes[1].get_xlabel() == label
+
+
+def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
+    runs = [tested("far", *steps(1, 5)), tested("near", *steps(2, 2))]
+    runs += [tested("near", *steps(2, 4), seed=2)]
+    ax, scale = heatmap(runs, metric="raw_mae", show="error").axes
+    assert heat_rows(ax) == {"near": ["2.00", "3.00", "2.50"], "far": ["1.00", "5.00", "3.00"]}
+    heads = [text.get_text() for text in ax.get_xticklabels()]
+    assert heads == ["60 min", "2 h", "all steps"]
+    np.testing.assert_allclose(ax.images[0].get_array(), [[2, 1, 1], [1, 5 / 3, 1.2]])
+    assert scale.get_xlabel() == "test MAE of internet; colour: by the lowest of the column"
+
+
+def test_texts_of_a_heat_map_differ_from_their_colour_in_brightness(tested):
+    runs = [tested(str(e), *steps(e), naive=steps(5)[0]) for e in (1, 3, 5, 7, 9)]
+    ax = heatmap(runs, metric="raw_mae").axes[0]
+    image = ax.images[0]
+    colours = image.to_rgba(image.get_array())[..., :3].mean(axis=2)
+    for text in ax.texts:
+        column, row = text.get_position()
+        assert abs(colours[row, column] - (text.get_color() == "white")) > 0.4
+
+
+def test_a_heat_map_of_an_unknown_metric(tested):
+    for show in ("skill", "error"):
+        with pytest.raises(InputError, match=r"unknown metric '(raw_)?mea'"):
+            heatmap([tested("a", *steps(1))], metric="raw_mea", show=show)
+
+
+def test_cells_are_points_at_ratios_to_seasonal_naive(tested):
+    y_hat, y = by_cell(1, 8, 4)
+    far = tested("far", y_hat, y, naive=y + 2)
+    near = [tested("near", y_hat / 4, y, seed=1), tested("near", y_hat / 2, y, seed=2)]
+    (ax,) = cells([far, *near], metric="raw_mae").axes
+    found = labelled(ax)
+    np.testing.assert_allclose(found["far"].get_xdata(), [0.5, 2, 4])
+    np.testing.assert_allclose(found["near (2 runs)"].get_xdata(), np.array([3, 12, 24]) / 16)
+    assert (np.diff(found["far"].get_ydata()) < 0).all()  # The highest ratio is on top.
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert names == ["near (2 runs)", "far"]
+    assert [text.get_text() for text in ax.texts] == [
+        "lower in 67% of cells\nhighest: 101, 102, 100",
+        "lower in 33% of cells\nhighest: 101, 102, 100",
+    ]
+    label = "test MAE of internet of a cell, divided by that of seasonal naive"
+    assert ax.get_xlabel() == label
+
+
+def test_cells_are_compared_with_a_label(tested):
+    y_hat, y = by_cell(1, 8)
+    runs = [tested("a", y_hat, y), tested("b", 3 * y_hat, y)]
+    (ax,) = cells(runs, metric="raw_mae", reference="a").axes
+    np.testing.assert_allclose(labelled(ax)["b"].get_xdata(), [3, 3])
+    assert "a" not in labelled(ax)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reference": "c"}, "unknown reference 'c'; choose one of: a, b, seasonal naive"),
+        ({"metric": "raw_mea", "reference": "a"}, "unknown metric 'mea'"),
+        ({}, "no forecasts of seasonal naive"),
+    ],
+)
+def test_cells_refuse_what_is_not_there(tested, options, message):
+    runs = [tested(name, *by_cell(1, 2)) for name in "ab"]
+    with pytest.raises(InputError, match=message):
+        cells(runs, **options)
+
+
+def test_cells_need_a_method_beside_the_reference(tested):
+    with pytest.raises(InputError, match="a is the only method here; add runs"):
+        cells([tested("a", *by_cell(1, 2))], reference="a")
+
+
+def rank_names(fig):
+    gap = "\N{NO-BREAK SPACE}" * 2
+    return {text.get_text() for text in fig.axes[0].texts if gap in text.get_text()}
+
+
+def test_ranks_are_over_the_clients_of_all_data_sets(tested):
+    gap = "\N{NO-BREAK SPACE}" * 2
+    here = {"a": (1, 1), "b": (2, 2), "c": (3, 3), "only here": (4, 4)}
+    there = {"a": (1, 3), "b": (2, 2), "c": (3, 1)}
+    runs = [tested(name, *by_cell(*e)) for name, e in here.items()]
+    runs += [tested(name, *by_cell(*e), data="la.nc") for name, e in there.items()]
+    fig = ranks(runs, metric="raw_mae")
+    assert rank_names(fig) == {f"a{gap}1.50", f"b{gap}2.00", f"c{gap}2.50"}
+    note = fig.legends[0].get_title().get_text().replace("\n", " ")
+    assert note.startswith("rank: mean over 4 clients of the rank by test MAE")
+    assert note.endswith("Not ranked: only here")
+
+
+def test_ablations_are_not_ranked(tested):
+    runs = [tested(name, *by_cell(i, i)) for i, name in enumerate("abc")]
+    runs.append(tested("w/o x", *by_cell(9, 9), about={"table": "ablations"}))
+    fig = ranks(runs)
+    assert len(rank_names(fig)) == 3
+    assert fig.legends[0].get_title().get_text().endswith("Not ranked: w/o x")
+
+
+def test_ranks_need_three_methods(tested):
+    runs = [tested(name, *by_cell(1, 2)) for name in "ab"]
+    with pytest.raises(InputError, match="2 main methods with 2 clients; ranks need at least 3"):
+        ranks(runs)
+
+
+def test_ranks_of_an_unknown_metric(tested):
+    with pytest.raises(InputError, match="unknown metric 'mea'; choose one of: mse, raw_mae"):
+        ranks([tested(name, *by_cell(1, 2)) for name in "abc"], metric="mea")

@@ -183,7 +183,8 @@ def test_no_runs(plot):
         plot([])
 
 
-DEMANDING = ("sweep", "divergence", "filter", "intervals", "hours")
+COMPARISONS = ("hours", "heatmap", "cells", "ranks")
+DEMANDING = ("sweep", "divergence", "filter", "intervals", *COMPARISONS)
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 

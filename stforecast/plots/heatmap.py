@@ -1,0 +1,177 @@
+"""Heat map of methods and data sets."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from data_prep.registry import listed
+from stforecast.bench.curves import as_curves
+from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
+from stforecast.bench.numbers import plus_minus
+from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.skill import errors_by_cell, skill
+from stforecast.comparison.steps import shown_steps, time_ahead
+from stforecast.comparison.tasks import by_task
+from stforecast.plots.scores import error_name, error_rows
+from stforecast.results import ForecastRun
+
+DIVERGING, RISING = "PuOr", "Blues"
+"""Colours of skill, orange below 0 and purple above, and of errors: safe for all kinds of colour
+vision (colorbrewer2.org)."""
+
+MISSING = "0.88"
+"""Colour of a method that was not run."""
+
+MOST_STEPS = 12
+"""Longest horizon of which all steps are shown."""
+
+ROW = 0.2
+"""Height of a row in inches."""
+
+BRIGHTNESS = np.array([0.299, 0.587, 0.114])
+"""Shares of red, green and blue in the brightness of a colour (ITU-R BT.601)."""
+
+DARK = 0.5
+"""Brightness below which a colour needs white text."""
+
+
+@listed
+def heatmap(
+    runs: Sequence[ForecastRun],
+    *,
+    metric: str = "mse",
+    show: Literal["skill", "error"] = "skill",
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """Skill or error of each method on each data set, as numbers on colours.
+
+    Skill is 1 minus the geometric mean, over cells, of a method's error by that of seasonal naive,
+    which repeats the day before: 100 % for no error, below 0 for more than that of seasonal naive.
+    Errors are pooled over cells; their colour is the ratio to the lowest of the column. Both are
+    means over seeds. If all runs have the same data, the columns are the times ahead and the whole
+    horizon. Rows are sorted by the geometric mean of the ratios of a row, or by the whole horizon;
+    the best is on top. Grey: not run.
+
+    Args:
+        runs: finished runs.
+        metric: error, also that of the skill; raw_… is in the data's units.
+        show: skill, or the error itself.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the metric is unknown, or seasonal naive could not forecast.
+    """
+    as_curves(runs)  # Refuses no runs.
+    tasks = by_task(runs)
+    of_group = _skill if show == "skill" else _errors
+    columns = {
+        name: {group.name: of_group(group, metric) for group in groups}
+        for name, groups in tasks.items()
+    }
+    table = _by_step(columns, runs[0]) if len(tasks) == 1 else _by_task(columns)
+    ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
+    table = table.loc[_order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)]
+    fig, (ax,) = panels(width, 1.1 + ROW * len(table))
+    if show == "skill":
+        _draw_skill(fig, ax, table, f"skill against {SEASONAL}, %: {error_name(metric, runs)}")
+    else:
+        label = f"test {error_name(metric, runs)}; colour: by the lowest of the column"
+        _draw_errors(fig, ax, table, label)
+    ax.set_yticks(range(len(table)), table.index)
+    n_characters = max(6, int(0.75 * width * CHARACTERS_PER_INCH / len(table.columns)))
+    heads = [textwrap.fill(str(name), n_characters) for name in table.columns]
+    ax.set_xticks(range(len(heads)), heads)
+    ax.set_title("" if len(tasks) > 1 else next(iter(tasks)), fontsize=SMALL, loc="left")
+    return fig
+
+
+def _skill(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
+    """Return the skill by step and for `ALL`, in per cent."""
+    errors, naive = (errors_by_cell(group, metric, naive=n) for n in (False, True))
+    return 100 * skill(errors, naive)
+
+
+def _errors(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
+    """Return the pooled errors by step and for `ALL`, mean over runs."""
+    tables = [error_rows(run, metric) for run in group.runs]
+    values = [pd.concat([by_step(t), pooled(t)]).set_index("horizon")["value"] for t in tables]
+    return pd.concat(values, axis=1).mean(axis=1, skipna=False).fillna(np.inf)
+
+
+def _by_task(columns: Mapping[str, Mapping[str, pd.Series]]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {task: {name: found[ALL] for name, found in rows.items()} for task, rows in columns.items()}
+    )
+
+
+def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -> pd.DataFrame:
+    """Return the only task's columns by time ahead, and one for the whole horizon."""
+    (rows,) = columns.values()
+    table = pd.DataFrame(rows).T
+    horizon = table.shape[1] - 1
+    steps = range(1, horizon + 1) if horizon <= MOST_STEPS else shown_steps(horizon)
+    heads = {str(step): time_ahead(step, run) for step in steps}
+    if horizon == 1:
+        return table[["1"]].rename(columns=heads)
+    return table[[*heads, ALL]].rename(columns={**heads, ALL: "all steps"})
+
+
+def _order(ratios: pd.DataFrame) -> list[str]:
+    """Return the names of the rows by the geometric mean of their known ratios."""
+    mean = np.log(ratios.clip(lower=1e-9)).mean(axis=1)
+    return list(mean.sort_values(kind="stable").index)
+
+
+def _draw_skill(fig: Figure, ax: Axes, table: pd.DataFrame, label: str) -> None:
+    reach = max(1.0, min(100.0, _largest(table.abs())))
+    texts = table.map(lambda v: f"{v:+.1f}" if abs(v) < 100 else f"{v:+.0f}")
+    _draw(fig, ax, table.to_numpy(), texts, Normalize(-reach, reach), DIVERGING, label)
+
+
+def _draw_errors(fig: Figure, ax: Axes, table: pd.DataFrame, label: str) -> None:
+    ratio = table / table.abs().min()
+    reach = min(3.0, max(1.05, _largest(ratio)))
+    texts = table.map(lambda v: plus_minus(v, 0.0) if np.isfinite(v) else "∞")
+    _draw(fig, ax, ratio.to_numpy(), texts, Normalize(1, reach), RISING, label)
+
+
+def _largest(table: pd.DataFrame) -> float:
+    """Return the largest finite value, 0 if there is none."""
+    values = table.to_numpy()
+    return float(values[np.isfinite(values)].max(initial=0.0))
+
+
+def _draw(
+    fig: Figure, ax: Axes, colours: np.ndarray, texts: pd.DataFrame, norm: Normalize, cmap: str,
+    label: str,
+) -> None:  # fmt: skip
+    """Draw the colours, their texts, and the scale of the colours."""
+    missing = np.isnan(colours)
+    shown = np.ma.masked_where(missing, colours)
+    image = ax.imshow(shown, cmap=cmap, norm=norm, aspect="auto")
+    ax.set_facecolor(MISSING)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    brightness = image.to_rgba(shown)[..., :3] @ BRIGHTNESS
+    for (row, column), text in np.ndenumerate(np.where(missing, "–", texts.to_numpy())):
+        dark = not missing[row, column] and brightness[row, column] < DARK
+        ax.text(
+            column, row, text, color="white" if dark else "black", ha="center",
+            va="center_baseline", fontsize=SMALL,
+        )  # fmt: skip
+    below, above = (colours < norm.vmin).any(), (colours > norm.vmax).any()
+    beyond = {(1, 1): "both", (1, 0): "min", (0, 1): "max", (0, 0): "neither"}
+    extend = beyond[int(below), int(above)]
+    bar = fig.colorbar(image, ax=ax, location="bottom", fraction=0.05, aspect=40, extend=extend)
+    bar.ax.tick_params(labelsize=SMALL)
+    bar.set_label(label, fontsize=SMALL)
