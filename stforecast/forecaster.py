@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import xarray as xr
 from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.config import Config, resolve, unread
-from stforecast.data.durations import period_warning
+from stforecast.data.durations import WEEK, period_warning
 from stforecast.data.prepared import prepare
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Data, Series, as_series
@@ -367,7 +368,9 @@ class Forecaster:
 
     def _rehearse(self) -> None:
         """Forecast once from zeros, so that arrays that do not fit the settings fail here."""
-        n_steps = max(2, self.config.window.reach)
+        # Forecasters that read no windows look back a week at most.
+        season = 0 if self._chosen().reads_windows else math.ceil(WEEK / self.step)
+        n_steps = max(2, self.config.window.reach, season)
         check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
         times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
         with np.errstate(all="ignore"):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from data_prep.text import counted
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.ranks import Ranking
+from stforecast.comparison.compare import Overall
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title
-from stforecast.comparison.compare import Overall
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:

@@ -9,7 +9,6 @@ from stforecast.bench.run_groups import RunGroup, group_runs
 from stforecast.comparison.steps import time_ahead
 from stforecast.results import ForecastRun
 
-
 APART = ("service", "split", "horizon", "scale", "path")
 """Facts by which tasks of data with one name differ, in the order of their use in names."""
 

@@ -97,7 +97,10 @@ def make_run(tmp_path):
     ):
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         horizon = settings.get("horizon", 1)
-        defaults = {"seed": 1, "split": "fuels", "horizon": 1, "scale": "cell", "rounds": 3}
+        defaults = {
+            "seed": 1, "split": "fuels", "horizon": 1, "scale": "cell", "rounds": 3,
+            "select": "best",
+        }  # fmt: skip
         about = {
             **(about or {}),
             "settings": {"method": method, **defaults, **settings},
@@ -113,8 +116,9 @@ def make_run(tmp_path):
         out.mkdir()
         (out / "run.json").write_text(json.dumps(about))
         rows = [
-            {"client": "all", "horizon": "all", "split": split, "selection": selection,
+            {"client": "all", "horizon": step, "split": split, "selection": selection,
              "metric": metric, "value": value * factor if split == "test" else 99.0}
+            for step in (["1", "all"] if horizon == 1 else ["all"])
             for selection, value in zip(selections, scores, strict=True)
             for metric, factor in (("mse", 1), ("mae", 10), ("raw_mae", 1000), ("mase", 2))
             for split in ("test", "validation")

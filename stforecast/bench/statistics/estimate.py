@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from stforecast.bench.numbers import MOST_DECIMALS, short
 
 NEGLIGIBLE = 1e-9
-"""Width of an interval, by its value, that is rounding."""
+"""Width of an interval, by the larger of its value and 1, that is rounding."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Estimate:
         return value < self.low or value > self.high
 
     def __str__(self) -> str:
-        width = self.high - self.low
+        ends, width = (self.value, self.low, self.high), self.high - self.low
         if not math.isfinite(width):
             return short(self.value)
-        if width <= NEGLIGIBLE * abs(self.value):
-            return f"{short(self.value)} [{short(self.low)}, {short(self.high)}]"
+        if width <= NEGLIGIBLE * max(abs(self.value), 1.0):
+            return "{} [{}, {}]".format(*(short(round(x, 9) + 0.0) for x in ends))
         decimals = min(max(0, 1 - math.floor(math.log10(width / 2))), MOST_DECIMALS)
         # Adding 0 turns -0.0 into 0.0.
-        value, low, high = (round(x, decimals) + 0.0 for x in (self.value, self.low, self.high))
+        value, low, high = (round(x, decimals) + 0.0 for x in ends)
         return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
 

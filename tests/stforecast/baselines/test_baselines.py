@@ -10,6 +10,7 @@ from sklearn.linear_model import Ridge as SklearnRidge
 from threadpoolctl import threadpool_limits
 
 from data_prep.errors import InputError
+from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
 from stforecast.baselines.boosting import Boosting
@@ -298,3 +299,13 @@ def test_the_order_on_the_real_milan_cells(traffic_dir):
     boosting = mse.pop("boosting")
     assert mse == pytest.approx(expected, abs=1e-4)
     assert boosting == pytest.approx(0.161, abs=0.01)
+
+
+@pytest.mark.parametrize("method", ["seasonal_day", "seasonal_week"])
+def test_a_forecaster_that_looks_back_beyond_its_windows_can_be_loaded(method, tmp_path):
+    hours = pd.date_range("2013-11-01", periods=24 * 20, freq="h")
+    table = pd.DataFrame({"a": np.sin(hours.hour), "b": np.cos(hours.hour)}, hours)
+    forecaster = Forecaster(method, split="days:12,4,4", closeness=3, periods=0).fit(table)
+    forecaster.save(tmp_path)
+    loaded = Forecaster.load(tmp_path).predict(table)
+    pd.testing.assert_frame_equal(loaded, forecaster.predict(table))
