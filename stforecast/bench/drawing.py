@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import matplotlib as mpl
 import numpy as np
@@ -101,20 +102,28 @@ def count_axis(ax: Axes, label: str) -> None:
     ax.set_xlabel(label)
 
 
-def date_axis(ax: Axes, label: str) -> None:
-    """Format the x axis for days and hours, with the year in its label."""
-    locator = AutoDateLocator(minticks=3, maxticks=8)
+def date_axis(ax: Axes, label: str, zone: str = "UTC") -> None:
+    """Format the x axis for days and hours, with the year in its label.
+
+    Args:
+        ax: axes with UTC times, or times without a zone.
+        label: label of the axis.
+        zone: IANA name of the zone of the labels; "UTC" leaves the times as they are.
+    """
+    tz = ZoneInfo(zone)
+    locator = AutoDateLocator(tz, minticks=3, maxticks=8)
     day, minute = "%d %b", "%H:%M"
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(
         ConciseDateFormatter(
             locator,
+            tz,
             formats=["%Y", "%b %Y", day, minute, minute, "%S"],
             zero_formats=["%Y", "%b %Y", day, day, minute, minute],
             show_offset=False,
         )
     )
-    years = dict.fromkeys(str(num2date(x).year) for x in ax.get_xlim())
+    years = dict.fromkeys(str(num2date(x, tz).year) for x in ax.get_xlim())
     ax.set_xlabel(f"{label}, {'–'.join(years)}")
 
 

@@ -29,7 +29,7 @@ def bars(
     """Test error of each variant as a bar, such as a method with and without its parts.
 
     Runs that differ only in the seed share one bar: their mean, with whiskers of one standard
-    deviation (with n - 1). Bars follow the order of the runs, from the top. As Figure 5 of FUELS
+    deviation (with n - 1). The lowest is on top. As Figure 5 of FUELS
     (arXiv 2404.03702).
 
     Args:
@@ -44,8 +44,10 @@ def bars(
         InputError: if the metric, selection or bar is unknown, listing the known ones, or if no
             error is finite.
     """
-    curves = as_curves(runs)
-    errors = [pooled_errors(curve.runs, metric, selection) for curve in curves]
+    unsorted = as_curves(runs)
+    errors = [pooled_errors(curve.runs, metric, selection) for curve in unsorted]
+    order = np.argsort([some.mean() for some in errors], kind="stable")
+    curves, errors = [unsorted[i] for i in order], [errors[i] for i in order]
     means = [float(some.mean()) for some in errors]
     if not np.isfinite(means).any():
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")

@@ -16,10 +16,12 @@ from data_prep.errors import InputError
 from data_prep.registry import listed
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.comparison.steps import time_ahead
 from stforecast.plots.scores import quantity
 from stforecast.results import ForecastRun
 
-CLOCKS = {"utc": "time (UTC)", "local": "local time"}
+MOST_CURVES = 6
+"""Number of lines beside the observations that can be told apart."""
 
 MOST_HOURS = 10**6
 """Longer than any test part."""
@@ -50,9 +52,15 @@ def predictions(
         width: width of the figure in inches.
 
     Raises:
-        InputError: if a cell or step is unknown, or the runs were tested on different data.
+        InputError: if a cell or step is unknown, the runs were tested on different data, or there
+            are more than six methods.
     """
     curves = as_curves(runs)
+    if len(curves) > MOST_CURVES:
+        raise InputError(
+            f"{len(curves)} methods cannot be told apart in one panel; give the folders of at most "
+            f"{MOST_CURVES}"
+        )
     runs = [run for curve in curves for run in curve.runs]
     styles = [{"label": curve.label, **curve.line} for curve in curves for _ in curve.runs]
     tested = [forecasts_ahead(run, horizon, hours) for run in runs]
@@ -70,9 +78,19 @@ def predictions(
         for ds, style in zip(tested, styles, strict=True):
             _trace(ax, ds["y_hat"].sel(cell=cell), **style)
     fig.align_ylabels()
-    date_axis(axes[-1], CLOCKS.get(tested[0].attrs.get("clock", ""), "time on the data's clock"))
-    add_legend(fig)
+    time_axis(axes[-1], tested[0])
+    add_legend(fig, f"{time_ahead(horizon, runs[0])} ahead")
     return fig
+
+
+def time_axis(ax: Axes, ds: xr.Dataset) -> None:
+    """Format the x axis in local time where `forecasts.nc` knows the zone, and name the clock."""
+    zone = ds.attrs.get("time_zone", "UTC")
+    clocks = {
+        "utc": f"local time ({zone})" if zone != "UTC" else "time (UTC)",
+        "local": "local time",
+    }
+    date_axis(ax, clocks.get(ds.attrs.get("clock", ""), "time on the data's clock"), zone)
 
 
 def forecasts_ahead(run: ForecastRun, horizon: int, hours: int | None) -> xr.Dataset:

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from data_prep.text import counted
 from stforecast.bench.curves import Curve, as_curves
-from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
-from stforecast.plots.forecasts import CLOCKS, cell_titles, forecasts_ahead, take_cells
+from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, panels
+from stforecast.comparison.steps import time_ahead
+from stforecast.plots.forecasts import cell_titles, forecasts_ahead, take_cells, time_axis
 from stforecast.plots.scores import quantity
 from stforecast.results import ForecastRun
 
@@ -64,8 +64,8 @@ def intervals(
         ax.set_title(f"{name}: {inside:.0%} inside", fontsize=SMALL, loc="left")
         ax.set_ylabel(quantity([curves[i].runs[0]]))
     fig.align_ylabels()
-    date_axis(axes[-1], CLOCKS.get(tested[0].attrs.get("clock", ""), "time on the data's clock"))
-    add_legend(fig, f"{counted(horizon, 'step')} ahead")
+    time_axis(axes[-1], tested[0])
+    add_legend(fig, f"{time_ahead(horizon, curves[0].runs[0])} ahead")
     return fig
 
 

@@ -67,7 +67,7 @@ def communication(
         )
     byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
     ax.set_ylabel(_loss_name(loss, runs))
-    add_legend(fig, _not_drawn({loss: absent}))
+    add_legend(fig, "\n".join(filter(None, [_not_drawn({loss: absent}), _kinds(loss, tables)])))
     return fig
 
 
@@ -96,16 +96,34 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
             _loss_line(ax, table["round"].to_numpy(), table[LOSSES[loss]].to_numpy(), curve)
         count_axis(ax, "round")
         ax.set_ylabel(_loss_name(loss, runs))
-    add_legend(fig, _not_drawn({loss: absent for loss, (_, absent) in found.items()}))
+    absent = _not_drawn({loss: lacking for loss, (_, lacking) in found.items()})
+    kinds = _kinds("training", found["training"][0])
+    add_legend(fig, "\n".join(filter(None, [absent, kinds])))
     return fig
 
 
 def _loss_name(loss: str, runs: Sequence[ForecastRun]) -> str:
     """Return the axis label; validation uses the MSE, but some runs train on another loss."""
-    own = {run.settings.get("loss", "mse") for run in runs}
+    own = {_trained_on(run) for run in runs}
     if loss == "training" and own != {"mse"}:
-        return f"training loss of z-scores ({', '.join(sorted(own))})"
+        return f"training loss of z-scores\n({', '.join(sorted(own))})"
     return f"{loss} MSE of z-scores"
+
+
+def _trained_on(run: ForecastRun) -> str:
+    return str(run.settings.get("loss", "mse"))
+
+
+def _kinds(loss: str, tables: Sequence[tuple[Curve[ForecastRun], pd.DataFrame]]) -> str:
+    """Say which curves have which training loss if there are several, as these do not compare."""
+    names: dict[str, list[str]] = {}
+    for curve, _ in tables if loss == "training" else []:
+        of_kind = names.setdefault(_trained_on(curve.runs[0]), [])
+        of_kind += [] if curve.name in of_kind else [curve.name]
+    if len(names) < 2:
+        return ""
+    parts = "; ".join(f"{kind}: {', '.join(of_kind)}" for kind, of_kind in names.items())
+    return f"Training losses of different kinds do not compare. {parts}"
 
 
 def _with_loss(

@@ -5,6 +5,7 @@ import pytest
 
 from data_prep.errors import InputError
 from stforecast.plots import PLOTS
+from stforecast.plots.scores import error_name
 
 hours, horizon, ranks = PLOTS["hours"], PLOTS["horizon"], PLOTS["ranks"]
 heatmap, cells = PLOTS["heatmap"], PLOTS["cells"]
@@ -254,3 +255,21 @@ def test_ranks_need_three_methods(tested):
 def test_ranks_of_an_unknown_metric(tested):
     with pytest.raises(InputError, match="unknown metric 'mea'; choose one of: mse, raw_mae"):
         ranks([tested(name, *by_cell(1, 2)) for name in "abc"], metric="mea")
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("mase", "MASE"),
+        ("rmsse", "RMSSE"),
+        ("scaled_pinball", "scaled pinball"),
+        ("coverage", "coverage (share)"),
+        ("raw_smape", "SMAPE (share)"),
+        ("raw_rmse", "RMSE of internet (MB)"),
+        ("raw_mse", "MSE of internet (MB²)"),
+        ("raw_bias", "bias of internet (MB)"),
+        ("crps", "CRPS of z-scores"),
+    ],
+)
+def test_scaled_errors_have_no_unit(tested, metric, name):
+    assert error_name(metric, [tested("a", BUSY, BUSY, units="MB")]) == name

@@ -560,8 +560,51 @@ def test_a_figure_that_fails_leaves_the_old_file(tmp_path):
 
 def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     runs = [make_run("fuels"), make_run("fedlean", loss="huber")]
-    labels = [ax.get_ylabel() for ax in PLOTS["rounds"](runs).axes]
-    assert labels == ["training loss of z-scores (huber, mse)", "validation MSE of z-scores"]
+    fig = PLOTS["rounds"](runs)
+    labels = [ax.get_ylabel() for ax in fig.axes]
+    assert labels == ["training loss of z-scores\n(huber, mse)", "validation MSE of z-scores"]
+    kinds = "Training losses of different kinds do not compare. mse: fuels; huber: fedlean"
+    assert note(fig) == kinds
+    assert note(communication(runs)).replace("\n", " ") == kinds
+    assert note(communication(runs, loss="validation")) == ""
+
+
+@pytest.mark.parametrize("name", ["communication", "rounds"])
+@pytest.mark.parametrize("width", [3.5, 7.16])
+def test_labels_of_losses_are_not_cut_with_many_methods(make_run, name, width):
+    losses = ["mse", "huber", "mae"]
+    runs = [make_run(f"method {i}", loss=losses[i % 3]) for i in range(9)]
+    fig = PLOTS[name](runs, width=width)
+    fig.draw_without_rendering()
+    for ax in fig.axes:
+        box = ax.yaxis.label.get_window_extent()
+        assert box.y0 >= fig.legends[0].get_window_extent().y1
+        assert box.y1 <= fig.bbox.y1
+
+
+def test_predictions_draw_at_most_six_methods(make_run):
+    runs = [make_run(name) for name in "abcdefg"]
+    assert len(predictions(runs[:6]).axes) == 2
+    with pytest.raises(InputError, match="7 methods cannot be told apart in one panel; give"):
+        predictions(runs)
+
+
+def test_predictions_name_the_time_ahead(make_run):
+    run = make_run()
+    assert note(predictions([run], horizon=2)) == "step 2 ahead"
+    run.about["step_minutes"] = 15.0
+    assert note(predictions([run], horizon=2)) == "30 min ahead"
+
+
+def test_ticks_are_in_local_time_where_the_zone_is_known(make_run):
+    attrs = {"clock": "utc", "time_zone": "Europe/Rome"}
+    (ax, _) = predictions([make_run(attrs=attrs, start=START + 21 * HOUR)]).axes
+    ax.figure.draw_without_rendering()
+    assert ax.figure.axes[-1].get_xlabel() == "local time (Europe/Rome), 2013"
+    ticks = [text.get_text() for text in ax.figure.axes[-1].get_xticklabels()]
+    # From 21:00 to 24:00 UTC is 22:00 to 01:00 in Rome.
+    assert "26 Nov" in ticks
+    assert ticks.index("26 Nov") == ticks.index("23:00") + (2 if "23:30" in ticks else 1)
 
 
 NO_FORMULA = r"$\frac{1$ and $x$"

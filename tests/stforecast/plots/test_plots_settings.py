@@ -76,15 +76,15 @@ def _columns(edges):
     return low.index, low, high
 
 
-def test_bars_are_means_in_the_order_given(make_run):
+def test_bars_are_means_with_the_lowest_on_top(make_run):
     runs = [make_run(5.0, label="w/o W", seed=s) for s in (1, 2)]
     runs += [make_run(e, seed=i) for i, e in enumerate((1.0, 2.0, 6.0))]
     runs[1].about["settings"]["device"] = "cuda"
     (ax,) = bars(runs).axes
-    assert [bar.get_width() for bar in ax.patches] == [5, 3]
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["w/o W (2 runs)", "fuels (3 runs)"]
+    assert [bar.get_width() for bar in ax.patches] == [3, 5]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["fuels (3 runs)", "w/o W (2 runs)"]
     assert [to_hex(bar.get_facecolor()) for bar in ax.patches] == [
-        curve.color for curve in as_curves(runs)
+        curve.color for curve in reversed(as_curves(runs))
     ]
     assert ax.yaxis_inverted()
     assert ax.get_xlim()[0] == 0
@@ -131,7 +131,7 @@ def test_a_reference_is_a_bar_or_a_number(make_run, reference, x, label):
 
 def test_a_bar_without_a_finite_error_says_so(make_run):
     runs = [make_run(np.nan, seed=1), make_run(3.0, seed=2), make_run(4.0, "solo")]
-    assert texts(bars(runs).axes[0]) == ["not finite", "4.00"]
+    assert texts(bars(runs).axes[0]) == ["4.00", "not finite"]
     with pytest.raises(InputError, match="reference 'fuels' is not finite"):
         bars(runs, reference="fuels")
     with pytest.raises(InputError, match="none of these runs has a finite mse"):
