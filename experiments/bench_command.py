@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep.errors import InputError
+from data_prep.text import counted
 from experiments.options import HELP, PATH
 from stforecast.bench.ray_engine import LOCAL, RAY
 
 if TYPE_CHECKING:
     from stforecast.bench.grid import Grid
+
+
+MORE = click.option(
+    "--set", "more", multiple=True, metavar="NAME=VALUE",
+    help="Use this setting for all methods. Repeatable.",
+)  # fmt: skip
+
+ENGINE = click.option(
+    "--engine", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
+    help="Execution of runs: one by one locally, or in parallel by Ray.",
+)  # fmt: skip
 
 
 @click.command(context_settings=HELP)
@@ -24,14 +36,8 @@ if TYPE_CHECKING:
 @click.option("--images", type=PATH, help="Folder of the image sets' files.")
 @click.option("--seed", type=int, multiple=True, help="Use this seed instead. Repeatable.")
 @click.option("--rounds", type=int, help="Use this number of rounds instead.")
-@click.option(
-    "--set", "more", multiple=True, metavar="NAME=VALUE",
-    help="Use this setting for all methods. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--engine", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
-    help="Execution of runs: one by one locally, or in parallel by Ray.",
-)  # fmt: skip
+@MORE
+@ENGINE
 @click.pass_obj
 def bench(
     obj: dict[str, bool], config: Path, out: Path, preset: str | None, data: tuple[str, ...],
@@ -47,7 +53,6 @@ def bench(
     lists them.
     """
     from experiments.config_file import find_config, is_image_file
-    from stforecast.bench.benchmark import run_grid
     from stforecast.federated.runs.run_folder import check_folder
 
     check_folder(out)
@@ -59,7 +64,7 @@ def bench(
             kind = "images" if of_images else "forecasts"
             raise click.UsageError(f"{config} is a benchmark of {kind}, which has no {flag}.")
     settings: dict[str, Any] = {} if images is None else {"images": str(images)}
-    settings |= dict(map(_setting, more))
+    settings |= dict(map(parse_setting, more))
     if rounds is not None:
         settings["rounds"] = rounds
     grid = (
@@ -67,12 +72,32 @@ def bench(
         if of_images
         else _forecast_grid(config, data, service, seed, settings)
     )
-    outcome = run_grid(grid, out, progress=obj["progress"], engine=engine)
-    click.echo(outcome.table)
     what = "table, figures, accuracies" if of_images else "table, errors"
+    execute(grid, out, what, engine, progress=obj["progress"])
+
+
+def execute(grid: Grid[Any], out: Path, what: str, engine: str, *, progress: bool) -> None:
+    """Run a grid and print its table.
+
+    Args:
+        grid: the benchmark.
+        out: its folder.
+        what: names of the results besides the runs.
+        engine: `local` or `ray`.
+        progress: whether to show progress bars.
+
+    Raises:
+        InputError: if runs failed.
+    """
+    from stforecast.bench.benchmark import run_grid
+
+    outcome = run_grid(grid, out, progress=progress, engine=engine)
+    click.echo(outcome.table)
     click.echo(f"\n{what} and runs in {out}")
     if outcome.failures:
-        raise InputError(f"{len(outcome.failures)} runs failed: see failed.txt in {out}/runs")
+        raise InputError(
+            f"{counted(len(outcome.failures), 'run')} failed: see failed.txt in {out}/runs"
+        )
 
 
 def _forecast_grid(
@@ -96,10 +121,10 @@ def _image_grid(
     return load_grid(config, IMAGE_KIND, preset).replace(data, (), seed, settings)
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def parse_setting(text: str) -> tuple[str, Any]:
     """Parse `NAME=VALUE`; a value that is not TOML is text.
 
-    >>> _setting("lr=0.1"), _setting("weights=inverse")
+    >>> parse_setting("lr=0.1"), parse_setting("weights=inverse")
     (('lr', 0.1), ('weights', 'inverse'))
     """
     import tomllib

@@ -12,8 +12,8 @@ import click
 
 from data_prep.errors import InputError
 from experiments import bench_command, data_commands, federate_command
+from experiments.forecasts import backtest_command, compare_command
 from experiments.forecasts import commands as forecast_commands
-from experiments.forecasts import compare_command
 from experiments.images import commands as image_commands
 from experiments.options import HELP
 from stforecast.federated.runs.signals import Stopped
@@ -54,8 +54,8 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
 
 
 MODULES = (
-    data_commands, forecast_commands, bench_command, compare_command, image_commands,
-    federate_command,
+    data_commands, forecast_commands, bench_command, backtest_command, compare_command,
+    image_commands, federate_command,
 )  # fmt: skip
 
 for module in MODULES:

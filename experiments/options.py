@@ -129,7 +129,7 @@ def _option(name: str, hint: Any, default: Any, text: str, takes: str = "") -> c
         type=_click_type(hint),
         is_flag=hint is bool,
         default=None if missing else default,
-        show_default=not (missing or default is None or default is False),
+        show_default=not (missing or default is None or default is False or default == ""),
         help=_sentence(text),
     )
 

@@ -43,7 +43,7 @@ import pandas as pd
 from pydantic import ConfigDict, StrictInt
 
 from data_prep import DATA_SETS
-from data_prep.errors import InputError
+from data_prep.errors import InputError, choose
 from data_prep.simulate import simulate
 from experiments.forecasts.report import results_table
 from stforecast.bench.grid import Grid
@@ -51,6 +51,7 @@ from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Fold, Kind, Scenario
 from stforecast.bench.names import slug
+from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
 from stforecast.config import Config, read_by, resolve
 from stforecast.data.fold_plan import plan_folds
@@ -117,6 +118,17 @@ class ForecastKind(Kind[ForecastRun]):
         """Refuse invalid settings, including the split."""
         parse_split(resolve(method, **settings).data.split)
 
+    def check_grid(self, grid: Grid[ForecastRun]) -> None:
+        """Refuse an unknown reference, and a split beside the folds of a backtest."""
+        known = [SEASONAL, *(entry.label for entry in grid.entries if not entry.table)]
+        if grid.reference is not None and grid.reference not in known:
+            raise choose("reference", grid.reference, known)
+        settings = [grid.settings, *(entry.settings for entry in grid.entries)]
+        if grid.backtest and (splits := [s["split"] for s in settings if "split" in s]):
+            raise InputError(
+                f"split is {splits[0]!r}, but a backtest makes splits of its own: leave out split"
+            )
+
     def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings that a method reads."""
         return read_by(method, settings)
@@ -150,11 +162,6 @@ class ForecastKind(Kind[ForecastRun]):
         windows = []
         for entry in grid.entries:
             settings = self.job_settings(grid, entry, scenario, data)
-            if "split" in settings:
-                raise InputError(
-                    f"split is {settings['split']!r}; a backtest makes the splits of its folds: "
-                    "leave out split"
-                )
             windows.append(resolve(entry.method, **settings).window)
         cube, _ = as_cube(data)
         with cube:

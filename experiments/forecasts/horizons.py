@@ -11,6 +11,7 @@ from stforecast.bench.numbers import spread
 from stforecast.bench.published import MARK, Published
 from stforecast.bench.run_groups import RunGroup, by_step, select
 from stforecast.bench.tables import markdown
+from stforecast.comparison.folds import by_seed
 from stforecast.comparison.steps import shown_steps, time_ahead
 from stforecast.results import ForecastRun, units_of
 
@@ -43,7 +44,10 @@ def horizon_table(
     steps = shown_steps(int(run.settings["horizon"]))
     if len(steps) < 2:
         return ""
-    tables = [[_by_step(run, f"best {view}".strip()) for run in v.runs] for v, view in rows]
+    tables = [
+        [_by_step(runs, f"best {view}".strip()) for runs in by_seed(group.runs)]
+        for group, view in rows
+    ]
     if any(table.empty for members in tables for table in members):
         return ""
     columns = {step: time_ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
@@ -60,10 +64,14 @@ def horizon_table(
     return f"{caption}\n\n{markdown(body)}"
 
 
-def _by_step(run: ForecastRun, selection: str) -> pd.DataFrame:
-    """Return pooled test errors, one row per step and one column per metric."""
-    table = select(run.metrics(), split="test", selection=selection, metric=tuple(SHOWN))
-    wide = by_step(table).pivot(index="horizon", columns="metric", values="value")
+def _by_step(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
+    """Return test errors of a seed, one row per step and one column per metric.
+
+    They are pooled over cells, and means over the folds of a backtest.
+    """
+    metrics = pd.concat([run.metrics() for run in runs])
+    table = by_step(select(metrics, split="test", selection=selection, metric=tuple(SHOWN)))
+    wide = table.groupby(["horizon", "metric"])["value"].mean().unstack("metric")
     return wide.set_index(wide.index.astype(int)).sort_index()
 
 

@@ -14,6 +14,7 @@ from data_prep.text import counted
 from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes, per_cent
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, nominal_coverage, refit_notes
+from experiments.forecasts.peak_table import peak_table
 from stforecast.baselines import BASELINES
 from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
@@ -27,6 +28,8 @@ from stforecast.bench.tables import (
     traffic_sentence,
 )
 from stforecast.bench.traffic import left_out
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.folds import by_seed, folds_of
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.ranks import rank_groups
 from stforecast.comparison.rows import Row
@@ -139,13 +142,21 @@ def _section(
 ) -> str:
     """Return heading and tables of runs with the same test part."""
     rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
-    lines = [_heading(runs[0])]
-    if differing := differing_settings([row.first for row in rows]):
+    lines = [_heading(runs[0]), *_fold_dates(rows)]
+    differing = differing_settings([row.first for row in rows])
+    if differing := [name for name in differing if name != "split"]:
         lines.append(f"Rows differ in: {', '.join(differing)}.")
     lines.append(_errors_table(rows, runs, published))
     names = [_name(row) for row in rows]
     pairs = [(row.group, row.view) for row in rows]
-    lines += filter(None, [horizon_table(pairs, names, published), interval_table(pairs, names)])
+    lines += filter(
+        None,
+        [
+            horizon_table(pairs, names, published),
+            interval_table(pairs, names),
+            peak_table(rows, names),
+        ],
+    )
     lines += _comparisons(rows, reference)
     about = runs[0].about
     notes = []
@@ -179,6 +190,17 @@ def _span(part: Mapping[str, str]) -> str:
     return " to ".join(time.removesuffix(":00") for time in (part["first"], part["last"]))
 
 
+def _fold_dates(rows: Sequence[Row]) -> list[str]:
+    """Tabulate the dates of a backtest's folds: first and last target of each part."""
+    runs = folds_of(run for row in rows for run in row.group.runs)
+    folds = {n: run.about.get("parts") or {} for n, run in runs.items() if n}
+    dates = [
+        {"fold": str(n), **{part: _span(span) for part, span in parts.items() if span}}
+        for n, parts in folds.items()
+    ]
+    return [markdown(dates)] if any(folds.values()) else []
+
+
 def _errors_table(
     rows: Sequence[Row], runs: Sequence[ForecastRun], published: Published | None
 ) -> str:
@@ -208,8 +230,12 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     main = tables.pop("", [])
     if not main or len(rows) < 2:
         return []
-    known = reference in [row.name for row in main]  # Its runs may have failed.
-    board = leaderboard(main, reference=reference if known else None)
+    folds = folds_of(run for row in main for run in row.group.runs)
+    if not any(row.complete_seeds(folds) for row in main):
+        return ["Not compared: no method has a run of every fold."]
+    if reference not in (SEASONAL, *(row.name for row in main)):
+        reference = None  # Its runs have failed.
+    board = leaderboard(main, reference=reference)
     ranking = rank_groups([(row.group, row.view) for row in main])
     lines = [markdown(comparison_rows(board, ranking))]
     lines += conclusions(board, Path(main[0].first.about["data"]).stem)
@@ -274,10 +300,13 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
 
 def _score(row: Row, metric: str, which: str = "best") -> str:
     """Return mean and deviation over seeds of an error, itself the mean over a backtest's folds."""
-    of_seeds: dict[int, list[float]] = {}
-    for run in row.group.runs:
-        of_seeds.setdefault(run.seed, []).append(run.score(metric, row.selection(which)))
-    return spread([float(np.mean(errors)) for errors in of_seeds.values()])
+    selection = row.selection(which)
+    return spread(
+        [
+            float(np.mean([run.score(metric, selection) for run in runs]))
+            for runs in by_seed(row.group.runs)
+        ]
+    )
 
 
 def _pooled(run: ForecastRun) -> bool:

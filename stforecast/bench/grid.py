@@ -56,6 +56,10 @@ class Grid(Generic[R]):
     backtest: Any = None
     command: tuple[str, ...] = ("stforecast", "bench")
 
+    def __post_init__(self) -> None:
+        """Refuse keys that contradict each other."""
+        self.kind.check_grid(self)
+
     def replace(
         self,
         data: Sequence[str | Path] = (),
@@ -106,7 +110,7 @@ def load_grid(path: Path, kind: Kind[R], preset: str | None = None) -> Grid[R]:
     """
     table = {"title": path.stem, **read_toml(path)}
     try:
-        grid = _grid(kind, _with_preset(kind, table, preset))
+        grid = make_grid(kind, _with_preset(kind, table, preset))
     except InputError as e:
         raise InputError(f"{path}: {e}") from e
     chosen = ("--preset", preset) if preset else ()
@@ -139,16 +143,23 @@ def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> di
     }
 
 
-def _grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
+def make_grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
+    """Make a benchmark from the keys of a file.
+
+    Args:
+        kind: kind of the runs.
+        table: contents of the file, with a title and without presets.
+
+    Raises:
+        InputError: naming the error.
+    """
     found = check_keys(table, kind.keys, kind.needed)
     settings, scenarios = found.get("settings", {}), kind.scenarios(found)
     for scenario in scenarios:
         shared = {**settings, **scenario.settings}
         entries = parse_entries(found["methods"], shared, kind.check)
-    published, reference = found.get("published"), found.get("reference")
+    published = found.get("published")
     labels = [entry.label for entry in entries]
-    if reference is not None and reference not in labels:
-        raise InputError(f"reference: {choose('label', reference, labels)}")
     return Grid(
         kind=kind,
         title=found["title"],
@@ -158,7 +169,7 @@ def _grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
         entries=entries,
         settings=settings,
         figures=parse_figures(found.get("figures", []), labels, kind.plots),
-        reference=reference,
+        reference=found.get("reference"),
         backtest=kind.backtest(found),
         published=published
         and parse_published(published, kind.row_labels(entries), [s.name for s in scenarios]),

@@ -78,6 +78,14 @@ class Kind(ABC, Generic[R]):
         """
         self.resolve(method, **settings)
 
+    def check_grid(self, grid: Grid[R]) -> None:
+        """Refuse a benchmark whose keys contradict each other.
+
+        Raises:
+            InputError: naming the key.
+        """
+        return
+
     def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings that a method reads."""
         return dict(settings)

@@ -102,8 +102,8 @@ def leaderboard(
     Args:
         rows: rows with different names.
         metric: error to compare, as in `metrics.csv`.
-        reference: name of the row that the others are compared with, or `SEASONAL`; by default the
-            row of the lowest error.
+        reference: name of the row that the others are compared with, or `SEASONAL`; by default, or
+            if it lacks a fold, the row of the lowest error.
         n: number of bootstrap replicates.
 
     Raises:
@@ -123,7 +123,7 @@ def leaderboard(
 
     everyone, after = resampled(sums), resampled(errors.sums[last])
     ours = resampled({row.name: sums[row.name] for row in known})
-    chosen = _reference(known, everyone, reference)
+    chosen = _reference(known, everyone, None if reference in errors.incomplete else reference)
     tests = {
         row.name: permutation_test(sums[row.name], sums[chosen])
         for row in known

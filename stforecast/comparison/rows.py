@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from data_prep.errors import InputError
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.sums import ErrorSums
 from stforecast.comparison.errors import SEASONAL, model_errors, variables
+from stforecast.comparison.folds import folds_of
 from stforecast.results import ForecastRun
 
 
@@ -38,6 +39,12 @@ class Row:
     def first(self) -> ForecastRun:
         """One of its runs, for settings and facts that all share."""
         return self.group.runs[0]
+
+    def complete_seeds(self, folds: Collection[int]) -> list[int]:
+        """Return the seeds of which a run of every fold is there."""
+        done = {(run.seed, run.fold) for run in self.group.runs}
+        seeds = dict.fromkeys(run.seed for run in self.group.runs)
+        return [seed for seed in seeds if all((seed, fold) in done for fold in folds)]
 
     def mean_of(self, fact: str) -> float:
         """Return the mean of a number in `run.json` over the runs; NaN where one lacks it."""
@@ -99,24 +106,19 @@ def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
     Raises:
         InputError: if two runs were tested on different targets, or a file lacks a variable.
     """
-    runs = [run for row in rows for run in row.group.runs]
-    folds = sorted({run.fold for run in runs})
+    tested = folds_of(run for row in rows for run in row.group.runs)
+    folds = list(tested)
     if folds[0] == 0 < folds[-1]:
-        alone, of_fold = (next(r for r in runs if bool(r.fold) is f) for f in (False, True))
         raise InputError(
-            f"{of_fold.folder} is a fold of a backtest, {alone.folder} is not: they were tested on "
-            "other targets; compare them apart"
+            f"{tested[folds[-1]].folder} is a fold of a backtest, {tested[0].folder} is not: they "
+            "were tested on other targets; compare them apart"
         )
     first: dict[int, _Part] = {}
     sums: dict[Wanted, dict[str, ErrorSums]] = {want: {} for want in wanted}
     incomplete = []
     for row in rows:
         parts = {(run.seed, run.fold): _read(run, row, wanted, first) for run in row.group.runs}
-        seeds = [
-            s
-            for s in dict.fromkeys(seed for seed, _ in parts)
-            if all((s, f) in parts for f in folds)
-        ]
+        seeds = row.complete_seeds(folds)
         if not seeds:
             incomplete.append(row.name)
             continue

@@ -40,6 +40,9 @@ Depth = Annotated[PositiveInt, Le(16)]
 Workers = Annotated[NonNegativeInt, Le(1024)]
 """Number of workers; each is a thread with its own copy of the model."""
 
+CONVERSIONS = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
+"""Rules of conversion: `extra_lags = 168` of a file is text of one number."""
+
 TOO_LOW = {"greater_than", "greater_than_equal", "finite_number"}
 TOO_HIGH = {"less_than", "less_than_equal"}
 """Pydantic's names of range errors."""
@@ -95,7 +98,7 @@ def type_hints(options: type) -> dict[str, Any]:
 @functools.cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     """Return a cached validator; making one takes about a millisecond."""
-    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
+    return TypeAdapter(hint, config=CONVERSIONS)
 
 
 def _convert(name: str, hint: Any, value: Any) -> Any:

@@ -16,7 +16,7 @@ from data_prep.registry import listed
 from stforecast.bench.curves import Curve, as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
 from stforecast.bench.numbers import plus_minus
-from stforecast.comparison.errors import model_errors
+from stforecast.comparison.folds import by_seed, joined_errors, joined_targets
 from stforecast.comparison.hours import busy_hours, hourly_load
 from stforecast.plots.scores import different_tests, error_name, quantity
 from stforecast.results import ForecastRun
@@ -31,7 +31,8 @@ def hours(
 ) -> Figure:
     """Test error by hour of local time, above the mean load of the hours.
 
-    Runs that differ only in the seed are drawn as their mean, in a band of one standard deviation.
+    Runs that differ only in the seed are drawn as their mean, in a band of one standard deviation;
+    of a backtest, the folds of a seed are pooled.
     A target counts in the hour in which it lies. Busy hours, whose mean load is above the mean of
     all hours, are shaded; of a speed, those below it. The legend gives the error over the targets
     in busy hours and over the others, the lowest error in busy hours first.
@@ -50,7 +51,7 @@ def hours(
             "these runs were tested on different targets; draw those of one data set, --split and "
             "--horizon"
         )
-    first = runs[0].forecasts()
+    first = joined_targets(runs)
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]
     fig, (ax, below) = panels(width, 1.6, 2, sharex=True, height_ratios=(2.5, 1))
@@ -72,7 +73,7 @@ def _by_hour(
     curve: Curve[ForecastRun], metric: str, busy: Sequence[int]
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return errors by hour `(24, runs)`, and the mean over runs in busy and in other hours."""
-    errors = [model_errors(run.forecasts(), metric) for run in curve.runs]
+    errors = [joined_errors(of_seed, metric) for of_seed in by_seed(curve.runs)]
     others = [hour for hour in range(24) if hour not in busy]
     split = {
         name: float(np.mean([found.in_hours(chosen) for found in errors]))

@@ -9,7 +9,8 @@ import pandas as pd
 
 from data_prep.errors import InputError, choose
 from stforecast.bench.run_groups import pooled, select
-from stforecast.comparison.errors import SEASONAL, ModelErrors, model_errors, variables
+from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
+from stforecast.comparison.folds import joined_errors
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.results import ForecastRun
 
@@ -105,20 +106,22 @@ def seasonal_errors(runs: Sequence[ForecastRun], metric: str) -> ModelErrors | N
     """
     if metric.removeprefix("raw_") not in METRICS or different_tests(runs):
         return None
-    forecasts = runs[0].forecasts()
-    if SEASONAL not in variables(forecasts):
-        return None
-    return model_errors(forecasts, metric, SEASONAL)
+    with runs[0].open_forecasts() as forecasts:
+        if SEASONAL not in variables(forecasts):
+            return None
+    return joined_errors(runs, metric, SEASONAL)
 
 
 def different_tests(runs: Sequence[ForecastRun]) -> bool:
-    """Return whether runs were tested on different data, cells, times or steps ahead."""
-    tests = []
+    """Return whether runs were tested on different data, cells, times or steps ahead.
+
+    Runs of a backtest are compared with those of the same fold.
+    """
+    tests: dict[int, list[pd.Index]] = {}
     for run in runs:
         with run.open_forecasts() as ds:
-            tests.append((run.facts(), [ds.indexes[dim] for dim in ("cell", "time", "horizon")]))
-    facts, indexes = tests[0]
-    return any(
-        facts != other or not all(a.equals(b) for a, b in zip(indexes, others, strict=True))
-        for other, others in tests[1:]
-    )
+            indexes = [ds.indexes[dim] for dim in ("cell", "time", "horizon")]
+        known = tests.setdefault(run.fold, indexes)
+        if run.facts() != runs[0].facts() or not all(map(pd.Index.equals, indexes, known)):
+            return True
+    return False

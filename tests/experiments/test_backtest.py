@@ -1,16 +1,21 @@
-"""Backtests: benchmarks whose runs are folds."""
+"""Backtests: benchmarks whose runs are folds, from a file or by the command."""
+
+import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
+from experiments.cli import main
 from experiments.forecasts import benchmark
 from stforecast.bench.benchmark import run_grid
 from stforecast.bench.jobs import grid_jobs
 from stforecast.bench.ray_engine import RAY
 from stforecast.comparison.errors import model_errors
 from stforecast.federated.runs.run_folder import is_begun
+from stforecast.plots.scores import different_tests, seasonal_errors
 from stforecast.runs import run
 
 FOLDS = '[backtest]\nfolds = 2\ntest = "36h"\nvalidation = "1d"\ngap = "12h"\n'
@@ -121,24 +126,85 @@ def test_the_compared_error_is_pooled_over_the_days_of_all_folds(backtest, tmp_p
     assert float(shown.partition(" ")[0]) == pytest.approx(pooled, abs=0.51 * 10**-digits)
 
 
+def test_peak_and_off_peak_errors_are_pooled_over_all_folds(backtest, tmp_path, tables):
+    outcome = run_grid(backtest('["ridge"]'), tmp_path)
+    totals, loads = np.zeros((24, 2)), [[] for _ in range(24)]
+    for forecasts in (fold.forecasts() for fold in outcome.runs):
+        for i, start in enumerate(forecasts.indexes["time"]):
+            for ahead in range(3):
+                hour = (start + pd.Timedelta(hours=ahead + 1)).hour  # Rome is ahead by an hour.
+                y, y_hat = (forecasts[name][:, i, ahead].to_numpy() for name in ("y", "y_hat"))
+                totals[hour] += np.abs(y - y_hat).sum(), len(y)
+                loads[hour] += y.tolist()
+    means = np.array([np.mean(load) for load in loads])
+    busy = means > means.mean()
+    (found,) = [t for t in tables(outcome.table) if t[0][1] == "peak"]
+    expected = [totals[hours].sum(axis=0) for hours in (busy, ~busy)]
+    shown = [float(cell) for cell in found[1][1:]]
+    np.testing.assert_allclose(shown, [total / n for total, n in expected], rtol=1e-3)
+
+
+def test_dates_of_the_folds_stand_above_the_table(backtest, tmp_path, tables):
+    outcome = run_grid(backtest('["last_value"]'), tmp_path)
+    assert outcome.table.startswith(
+        "**town, sms**: 3 cells, 2 folds of 36 hours (validation 1 day, gap 12 hours), 3 steps"
+    )
+    header, first, _ = tables(outcome.table)[0]
+    assert header == ["fold", "training", "validation", "test"]
+    assert first[2:] == [
+        "2013-11-06 13:00 to 2013-11-07 12:00", "2013-11-08 01:00 to 2013-11-09 12:00",
+    ]  # fmt: skip
+
+
+def test_a_reference_that_failed_is_replaced(backtest, tmp_path, monkeypatch):
+    def fail(method, *args, notes, **options):
+        if method == failing and notes["fold"] == 2:
+            raise RuntimeError("out of luck")
+        return original(method, *args, notes=notes, **options)
+
+    original, failing = benchmark.run, "ridge"
+    monkeypatch.setattr(benchmark, "run", fail)
+    grid = backtest('["last_value", "ridge"]', 'services = ["sms"]\nreference = "ridge"')
+    outcome = run_grid(grid, tmp_path)
+    assert outcome.failures == {"town/sms/ridge/fold-2/seed-1": "RuntimeError: out of luck"}
+    assert "Left out, since folds are missing: ridge." in outcome.table
+
+
+def test_figures_pool_the_folds(backtest, tmp_path):
+    outcome = run_grid(
+        backtest(more='services = ["sms"]\nfigures = ["hours", "horizon"]'), tmp_path
+    )
+    assert len(outcome.gallery.drawn) == 2
+    assert not different_tests(outcome.runs)
+    alone = [run for run in outcome.runs if run.fold == 1]
+    naive = seasonal_errors(outcome.runs, "raw_mae")
+    parts = [seasonal_errors(alone, "raw_mae"), seasonal_errors(outcome.runs[2:], "raw_mae")]
+    assert naive.total.sum() == pytest.approx(sum(part.total.sum() for part in parts))
+
+
 @pytest.mark.parametrize(
-    ("methods", "changes", "message"),
+    ("methods", "message"),
     [
-        ('["ridge"]', {"settings": f'split = "days:7,1,2"\n{SETTINGS}'}, "leave out split"),
-        ('[{ method = "ridge", split = "fuels" }]', {}, "split is 'fuels'; a backtest makes"),
-        ('["ridge", { method = "ridge", label = "far", horizon = 40 }]', {}, "horizon of 40 hours"),
+        ('["ridge", { method = "ridge", label = "far", horizon = 40 }]', "horizon of 40 hours"),
         (
-            '["ridge", { method = "ridge", label = "week", extra_lags = "168" }]', {},
+            '["ridge", { method = "ridge", label = "week", extra_lags = "168" }]',
             "fold 1 of 2: split 'dates:2013-11-01T01:00:00/.*",
         ),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused_before_the_first_run(
-    backtest, tmp_path, methods, changes, message
-):
+)
+def test_what_does_not_fit_is_refused_before_the_first_run(backtest, tmp_path, methods, message):
     with pytest.raises(InputError, match=message):
-        run_grid(backtest(methods, **changes), tmp_path / "out")
+        run_grid(backtest(methods), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_backtest_has_no_split(backtest):
+    with pytest.raises(InputError, match=r"bench.toml: split is 'days:7,1,2', but a backtest"):
+        backtest(settings=f'split = "days:7,1,2"\n{SETTINGS}')
+    with pytest.raises(InputError, match=r"bench.toml: split is 'fuels', but a backtest makes"):
+        backtest('[{ method = "ridge", split = "fuels" }]')
+    with pytest.raises(InputError, match="split is 'fedda', but a backtest makes splits"):
+        backtest().replace(settings={"split": "fedda"})
 
 
 def test_options_of_folds_are_checked_with_the_file(write):
@@ -165,3 +231,61 @@ def test_folds_in_parallel_by_ray_are_the_same(backtest, tmp_path):
     for one, other in zip(alone, spread, strict=True):
         assert (one.label, one.fold) == (other.label, other.fold)
         np.testing.assert_allclose(one.score(), other.score())
+
+
+@pytest.fixture
+def typed(town, tmp_path, capsys):
+    """Types `stforecast backtest` with more words; gives exit code, output and errors."""
+
+    def call(*words):
+        begin = ["--data", town, "--service", "sms", "--out", tmp_path / "out"]
+        folds = ["--folds", 2, "--test", "36h", "--validation", "1d", "--gap", "12h"]
+        with pytest.raises(SystemExit) as done:
+            main([str(word) for word in ("backtest", *begin, *folds, *words)])
+        return done.value.code or 0, *capsys.readouterr()
+
+    return call
+
+
+def test_the_command_needs_no_file(typed, backtest, tmp_path):
+    words = ["--method", "ridge", "--horizon", 3, "--set", "extra_lags=24", "--seed", 7]
+    code, out, _ = typed(*words)
+    assert code == 0
+    assert out.startswith("**town, sms**: 3 cells, 2 folds of 36 hours")
+    assert out.endswith(f"table, figures, errors and runs in {tmp_path / 'out'}\n")
+    folder = tmp_path / "out/runs/town/sms/ridge/fold-1/seed-7"
+    about = json.loads((folder / "run.json").read_text())
+    assert (about["settings"]["split"], about["settings"]["extra_lags"]) == (SPLITS[0], "24")
+    before = (folder / "run.json").stat().st_mtime_ns
+    page = (tmp_path / "out/table.md").read_text()
+    assert (
+        "# Backtest of town\n\n    stforecast backtest --method ridge --folds 2 --test 36h" in page
+    )
+    assert {p.name for p in (tmp_path / "out/figures").iterdir()} >= {
+        f"town-sms-2-folds-of-36-hours-validation-1-day-gap-12-hours-{figure}.png"
+        for figure in ("hours", "horizon")
+    }
+    assert typed(*words)[0] == 0
+    assert (folder / "run.json").stat().st_mtime_ns == before, "it was run again"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--method", "rigde"], "unknown method 'rigde'; choose one of: .* (did you mean 'ridge'"),
+        (["--method", "ridge", "--reference", "solo"], "unknown reference 'solo'; choose one of"),
+        (["--method", "ridge", "--folds", 9], "9 folds (test 36 hours, .*) need 15.04"),
+        (["--method", "ridge", "--horizon", 30], "the horizon of 30 hours is longer than the vali"),
+        (["--method", "ridge", "--data", "absent.nc"], "absent.nc: no cube here"),
+        (["--method", "ridge", "--set", "split=fuels"], "split is 'fuels', but a backtest makes"),
+        (["--method", "ridge", "--test", "7"], "test is '7'; give a time like 7d"),
+        (["--method", "ridge", "--seed", -1], "seed is -1; it must be 0 or more"),
+        ([], "Missing option '--method'."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(typed, words, message, tmp_path):
+    code, out, err = typed(*words)
+    assert (code, out) == (2, "")
+    pattern = re.escape(message).replace(r"\.\*", ".*")
+    assert re.fullmatch(f"stforecast: {pattern}.*\n", err), err
+    assert not (tmp_path / "out").exists()

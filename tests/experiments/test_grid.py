@@ -31,8 +31,9 @@ def test_rows_of_another_table_and_the_reference_are_named(write):
     grid = write(methods, 'reference = "solo"')
     assert [entry.table for entry in grid.entries] == ["", "Ablations"]
     assert grid.reference == "solo"
-    with pytest.raises(InputError, match="reference: unknown label 'fuels'; choose one of: solo"):
+    with pytest.raises(InputError, match="unknown reference 'fuels'; choose one of: seas"):
         write(methods, 'reference = "fuels"')
+    assert write(methods, 'reference = "seasonal naive"').reference == "seasonal naive"
 
 
 def test_what_is_left_out_has_its_default(write):

@@ -58,7 +58,7 @@ class Further(Plain):
         ("kind", "d", "kind is 'd'; choose a, b or c"),
         ("code", 3, "code is 3; choose 1 or 2"),
         ("switch", 1, "switch is 1; it must be true or false"),
-        ("name", 3, "name is 3: Input should be a valid string"),
+        ("name", [3], "name is [3]: Input should be a valid string"),
     ],
 )
 def test_values_outside_are_refused_in_plain_words(name, value, message):
@@ -73,6 +73,7 @@ def test_values_are_converted_and_the_rest_is_a_dataclass_as_any():
     assert made == Plain(7, 4, 1.0)
     assert hash(made) == hash(Plain(7, 4, 1.0))
     assert [type(made.rounds), type(made.width), type(made.rate)] == [int, int, float]
+    assert Plain(name=168).name == "168", "a number may be the text of a list of one number"
     assert dataclasses.asdict(made)["rate"] == 1.0
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.rounds = 1

@@ -76,7 +76,7 @@ def test_values_are_converted_to_the_type_of_the_field(given, kept):
         ({"rounds": 2.5}, "rounds is 2.5: Input should be a valid integer"),
         ({"rounds": 0}, "rounds is 0; it must be positive"),
         ({"lr": float("nan")}, "lr is nan; it must be positive"),
-        ({"service": 5}, "service is 5: Input should be a valid string"),
+        ({"service": [5]}, "service is [5]: Input should be a valid string"),
         ({"scale": "row"}, "scale is 'row'; choose cell or global"),
         ({"select": "first"}, "select is 'first'; choose best or last"),
         ({"closeness": -1}, "closeness is -1; it must be 0 or more"),
