@@ -50,6 +50,7 @@ SHORTER = {
         "--rounds 20": "--rounds 1",
         "--method fuels --out runs/long": "--method fuels --rounds 1 --out runs/long",
         "--robust trimmed": "--robust trimmed --rounds 1",
+        "--folds 3": "--folds 2 --test 2d",
         "--method pfpl": "--method pfpl --clients 3",
         "--data mnist+usps+syn-generated --images FOLDER": "--data digits8x8 --clients 3",
         "--domains mnist:7,usps:5,syn-generated:8 --shots 40": "--shots 10",

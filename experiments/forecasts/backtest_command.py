@@ -49,15 +49,14 @@ def backtest(
     method: tuple[str, ...], out: Path, seed: tuple[int, ...], horizon: int | None,
     rounds: int | None, more: tuple[str, ...], reference: str | None, engine: str, **folds: Any,
 ) -> None:  # fmt: skip
-    r"""Test methods on several spans of time, each with models trained before it.
+    """Test methods on several spans of time, each with models trained before it.
 
     Every fold has a training, a validation and a test span; the test spans follow each other and
     end with the data. One table sums up all test days. Finished runs are kept: run the same command
     again to resume.
 
-    \b
-    stforecast backtest --data milan.nc --service internet --horizon 24 \
-        --method ridge --method fedavg --folds 3 --test 7d --out results/
+    Example: stforecast backtest --data milan.nc --service internet --horizon 24 --method ridge
+    --method fedavg --folds 3 --test 7d --out results/
     """
     from stforecast.federated.runs.run_folder import check_folder
 
