@@ -65,10 +65,12 @@ def _plot_command(name: str, draw: Callable[..., Any], run_type: type[Run]) -> c
 
     def command(runs: tuple[Any, ...], out: Any, **options: Any) -> None:
         from stforecast.bench.drawing import FORMATS, check_width, save_figure
+        from stforecast.bench.figures import dates_tested
 
         check_ending(out, *FORMATS)
         check_width(options.get("width", 1))
-        click.echo(save_figure(draw(run_type.find(runs), **options), out))
+        found = run_type.find(runs)
+        click.echo(save_figure(draw(found, **options), out, dates_tested(found)))
 
     runs = click.Argument(["runs"], nargs=-1, required=True, type=PATH)
     out = click.Option(

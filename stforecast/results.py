@@ -64,6 +64,12 @@ class ForecastRun(Run):
         return int(self.about.get("fold", 0))
 
     @property
+    def test_span(self) -> tuple[str, str] | None:
+        """First and last target of the test part, in local time."""
+        test = (self.about.get("parts") or {}).get("test")
+        return (test["first"], test["last"]) if test else None
+
+    @property
     def table(self) -> str:
         """Name of the table that it stands in; empty for that of the main methods."""
         return str(self.about.get("table", ""))

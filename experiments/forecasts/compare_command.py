@@ -133,6 +133,7 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     import inspect
 
     from stforecast.bench.drawing import save_figure
+    from stforecast.bench.figures import dates_tested
     from stforecast.bench.names import slug
     from stforecast.plots import PLOTS
 
@@ -146,7 +147,8 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
         draw = PLOTS.find(figure)
         options = {"metric": metric} if "metric" in inspect.signature(draw).parameters else {}
         try:
-            drawn.append(save_figure(draw(some, **options), out / f"{name}-{figure}.png"))
+            path = out / f"{name}-{figure}.png"
+            drawn.append(save_figure(draw(some, **options), path, dates_tested(some)))
         except InputError as e:
             log.warning("figure %s of %s: %s", figure, name, e)
     return drawn

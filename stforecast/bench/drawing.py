@@ -33,8 +33,8 @@ ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 NARROWEST, WIDEST = 1, 100
 """Minimum and maximum width of a figure in inches."""
 
-TEXT, SMALL = 8, 7
-"""Font sizes in points, of axis labels and of ticks, titles and the legend."""
+TEXT, SMALL, TINY = 8, 7, 5.5
+"""Font sizes in points: axis labels; ticks, titles and the legend; notes at the top."""
 
 CHARACTERS_PER_INCH = 18
 """Average number of `SMALL` characters per inch, with a margin."""
@@ -183,12 +183,13 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     fig.set_figheight(fig.get_figheight() + box.height / fig.dpi)
 
 
-def save_figure(fig: Figure, path: str | os.PathLike[str]) -> Path:
+def save_figure(fig: Figure, path: str | os.PathLike[str], note: str = "") -> Path:
     """Write a figure atomically, as PDF, PNG (200 dpi) or SVG by the extension.
 
     Args:
         fig: any figure.
         path: file to write; missing folders are created.
+        note: small text at the top, such as the dates of the data.
 
     Returns:
         The path.
@@ -201,6 +202,8 @@ def save_figure(fig: Figure, path: str | os.PathLike[str]) -> Path:
     if extension not in FORMATS:
         found = f"extension {extension!r}" if extension else "no extension"
         raise InputError(f"{path}: {found}; a figure's is one of {', '.join(FORMATS)}")
+    if note:
+        fig.suptitle(note, x=0.995, ha="right", fontsize=TINY, color="0.4")
     # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
     # the whole process only, hence the lock.
     with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part:

@@ -16,6 +16,7 @@ from data_prep.errors import InputError, choose
 from stforecast.bench.drawing import save_figure
 from stforecast.bench.names import slug
 from stforecast.bench.run_groups import R
+from stforecast.federated.runs.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +113,16 @@ class Gallery:
         return "\n\n".join(parts + (["Not drawn:", "\n".join(failed)] if failed else []))
 
 
+def dates_tested(runs: Iterable[Run]) -> str:
+    """Return the dates of the runs' test parts, for a figure; empty if they have none."""
+    spans = {run.test_span for run in runs} - {None}
+    if not spans:
+        return ""
+    first, last = min(span[0] for span in spans if span), max(span[1] for span in spans if span)
+    several = f", {len(spans)} spans" if len(spans) > 1 else ""
+    return f"test part {first[:10]} to {last[:10]}{several}"
+
+
 def draw_figures(
     specs: Sequence[FigureSpec],
     runs: Iterable[R],
@@ -135,8 +146,9 @@ def draw_figures(
         for spec in specs:
             path = folder / f"{key}-{slug(spec.name)}.png"
             try:
-                figure = plots[spec.plot](spec.chosen(members), **spec.options)
-                drawn.append(save_figure(figure, path))
+                chosen = spec.chosen(members)
+                figure = plots[spec.plot](chosen, **spec.options)
+                drawn.append(save_figure(figure, path, dates_tested(chosen)))
             except Exception as e:
                 undrawn[path.stem] = str(e) if isinstance(e, InputError) else repr(e)
                 log.warning("figure %s: %s", path.stem, undrawn[path.stem])

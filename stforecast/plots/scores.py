@@ -93,7 +93,8 @@ def axis_name(
         seeds: whether a group has several runs.
     """
     chosen = f", {selection}" if selection else ""
-    spread = "\n(mean ± std over seeds)" if seeds else ""
+    units = "folds" if any(run.fold for run in runs) else "seeds"
+    spread = f"\n(mean ± std over {units})" if seeds else ""
     return f"test {error_name(metric, runs)}{chosen}{spread}"
 
 

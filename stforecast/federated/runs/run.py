@@ -81,6 +81,11 @@ class Run(ABC):
     def facts(self) -> dict[str, str]:
         """Return the properties by which its data differ from other runs', such as their name."""
 
+    @property
+    def test_span(self) -> tuple[str, str] | None:
+        """First and last time of its test part; None if its data have no times."""
+        return None
+
     @abstractmethod
     def metrics(self) -> pd.DataFrame:
         """Read `metrics.csv`."""
