@@ -16,8 +16,11 @@ import xarray as xr
 
 from data_prep.errors import InputError
 from data_prep.limits import check_size
+from stforecast.backtest import Backtest, FoldResult, run_folds
 from stforecast.config import Config, resolve, unread
 from stforecast.data.durations import WEEK, period_warning
+from stforecast.data.fold_plan import plan_folds
+from stforecast.data.folds import FoldOptions
 from stforecast.data.prepared import prepare
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Data, Series, as_series
@@ -292,6 +295,51 @@ class Forecaster:
     def predict_seconds_(self) -> float:
         """Seconds that the selected model's forecasts of the test part took."""
         return self._evaluated().seconds
+
+    def backtest(
+        self,
+        data: Data,
+        folds: int = 3,
+        test: str = "",
+        validation: str = "",
+        gap: str = "",
+        train: str = "",
+        *,
+        progress: bool = False,
+    ) -> Backtest:
+        """Test these settings on successive spans, each with a forecaster fitted before it.
+
+        This forecaster stays as it is; its split is not used. With `refit`, refits within a test
+        span use every window known by then, those of the gap included: a gap delays the first
+        model only.
+
+        Args:
+            data: as for `fit`.
+            folds: number of test spans; they follow each other, and the last ends with the data.
+            test: length of each test span, such as "7d"; by default 30 % of the time divided by the
+                folds.
+            validation: length of each validation span; by default that of a test span, "0d" for
+                none.
+            gap: time from the end of validation to the first test target; none by default.
+            train: length of the training span, a window that slides; by default it begins with the
+                data and grows.
+            progress: whether to show a progress bar.
+
+        Returns:
+            Errors, forecasts and dates of all folds.
+
+        Raises:
+            InputError: if the folds do not fit in the data, or the windows in a fold.
+        """
+        options = FoldOptions(folds, test, validation, gap, train)
+        series = as_series(data, self.asked.data.service)
+        plan = plan_folds(len(series.values), series.calendar, [self.asked.window], options)
+
+        def tested(split: str) -> FoldResult:
+            fitted = Forecaster(**{**self.asked.flat(), "split": split}).fit(data)
+            return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.parts())
+
+        return run_folds(plan, tested, progress=progress)
 
     def find_leaks(self, history: Data | Series) -> list[Leak]:
         """Find windows whose inputs or forecasts depend on later values.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.errors import choose
+from data_prep.errors import InputError, choose
 from data_prep.text import counted
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import Estimate
@@ -111,18 +111,11 @@ def leaderboard(
     """
     best, last = Wanted(metric), Wanted(metric, "last")
     errors = read_errors(rows, (best, last))
-    finalise = METRICS.find(metric.removeprefix("raw_")).finalise
     groups = neighbours(errors.locations)
-    length = 2 if len(errors.days) >= FEWEST_DAYS_FOR_BLOCKS else 1
     sums = errors.sums[best]
     known = [row for row in rows if row.name in sums]
-    n = int(np.clip(MOST_REPLICATES / (len(errors.cells) * len(sums)), 100, n))
-
-    def resampled(methods: Mapping[str, ErrorSums]) -> Replicates:
-        return bootstrap(methods, finalise, groups, n=n, block_length=length)
-
-    everyone, after = resampled(sums), resampled(errors.sums[last])
-    ours = resampled({row.name: sums[row.name] for row in known})
+    everyone, after = (resample(errors.sums[want], metric, groups, n=n) for want in (best, last))
+    ours = resample({row.name: sums[row.name] for row in known}, metric, groups, n=n)
     chosen = _reference(known, everyone, None if reference in errors.incomplete else reference)
     tests = {
         row.name: permutation_test(sums[row.name], sums[chosen])
@@ -145,6 +138,29 @@ def leaderboard(
     smallest = max((test.smallest for test in tests.values()), default=math.nan)
     n_groups = 1 if groups is None else len(np.unique(groups))
     return Leaderboard(metric, lines, chosen, errors, everyone, smallest, n_groups)
+
+
+def resample(
+    methods: Mapping[str, ErrorSums], metric: str, groups: np.ndarray | None, *, n: int = 2000
+) -> Replicates:
+    """Resample the errors of methods as all tables do, successive days two by two.
+
+    Args:
+        methods: name and sums of each method.
+        metric: name of the error.
+        groups: groups of neighbouring cells, from `neighbours`.
+        n: number of replicates; fewer if there are many cells and methods.
+
+    Raises:
+        InputError: if the methods were tested on different targets.
+    """
+    if not methods:
+        raise InputError("no methods to compare; give at least one")
+    _, n_cells, n_days = next(iter(methods.values())).total.shape
+    n = int(np.clip(MOST_REPLICATES / (n_cells * len(methods)), 100, n))
+    finalise = METRICS.find(metric.removeprefix("raw_")).finalise
+    length = 2 if n_days >= FEWEST_DAYS_FOR_BLOCKS else 1
+    return bootstrap(methods, finalise, groups, n=n, block_length=length)
 
 
 def _reference(rows: Sequence[Row], found: Replicates, asked: str | None) -> str:
