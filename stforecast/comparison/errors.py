@@ -31,7 +31,7 @@ class ModelErrors:
     Attributes:
         total: `(cells, windows, horizon)` sums, such as squared errors.
         weight: what to divide their sums by, of the same shape; 0 where nothing was observed.
-        times: `(windows,)` local time of the first target.
+        times: `(windows,)` local time of the first target, with its zone if that is known.
         step: length of a step.
         finalise: function from the sum of totals and that of weights to the error.
     """
@@ -44,13 +44,17 @@ class ModelErrors:
 
     @cached_property
     def days(self) -> pd.DatetimeIndex:
-        """Local days in which first targets lie."""
-        return pd.DatetimeIndex(self.times.normalize().unique())
+        """Local days in which first targets lie, without a zone."""
+        return pd.DatetimeIndex(self._day_of_window.unique())
 
     def by_day(self) -> tuple[np.ndarray, np.ndarray]:
         """Return totals and weights `(cells, days)`; a window belongs to its first target's day."""
-        place = self.days.get_indexer(self.times.normalize())
+        place = self.days.get_indexer(self._day_of_window)
         return _summed_by(self.total.sum(axis=2), place), _summed_by(self.weight.sum(axis=2), place)
+
+    @property
+    def _day_of_window(self) -> pd.DatetimeIndex:
+        return self.times.tz_localize(None).normalize()
 
     @cached_property
     def hours(self) -> np.ndarray:
@@ -115,6 +119,9 @@ def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = Non
 def local_times(forecasts: xr.Dataset) -> tuple[pd.DatetimeIndex, pd.Timedelta]:
     """Return the local time of each window's first target, and the length of a step.
 
+    Times have the zone of the forecasts, if they give one: a step added to such a time stays right
+    when the clock is changed.
+
     Raises:
         InputError: if the file is of an older version.
     """
@@ -123,12 +130,12 @@ def local_times(forecasts: xr.Dataset) -> tuple[pd.DatetimeIndex, pd.Timedelta]:
     times = pd.DatetimeIndex(forecasts.indexes["time"])
     step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
     if zone := forecasts.attrs.get("time_zone"):
-        times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+        times = times.tz_localize("UTC").tz_convert(zone)
     return times, step
 
 
 def target_hours(times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int) -> np.ndarray:
-    """Return the hour of each target `(windows, horizon)` from the times of the first targets."""
+    """Return the hour of each target `(windows, horizon)` from those of `local_times`."""
     return np.stack([(times + step * ahead).hour for ahead in range(horizon)], axis=1)
 
 

@@ -58,5 +58,5 @@ def join_errors(parts: Sequence[ModelErrors]) -> ModelErrors:
         parts[0],
         total=np.concatenate([part.total for part in parts], axis=1),
         weight=np.concatenate([part.weight for part in parts], axis=1),
-        times=pd.DatetimeIndex(np.concatenate([part.times for part in parts])),
+        times=pd.DatetimeIndex(parts[0].times.append([part.times for part in parts[1:]])),
     )

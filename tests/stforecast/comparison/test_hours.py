@@ -1,8 +1,10 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
 from stforecast.comparison.errors import local_times, model_errors
+from stforecast.comparison.folds import joined_errors
 from stforecast.comparison.hours import busy_hours, hourly_load
 
 DAY = np.arange(24.0)[None, :, None]
@@ -30,6 +32,34 @@ def test_busy_hours_have_a_load_above_that_of_the_mean_hour(tested):
 def test_busy_hours_are_those_of_local_time(tested):
     y = np.where(DAY == 7, 3.0, 1.0)
     assert busy_hours(tested("a", y, y, zone="Europe/Rome").forecasts()) == (8,)
+
+
+@pytest.mark.parametrize(
+    ("start", "hours"),
+    [
+        ("2013-10-26 23:00", [1, 2, 2]),  # The clock is set back from 03:00 to 02:00.
+        ("2013-03-31 00:00", [1, 3, 4]),  # It is set from 02:00 to 03:00.
+    ],
+)
+def test_hours_are_right_when_the_clock_changes_within_a_forecast(tested, start, hours):
+    y = np.zeros((1, 1, 3))
+    run = tested("a", np.array([[[1.0, 2.0, 4.0]]]), y, start=start, zone="Europe/Rome")
+    errors = joined_errors([run], "raw_mae")
+    assert errors.hours.tolist() == [hours]
+    load = hourly_load(run.forecasts())
+    assert load[load.notna()].index.tolist() == sorted(set(hours))
+
+
+def test_errors_of_folds_are_joined_over_a_change_of_the_clock(tested):
+    y = np.zeros((1, 2, 1))
+    runs = [
+        tested("a", y + n, y, start=start, zone="Europe/Rome", about={"fold": n, "backtest": "b"})
+        for n, start in ((1, "2013-10-26 23:00"), (2, "2013-10-27 01:00"))
+    ]
+    errors = joined_errors(runs, "raw_mae")
+    assert errors.hours.ravel().tolist() == [1, 2, 2, 3]
+    assert errors.days.tolist() == [pd.Timestamp("2013-10-27")]
+    assert errors.by_hour()[[1, 2, 3]].tolist() == [1, 1.5, 2]
 
 
 def test_roads_are_busy_when_they_are_slow(tested):
