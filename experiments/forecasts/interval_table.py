@@ -10,6 +10,7 @@ import pandas as pd
 from stforecast.bench.numbers import spread
 from stforecast.bench.run_groups import ALL, RunGroup, select
 from stforecast.bench.tables import markdown
+from stforecast.comparison.folds import by_seed
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.results import ForecastRun
 
@@ -26,7 +27,8 @@ def interval_table(rows: Sequence[tuple[RunGroup[ForecastRun], str]], names: Seq
     """
     body = []
     for (group, view), name in zip(rows, names, strict=True):
-        tables = [_interval_errors(run, f"best {view}".strip()) for run in group.runs]
+        selection = f"best {view}".strip()
+        tables = [_interval_errors(runs, selection) for runs in by_seed(group.runs)]
         if all(len(t) for t in tables):
             body.append({"method": name, **_cells(group.runs[0], tables)})
     if not body:
@@ -58,11 +60,15 @@ def refit_notes(rows: Sequence[tuple[RunGroup[ForecastRun], str]]) -> list[str]:
     return notes
 
 
-def _interval_errors(run: ForecastRun, selection: str) -> pd.DataFrame:
-    """Return interval metrics by client and pooled, over all steps; one column per metric."""
+def _interval_errors(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
+    """Return interval metrics of a seed by client and pooled, over all steps, a column for each.
+
+    They are means over the folds of a backtest.
+    """
     metrics = ("coverage", "raw_width", "raw_pinball", "raw_crps")
-    table = select(run.metrics(), split="test", selection=selection, horizon=ALL, metric=metrics)
-    return table.pivot(index="client", columns="metric", values="value")
+    table = pd.concat([run.metrics() for run in runs])
+    table = select(table, split="test", selection=selection, horizon=ALL, metric=metrics)
+    return table.groupby(["client", "metric"])["value"].mean().unstack("metric")
 
 
 def _cells(run: ForecastRun, tables: Sequence[pd.DataFrame]) -> dict[str, str]:
