@@ -50,7 +50,7 @@ class ModelErrors:
     def by_day(self) -> tuple[np.ndarray, np.ndarray]:
         """Return totals and weights `(cells, days)`; a window belongs to its first target's day."""
         place = self.days.get_indexer(self._day_of_window)
-        return _summed_by(self.total.sum(axis=2), place), _summed_by(self.weight.sum(axis=2), place)
+        return summed_by(self.total.sum(axis=2), place), summed_by(self.weight.sum(axis=2), place)
 
     @property
     def _day_of_window(self) -> pd.DatetimeIndex:
@@ -176,7 +176,12 @@ def _outdated(forecasts: xr.Dataset, absent: str) -> InputError:
     return InputError(f"{source}: no {absent!r}, as older versions wrote it; {AGAIN}")
 
 
-def _summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Sum `(cells, windows)` over the windows of each place, `(cells, places)`."""
+def summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Sum `(cells, windows)` over the windows of each place, `(cells, places)`.
+
+    Args:
+        values: `(cells, windows)`.
+        place: `(windows,)` number of the place of each window, from 0.
+    """
     belongs = place[:, None] == np.arange(place.max() + 1)
     return values @ belongs.astype(np.float64)

@@ -13,7 +13,7 @@ import xarray as xr
 from data_prep.errors import InputError
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.sums import ErrorSums
-from stforecast.comparison.errors import SEASONAL, model_errors, variables
+from stforecast.comparison.errors import SEASONAL, model_errors, summed_by, variables
 from stforecast.comparison.folds import folds_of
 from stforecast.results import ForecastRun
 
@@ -75,7 +75,8 @@ class TaskErrors:
         sums: sums by seed, cell and day of each row by name, for each wanted error; also those of
             `SEASONAL` where it could forecast.
         cells: `(cells,)` ids.
-        days: local days of the test part; of all folds in a backtest.
+        days: local days of the test part; of all folds in a backtest, where a day that two folds
+            share is one.
         locations: `(cells, 2)` longitude and latitude, or None if unknown.
         incomplete: names of rows that lack a fold in every seed, which are left out.
     """
@@ -131,8 +132,8 @@ def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
             sums[want][SEASONAL] = _joined([whole], want, SEASONAL)
     targets = whole[0].targets
     places = [targets[name].to_numpy() for name in ("lon", "lat") if name in targets]
-    days = pd.DatetimeIndex(np.concatenate([part.days for part in whole]))
     locations = np.stack(places, axis=1) if places else None
+    days = _days(whole).unique()
     return TaskErrors(sums, targets["cell"].to_numpy(), days, locations, tuple(incomplete))
 
 
@@ -157,14 +158,22 @@ def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int,
 
 
 def _joined(of_seeds: Sequence[Sequence[_Part]], want: Wanted, name: str) -> ErrorSums:
-    """Stack seeds, and join the days of their folds."""
+    """Stack seeds, and join the days of their folds; a day may lie in two folds."""
+    place, _ = pd.factorize(_days(of_seeds[0]))
     stacked = [
         np.stack(
-            [np.concatenate([p.sums[want, name][i] for p in parts], axis=1) for parts in of_seeds]
+            [
+                summed_by(np.concatenate([p.sums[want, name][i] for p in parts], axis=1), place)
+                for parts in of_seeds
+            ]
         )
         for i in (0, 1)
     ]
     return ErrorSums(*stacked)
+
+
+def _days(parts: Sequence[_Part]) -> pd.DatetimeIndex:
+    return pd.DatetimeIndex(np.concatenate([part.days for part in parts]))
 
 
 def _check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset) -> None:

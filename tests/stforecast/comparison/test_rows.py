@@ -1,0 +1,38 @@
+"""Errors of rows on the same targets."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stforecast.bench.run_groups import group_runs
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.rows import Row, Wanted, read_errors
+
+MSE = Wanted("mse")
+
+
+@pytest.fixture
+def half_days(tested):
+    """Two folds of 36 hours: both test half of 5 November. The errors are 1 and 2."""
+
+    def make(label="a", seeds=(1,)):
+        return [
+            tested(
+                label, np.full((2, 36, 1), error), np.zeros((2, 36, 1)), start=start, seed=seed,
+                naive=np.ones((2, 36, 1)), about={"fold": fold, "backtest": "2 folds of 36 hours"},
+            )
+            for seed in seeds
+            for fold, start, error in ((1, "2013-11-04 00:00", 1.0), (2, "2013-11-05 12:00", 2.0))
+        ]  # fmt: skip
+
+    return make
+
+
+def test_a_day_in_two_folds_is_one_day(half_days):
+    rows = [Row(group) for group in group_runs(half_days(seeds=(1, 2)))]
+    found = read_errors(rows, [MSE])
+    assert found.days.tolist() == list(pd.date_range("2013-11-04", periods=3))
+    sums = found.sums[MSE]["a"]
+    np.testing.assert_array_equal(sums.weight, np.full((2, 2, 3), 24))
+    np.testing.assert_array_equal(sums.total[1, 0], [24, 12 + 12 * 4, 24 * 4])
+    np.testing.assert_array_equal(found.sums[MSE][SEASONAL].total, np.full((1, 2, 3), 24))
