@@ -172,11 +172,11 @@ def test_a_sweep_needs_runs_that_differ(stforecast, run_folder, tmp_path):
 def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_path, monkeypatch):
     drawn = []
     drawing = "stforecast.bench.drawing.save_figure"
-    monkeypatch.setattr(drawing, lambda fig, path: drawn.append(fig) or path)
+    monkeypatch.setattr(drawing, lambda fig, path, note: drawn.append(fig) or path)
     args = ["plot", "predictions", run_folder, "--out", tmp_path / "a.png"]
     assert stforecast(*args, "--cells", "22", "--hours", "24")[0] == 0
     (ax,) = drawn[0].axes
-    assert ax.get_xlabel() == "time (UTC), 2013"
+    assert ax.get_xlabel() == "local time (Europe/Rome), 2013"
     assert ax.get_ylabel() == "internet (MB)"
 
 
@@ -268,7 +268,7 @@ def test_without_a_command_there_is_help(stforecast):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bake"], "No such command 'bake'. See: stforecast --help"),
+        (["frob"], "No such command 'frob'. See: stforecast --help"),
         (["run"], "Missing option '--data'. See: stforecast run --help"),
         (["run", "--method", "fules"], "unknown method 'fules'; choose one of: "),
         (["run", "--data", "a.nc", "--out", "b"], "a.nc: no cube here (found nothing); write"),

@@ -60,6 +60,8 @@ def test_a_benchmark_draws_its_figures_and_goes_on_where_one_fails(write, tmp_pa
 def test_a_stale_figure_goes_when_it_cannot_be_drawn_anew(make_run, tmp_path):
     stale = tmp_path / "milan-internet-predictions.png"
     stale.write_bytes(b"old")
-    gallery = draw_figures(parse_figures(["predictions"], [], PLOTS), [make_run()], tmp_path, PLOTS)
+    run = make_run()
+    (run.folder / "forecasts.nc").unlink()
+    gallery = draw_figures(parse_figures(["predictions"], [], PLOTS), [run], tmp_path, PLOTS)
     assert list(gallery.undrawn) == ["milan-internet-predictions"]
     assert not stale.exists()

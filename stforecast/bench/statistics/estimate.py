@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scipy.stats import t as student
-
 from stforecast.bench.numbers import MOST_DECIMALS, short
 
 NEGLIGIBLE = 1e-9
@@ -78,6 +76,8 @@ class Variation:
             level: coverage, such as 0.95.
             transform: monotone function of value and ends.
         """
+        from scipy.stats import t as student  # slow to import
+
         reach = float(student.ppf((1 + level) / 2, self.degrees_of_freedom))
         reach *= math.sqrt(self.variance)
         ends = sorted((transform(self.value - reach), transform(self.value + reach)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 LEVEL = 0.05
 """Significance level of the critical difference."""
@@ -70,6 +69,8 @@ def rank(errors: np.ndarray, measure: str = "error") -> Ranking:
             method diverged, which ranks it last.
         measure: what the errors are, for texts.
     """
+    from scipy.stats import friedmanchisquare, rankdata, studentized_range  # slow to import
+
     n_clients, n_methods = errors.shape
     ranks = rankdata(errors, axis=1)
     all_tied = (ranks == ranks[:, :1]).all()
