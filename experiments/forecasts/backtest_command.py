@@ -54,6 +54,8 @@ def backtest(
     Every fold has a training, a validation and a test span; the test spans follow each other and
     end with the data. One table sums up all test days. Finished runs are kept: run the same command
     again to resume.
+
+    Example: stforecast backtest --data milan.nc --method ridge --test 7d --out results/
     """
     from stforecast.federated.runs.run_folder import check_folder
 

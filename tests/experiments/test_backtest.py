@@ -10,6 +10,7 @@ import pytest
 from data_prep.errors import InputError
 from experiments.cli import main
 from experiments.forecasts import benchmark
+from stforecast import Forecaster
 from stforecast.bench.benchmark import run_grid
 from stforecast.bench.jobs import grid_jobs
 from stforecast.bench.ray_engine import RAY
@@ -63,6 +64,16 @@ def test_a_fold_equals_a_run_with_its_split(backtest, town, tmp_path):
     pd.testing.assert_frame_equal(fold.metrics().drop(columns="fold"), alone.metrics())
     assert alone.fold == 0
     assert alone.about["parts"] == fold.about["parts"]
+
+
+def test_the_forecaster_in_memory_gives_the_same_errors(backtest, town, tmp_path):
+    run_grid(backtest('["fedavg"]'), tmp_path)
+    settings = {"rounds": 1, "hidden_size": 8, "device": "cpu", "horizon": 3, "service": "sms"}
+    spans = {"folds": 2, "test": "36h", "validation": "1d", "gap": "12h"}
+    found = Forecaster("fedavg", **settings).backtest(town, **spans)
+    for name, table in (("metrics", found.metrics), ("hours", found.hours)):
+        written = pd.read_csv(tmp_path / f"{name}.csv", dtype={"client": str, "horizon": str})
+        pd.testing.assert_frame_equal(written[table.columns], table, check_dtype=False)
 
 
 def test_a_backtest_that_was_stopped_goes_on(backtest, tmp_path, monkeypatch):

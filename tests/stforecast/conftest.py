@@ -73,7 +73,7 @@ def tested(tmp_path):
         ids = np.arange(len(y)) + 100 if cells is None else cells
         write_csv(_errors(y_hat, y, ids), out / "metrics.csv")
         dims, unit = ("cell", "time", "horizon"), {"units": units}
-        values = {"y": (dims, y, unit), "y_hat": (dims, y_hat, {**unit, "selection": "best"})}
+        values = {"y": (dims, y, unit), "y_hat": (dims, y_hat, {**unit, "selection": "best, last"})}
         if naive is not None:
             values["seasonal_naive"] = (dims, np.asarray(naive, dtype=float), unit)
         values |= {n: ("cell", np.ones(len(y))) for n in ("std", "seasonal_mae", "seasonal_rmse")}
