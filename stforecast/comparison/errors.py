@@ -179,9 +179,12 @@ def _outdated(forecasts: xr.Dataset, absent: str) -> InputError:
 def summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
     """Sum `(cells, windows)` over the windows of each place, `(cells, places)`.
 
+    A sum that is not finite may make the cell's others NaN.
+
     Args:
         values: `(cells, windows)`.
         place: `(windows,)` number of the place of each window, from 0.
     """
     belongs = place[:, None] == np.arange(place.max() + 1)
-    return values @ belongs.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # Where the method diverged.
+        return values @ belongs.astype(np.float64)

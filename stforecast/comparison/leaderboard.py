@@ -16,7 +16,7 @@ import numpy as np
 from data_prep.errors import InputError, choose
 from data_prep.text import counted
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
-from stforecast.bench.statistics.estimate import Estimate
+from stforecast.bench.statistics.estimate import NEGLIGIBLE, Estimate
 from stforecast.bench.statistics.permutation import holm, permutation_test
 from stforecast.bench.statistics.scores import skill, win_rate
 from stforecast.bench.statistics.sums import ErrorSums
@@ -81,7 +81,7 @@ class Leaderboard:
         reference: name of the method that the others are compared with.
         errors: the errors.
         replicates: bootstrap of the best models' errors.
-        smallest_p: smallest p-value that so few days can give, before the correction.
+        smallest_p: smallest p-value that so few days can give, after Holm's correction.
         n_groups: groups of neighbouring cells; 1 if cells are not resampled.
     """
 
@@ -99,6 +99,8 @@ def leaderboard(
 ) -> Leaderboard:
     """Compare methods that were tested on the same targets.
 
+    Lower errors are better, so a signed one cannot be compared.
+
     Args:
         rows: rows with different names.
         metric: error to compare, as in `metrics.csv`.
@@ -107,9 +109,12 @@ def leaderboard(
         n: number of bootstrap replicates.
 
     Raises:
-        InputError: if two runs were tested on different targets, or the reference is unknown.
+        InputError: if two runs were tested on different targets, the reference is unknown, or the
+            metric is unknown or signed.
     """
     best, last = Wanted(metric), Wanted(metric, "last")
+    if METRICS.find(metric.removeprefix("raw_")).signed:
+        raise InputError(f"{metric} may be negative, so the lowest is not the best; compare mase")
     errors = read_errors(rows, (best, last))
     groups = neighbours(errors.locations)
     sums = errors.sums[best]
@@ -135,7 +140,9 @@ def leaderboard(
         )
         for row in known
     )
-    smallest = max((test.smallest for test in tests.values()), default=math.nan)
+    # Holm multiplies the smallest of the p-values by their number.
+    n_tests = np.isfinite(list(p_values.values())).sum()
+    smallest = max((min(1.0, n_tests * t.smallest) for t in tests.values()), default=math.nan)
     n_groups = 1 if groups is None else len(np.unique(groups))
     return Leaderboard(metric, lines, chosen, errors, everyone, smallest, n_groups)
 
@@ -199,9 +206,13 @@ def claims(board: Leaderboard, data: str) -> list[str]:
     """
     others = [line for line in board.lines if line.name != board.reference]
     named = f"**{board.reference}**"
-    worse = [line for line in others if line.differs and line.against.value > 0]
-    better = [line for line in others if line.differs and line.against.value < 0]
-    equal = [line for line in others if not line.differs]
+    diverged = [line for line in board.lines if not math.isfinite(line.error.value)]
+    if not math.isfinite(board.replicates.pooled[board.reference][0]):
+        return [f"On {data}, {named} diverged, so nothing can be compared with it."]
+    finite = [line for line in others if line not in diverged]
+    worse = [line for line in finite if line.differs and line.against.value > 0]
+    better = [line for line in finite if line.differs and line.against.value < 0]
+    equal = [line for line in finite if not line.differs]
     said = []
     if worse:
         said.append(f"On {data}, {named} has a lower error than {_listed(worse)}.")
@@ -209,11 +220,14 @@ def claims(board: Leaderboard, data: str) -> list[str]:
         said.append(f"On {data}, {named} has a higher error than {_listed(better)}.")
     if equal:
         said.append(f"On {data}, {named} cannot be told apart from {_listed(equal)}.")
-    if others and board.smallest_p > LEVEL:
-        days = counted(len(board.errors.days), "day")
+    if diverged:
+        names = ", ".join(line.name for line in diverged)
+        said.append(f"On {data}, {names} diverged: some forecasts are not finite.")
+    if finite and board.smallest_p > LEVEL:
+        days, tests = counted(len(board.errors.days), "day"), counted(len(finite), "comparison")
         said.append(
             f"{days} of test are too few for any difference to be significant at {LEVEL:.0%}: "
-            f"the smallest p-value is {board.smallest_p:.2g}."
+            f"the smallest p-value, corrected for {tests}, is {board.smallest_p:.2g}."
         )
     return said
 
@@ -227,12 +241,16 @@ def _listed(lines: Sequence[Line]) -> str:
 def by_per_cent(against: Estimate) -> str:
     """Return the difference of the reference from a method, in per cent of the method's error.
 
-    >>> by_per_cent(Estimate(25.0, 0.0, 100.0))
-    '-20 % [-50, 0]'
+    No number is rounded to 0, which would hide its sign.
+
+    >>> by_per_cent(Estimate(25.0, 0.0, 100.0)), by_per_cent(Estimate(25.0, 0.1, 100.0))
+    ('-20 % [-50, 0]', '-20.0 % [-50.0, -0.1]')
     """
     value, low, high = (-100 * x / (100 + x) for x in (against.value, against.high, against.low))
     if not math.isfinite(high - low):
         return f"{value:+.0f} %"
     decimals = 1 if high - low < 10 else 0
+    smallest = min((abs(x) for x in (value, low, high) if abs(x) > NEGLIGIBLE), default=1.0)
+    decimals = max(decimals, -math.floor(math.log10(2 * smallest)))
     value, low, high = (round(x, decimals) + 0.0 for x in (value, low, high))
     return f"{value:+.{decimals}f} % [{low:.{decimals}f}, {high:.{decimals}f}]"
