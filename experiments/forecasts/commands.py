@@ -49,7 +49,7 @@ def run_command(
 
     The last options depend on --method and --model: give these with --help to list them.
     """
-    from experiments.forecasts.report import summary
+    from experiments.forecasts.summary import summary
     from experiments.resuming import check_resumed
     from stforecast import runs
     from stforecast.bench.progress import rounds_bar

@@ -9,9 +9,10 @@ import pandas as pd
 
 from stforecast.bench.numbers import spread
 from stforecast.bench.published import MARK, Published
-from stforecast.bench.run_groups import RunGroup, by_step, select
+from stforecast.bench.run_groups import by_step, select
 from stforecast.bench.tables import markdown
 from stforecast.comparison.folds import by_seed
+from stforecast.comparison.rows import Row
 from stforecast.comparison.steps import shown_steps, time_ahead
 from stforecast.results import ForecastRun, units_of
 
@@ -23,7 +24,7 @@ MEAN = "mean"
 
 
 def horizon_table(
-    rows: Sequence[tuple[RunGroup[ForecastRun], str]],
+    rows: Sequence[Row],
     names: Sequence[str],
     published: Published | None = None,
 ) -> str:
@@ -33,20 +34,19 @@ def horizon_table(
     numbers have their own rows.
 
     Args:
-        rows: groups with the same horizon, each with a view of its method.
+        rows: models with the same horizon.
         names: names of the rows.
         published: numbers of a paper.
 
     Returns:
         The table under a describing line; "" if there is only one step.
     """
-    run = rows[0][0].runs[0]
+    run = rows[0].first
     steps = shown_steps(int(run.settings["horizon"]))
     if len(steps) < 2:
         return ""
     tables = [
-        [_by_step(runs, f"best {view}".strip()) for runs in by_seed(group.runs)]
-        for group, view in rows
+        [_by_step(runs, row.selection("best")) for runs in by_seed(row.group.runs)] for row in rows
     ]
     if any(table.empty for members in tables for table in members):
         return ""

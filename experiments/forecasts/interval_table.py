@@ -8,29 +8,35 @@ import numpy as np
 import pandas as pd
 
 from stforecast.bench.numbers import spread
-from stforecast.bench.run_groups import ALL, RunGroup, select
+from stforecast.bench.run_groups import ALL, select
 from stforecast.bench.tables import markdown
 from stforecast.comparison.folds import by_seed
+from stforecast.comparison.rows import Row
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.results import ForecastRun
 
+HEADINGS = {
+    "raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball",
+    "raw_crps": "CRPS",
+}  # fmt: skip
+"""Means in the table."""
 
-def interval_table(rows: Sequence[tuple[RunGroup[ForecastRun], str]], names: Sequence[str]) -> str:
+
+def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Tabulate coverage, pooled and by client, width, pinball loss and CRPS as Markdown.
 
     Args:
-        rows: groups, each with a view of its method; those without intervals are left out.
+        rows: models; those without intervals are left out.
         names: names of the rows.
 
     Returns:
         The table under a describing line; "" if no row has intervals.
     """
     body = []
-    for (group, view), name in zip(rows, names, strict=True):
-        selection = f"best {view}".strip()
-        tables = [_interval_errors(runs, selection) for runs in by_seed(group.runs)]
+    for row, name in zip(rows, names, strict=True):
+        tables = [_interval_errors(runs, row.selection("best")) for runs in by_seed(row.group.runs)]
         if all(len(t) for t in tables):
-            body.append({"method": name, **_cells(group.runs[0], tables)})
+            body.append({"method": name, **_cells(row.first, tables)})
     if not body:
         return ""
     return f"Intervals on the test part, all steps ahead, in data units.\n\n{markdown(body)}"
@@ -41,19 +47,19 @@ def nominal_coverage(run: ForecastRun) -> float:
     return max(pair_coverages(parse_levels(run.settings["quantiles"])))
 
 
-def refit_notes(rows: Sequence[tuple[RunGroup[ForecastRun], str]]) -> list[str]:
-    """Return a line for each refitted group: number of refits, traffic and time of a run."""
+def refit_notes(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each refitted method: number of refits, traffic and time of a run."""
     notes = []
-    for group, view in rows:
-        costs = [table for run in group.runs if len(table := run.refits())]
-        if view or not costs:
+    for row in rows:
+        costs = [table for run in row.group.runs if len(table := run.refits())]
+        if row.view or not costs:
             continue
         up, down, seconds = (
             np.mean([cost[column].sum() for cost in costs])
             for column in ("bytes_up", "bytes_down", "seconds")
         )
         notes.append(
-            f"{group.name}: refitted {group.runs[0].settings['refit']}, "
+            f"{row.name}: refitted {row.first.settings['refit']}, "
             f"{len(costs[0])} times; {up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down, "
             f"{seconds:.1f} s together"
         )
@@ -65,7 +71,7 @@ def _interval_errors(runs: Sequence[ForecastRun], selection: str) -> pd.DataFram
 
     They are means over the folds of a backtest.
     """
-    metrics = ("coverage", "raw_width", "raw_pinball", "raw_crps")
+    metrics = ("coverage", *HEADINGS)
     table = pd.concat([run.metrics() for run in runs])
     table = select(table, split="test", selection=selection, horizon=ALL, metric=metrics)
     return table.groupby(["client", "metric"])["value"].mean().unstack("metric")
@@ -79,5 +85,4 @@ def _cells(run: ForecastRun, tables: Sequence[pd.DataFrame]) -> dict[str, str]:
         "coverage": spread([float(t["coverage"]["all"]) for t in tables]),
         "lowest – median – highest client": f"{low:.3f} – {middle:.3f} – {high:.3f}",
     }
-    headings = {"raw_width": "width", "raw_pinball": "pinball", "raw_crps": "CRPS"}
-    return cells | {h: spread([float(t[m]["all"]) for t in tables]) for m, h in headings.items()}
+    return cells | {h: spread([float(t[m]["all"]) for t in tables]) for m, h in HEADINGS.items()}

@@ -1,19 +1,17 @@
-"""Summaries and tables of the results of forecasts."""
+"""Tables of the results of forecasts."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from data_prep.registry import join
 from data_prep.text import counted
-from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes, per_cent
+from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes
 from experiments.forecasts.horizons import horizon_table
-from experiments.forecasts.interval_table import interval_table, nominal_coverage, refit_notes
+from experiments.forecasts.interval_table import interval_table, refit_notes
 from experiments.forecasts.peak_table import peak_table
 from stforecast.baselines import BASELINES
 from stforecast.bench.numbers import spread
@@ -23,9 +21,7 @@ from stforecast.bench.tables import (
     floats_up_and_down,
     markdown,
     mean_seconds,
-    plain,
     sections,
-    traffic_sentence,
 )
 from stforecast.bench.traffic import left_out
 from stforecast.comparison.errors import SEASONAL
@@ -37,9 +33,6 @@ from stforecast.methods import METHODS
 from stforecast.metrics import METRICS
 from stforecast.results import ForecastRun, units_of
 
-SHOWN = {"mse": "MSE", "mae": "MAE", "raw_mae": "MAE, data units"}
-"""Headings of the errors in every summary."""
-
 SAME_TEST = ("horizon", "scale")
 """Settings that errors in one table must share, besides data, service and split."""
 
@@ -47,66 +40,6 @@ FURTHER = "Further models"
 """Title of the table of methods' other models, such as the global one."""
 
 POOLED_MARK = "†"
-
-
-def summary(run: ForecastRun) -> str:
-    """Summarise a finished run in a few lines."""
-    rounds = run.rounds()
-    models = {"best": ""}
-    if len(rounds):
-        numbers = {"best": _best_round(rounds), "last": len(rounds)}
-        selections = sorted(run.metrics()["selection"].unique())
-        models = {s: _model_name(s, numbers) for s in selections}
-    shown = {**SHOWN, **_further_columns([run])}
-    rows = [
-        {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in shown.items()}}
-        for s, name in models.items()
-    ]
-    lines = [plain(rows)]
-    if _pooled(run):
-        lines.append("the records of all cells were pooled in one place")
-    elif len(rounds):
-        lines.append(traffic_sentence(run))
-    if note := _window_note(run):
-        lines.append(note)
-    if guarantee := run.about.get("privacy"):
-        lines.append(
-            f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
-            f"{guarantee['of']} over {guarantee['uploads']} uploads"
-        )
-    (line,) = leaderboard([Row(group) for group in group_runs([run])], "raw_mae").lines
-    if line.skill is not None:
-        found = per_cent(line.skill).replace(" [", " % [")
-        lines.append(f"skill against the value one day before, in MAE: {found}")
-    if math.isfinite(held := run.score("coverage", run.settings.get("select", "best"))):
-        asked = nominal_coverage(run)
-        lines.append(f"{asked:.0%} intervals hold {held:.1%} of the test part")
-    lines += refit_notes([(group, "") for group in group_runs([run])])
-    lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
-    return "\n".join(lines)
-
-
-def _window_note(run: ForecastRun) -> str:
-    """Return the settings given as times, such as a day, in steps of the data."""
-    asked, used = run.settings, run.about.get("window", {})
-    steps = [f"{name} {value}" for name, value in used.items() if asked.get(name) != value]
-    return f"in steps of {run.about['step_minutes']:g} minutes: {', '.join(steps)}" if steps else ""
-
-
-def _model_name(selection: str, rounds: Mapping[str, int]) -> str:
-    """Return a selection with the number of its round.
-
-    >>> _model_name("best (global)", {"best": 7, "last": 9})
-    'best round, 7 (global)'
-    """
-    which, _, view = selection.partition(" ")
-    return f"{which} round, {rounds[which]} {view}".strip()
-
-
-def _best_round(rounds: pd.DataFrame) -> int:
-    """Return the round of the lowest validation loss, or the last one without a validation part."""
-    losses = rounds["validation_loss"].to_numpy()
-    return int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else len(rounds)
 
 
 def results_table(
@@ -148,24 +81,20 @@ def _section(
         lines.append(f"Rows differ in: {', '.join(differing)}.")
     lines.append(_errors_table(rows, runs, published))
     names = [_name(row) for row in rows]
-    pairs = [(row.group, row.view) for row in rows]
-    lines += filter(
-        None,
-        [
-            horizon_table(pairs, names, published),
-            interval_table(pairs, names),
-            peak_table(rows, names),
-        ],
-    )
-    lines += _comparisons(rows, reference)
+    further = (
+        horizon_table(rows, names, published), interval_table(rows, names), peak_table(rows, names),
+    )  # fmt: skip
+    lines += [*filter(None, further), *_comparisons(rows, reference)]
     about = runs[0].about
     notes = []
     if published and about["service"] in {*published.services, *published.horizons}:
         notes.append(published.footnote)
-    notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(map(_pooled, runs))
+    notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(
+        map(is_pooled, runs)
+    )
     groups = [row.group for row in rows if not row.view]
     notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
-    return "\n\n".join(lines + notes + refit_notes(pairs))
+    return "\n\n".join(lines + notes + refit_notes(rows))
 
 
 def _heading(run: ForecastRun) -> str:
@@ -208,7 +137,7 @@ def _errors_table(
     labels = ["" if row.view else row.group.base for row in rows]
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
-    further = _further_columns(runs)
+    further = further_columns(runs)
     return markdown(
         [
             {
@@ -236,7 +165,7 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     if reference not in (SEASONAL, *(row.name for row in main)):
         reference = None  # Its runs have failed.
     board = leaderboard(main, reference=reference)
-    ranking = rank_groups([(row.group, row.view) for row in main])
+    ranking = rank_groups(main)
     lines = [markdown(comparison_rows(board, ranking))]
     lines += conclusions(board, Path(main[0].first.about["data"]).stem)
     lines += [str(ranking)] if ranking else []
@@ -270,10 +199,10 @@ def _views(run: ForecastRun) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    return f"{row.name} {POOLED_MARK}" if _pooled(row.first) else row.name
+    return f"{row.name} {POOLED_MARK}" if is_pooled(row.first) else row.name
 
 
-def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
+def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     """Return further metrics with a heading that any of the runs has."""
     headed = [metric for metric in METRICS.values() if metric.heading]
     if not headed:
@@ -286,7 +215,7 @@ def _further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
 def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
     """Return the means over a row's runs."""
     runs, first = row.group.runs, row.first
-    sends = len(first.rounds()) and not _pooled(first)
+    sends = len(first.rounds()) and not is_pooled(first)
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}
     return {
         "MSE": _score(row, "mse"),
@@ -309,6 +238,6 @@ def _score(row: Row, metric: str, which: str = "best") -> str:
     )
 
 
-def _pooled(run: ForecastRun) -> bool:
+def is_pooled(run: ForecastRun) -> bool:
     """Return whether the run's method pooled the records of all cells."""
     return bool(getattr(join(METHODS, BASELINES).get(run.method), "pooled", False))

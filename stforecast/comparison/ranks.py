@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from stforecast.bench.run_groups import RunGroup, by_client, select
+from stforecast.bench.run_groups import by_client, select
 from stforecast.bench.statistics.ranks import Ranking, rank
 from stforecast.comparison.names import error_title
-from stforecast.results import ForecastRun
+from stforecast.comparison.rows import Row
 
 FEWEST_METHODS = 3
 """Minimum number of methods for Friedman's test."""
@@ -18,15 +18,12 @@ FEWEST_METHODS = 3
 FEWEST_CLIENTS = 2
 """Minimum number of clients for Friedman's test."""
 
-View = tuple[RunGroup[ForecastRun], str]
-"""A group with a view of its method: "" or "(global)"."""
 
-
-def rank_groups(rows: Sequence[View], metric: str = "mse") -> Ranking | None:
+def rank_groups(rows: Sequence[Row], metric: str = "mse") -> Ranking | None:
     """Rank the models of groups by their clients' test errors in the best round, mean over seeds.
 
     Args:
-        rows: groups, each with a view of its method.
+        rows: the models to rank.
         metric: name of the error.
 
     Returns:
@@ -36,9 +33,9 @@ def rank_groups(rows: Sequence[View], metric: str = "mse") -> Ranking | None:
     return rank_clients(client_errors(rows, metric), metric)
 
 
-def client_errors(rows: Sequence[View], metric: str) -> pd.DataFrame:
+def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
     """Return the clients' test errors in the best round, mean over seeds: a column for each row."""
-    errors = [_client_errors(group, view, metric) for group, view in rows]
+    errors = [_client_errors(row, metric) for row in rows]
     return pd.concat(errors, axis=1, join="inner")
 
 
@@ -54,12 +51,12 @@ def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
     return rank(known, f"test {error_title(metric)} (mean over seeds)")
 
 
-def _client_errors(group: RunGroup[ForecastRun], view: str, metric: str) -> pd.Series:
-    selection = f"best {view}".strip()
+def _client_errors(row: Row, metric: str) -> pd.Series:
+    selection = row.selection("best")
     errors = [
         by_client(select(run.metrics(), metric=metric, selection=selection, split="test"))
-        for run in group.runs
+        for run in row.group.runs
     ]
     tables = [table.set_index("client")["value"] for table in errors]
     mean = pd.concat(tables, axis=1).mean(axis=1, skipna=False)
-    return mean.rename(f"{group.name} {view}".strip())
+    return mean.rename(row.name)

@@ -13,6 +13,7 @@ from stforecast.bench.critical_difference import critical_difference
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend
 from stforecast.comparison.ranks import FEWEST_CLIENTS, FEWEST_METHODS, client_errors, rank_clients
+from stforecast.comparison.rows import Row
 from stforecast.comparison.tasks import by_task
 from stforecast.plots.scores import error_rows
 from stforecast.results import ForecastRun
@@ -43,7 +44,7 @@ def ranks(
     for run in main:
         error_rows(run, metric)
     tasks = by_task(main)
-    tables = [client_errors([(group, "") for group in rows], metric) for rows in tasks.values()]
+    tables = [client_errors([Row(group) for group in rows], metric) for rows in tasks.values()]
     errors = pd.concat(tables, join="inner", keys=tasks) if tables else pd.DataFrame()
     ranking = rank_clients(errors, metric)
     if ranking is None:

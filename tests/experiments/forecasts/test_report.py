@@ -1,7 +1,8 @@
 import pytest
 
 from data_prep.errors import InputError
-from experiments.forecasts.report import results_table, summary
+from experiments.forecasts.report import results_table
+from experiments.forecasts.summary import summary
 
 
 @pytest.fixture
@@ -196,9 +197,9 @@ def test_failures_are_listed(make_run):
 def test_a_summary_gives_both_rounds_and_the_traffic(make_run):
     run = make_run(scores=(0.25, 0.5))
     lines = summary(run).splitlines()
-    assert lines[0].split() == ["model", "MSE", "MAE", "MAE,", "data", "units"]
-    assert lines[2].split() == ["best", "round,", "2", "0.2500", "2.5000", "250.0000"]
-    assert lines[3].split() == ["last", "round,", "3", "0.5000", "5.0000", "500.0000"]
+    assert lines[0].split() == ["model", "MSE", "MAE", "MAE,", "data", "units", "MASE"]
+    assert lines[2].split() == ["best", "round,", "2", "0.2500", "2.5000", "250.0000", "0.5000"]
+    assert lines[3].split() == ["last", "round,", "3", "0.5000", "5.0000", "500.0000", "1.0000"]
     assert lines[4] == "in a round a client sends 100 floats and receives 200"
     # An error of 1/2 in each cell, where seasonal naive has 2.
     assert lines[5] == "skill against the value one day before, in MAE: 75 % [75, 75]"
@@ -212,5 +213,5 @@ def test_without_a_validation_part_the_best_round_is_the_last(make_run):
 
 def test_the_summary_of_a_reference_forecaster_has_one_line_of_errors(make_run):
     lines = summary(make_run("ridge", federated=False, scores=(0.25, 0.25))).splitlines()
-    assert lines[2].split() == ["0.2500", "2.5000", "250.0000"]
+    assert lines[2].split() == ["0.2500", "2.5000", "250.0000", "0.5000"]
     assert len(lines) == 5

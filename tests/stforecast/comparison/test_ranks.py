@@ -3,6 +3,7 @@ import pytest
 
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.ranks import client_errors, rank_groups
+from stforecast.comparison.rows import Row
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def run_of(tested):
 
 
 def rows(runs):
-    return [(group, "") for group in group_runs(runs)]
+    return [Row(group) for group in group_runs(runs)]
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

@@ -1,0 +1,80 @@
+"""Summary of a run in a few lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from experiments.forecasts.comparison_table import per_cent
+from experiments.forecasts.interval_table import nominal_coverage, refit_notes
+from experiments.forecasts.report import further_columns, is_pooled
+from stforecast.bench.run_groups import group_runs
+from stforecast.bench.tables import plain, traffic_sentence
+from stforecast.comparison.leaderboard import leaderboard
+from stforecast.comparison.rows import Row
+from stforecast.results import ForecastRun, units_of
+
+
+def summary(run: ForecastRun) -> str:
+    """Summarise a finished run in a few lines."""
+    rounds = run.rounds()
+    models = {"best": ""}
+    if len(rounds):
+        numbers = {"best": _best_round(rounds), "last": len(rounds)}
+        selections = sorted(run.metrics()["selection"].unique())
+        models = {s: _model_name(s, numbers) for s in selections}
+    shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(run)}", "mase": "MASE"}
+    shown |= further_columns([run])
+    errors = [
+        {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in shown.items()}}
+        for s, name in models.items()
+    ]
+    lines = [plain(errors)]
+    if is_pooled(run):
+        lines.append("the records of all cells were pooled in one place")
+    elif len(rounds):
+        lines.append(traffic_sentence(run))
+    if note := _window_note(run):
+        lines.append(note)
+    if guarantee := run.about.get("privacy"):
+        lines.append(
+            f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
+            f"{guarantee['of']} over {guarantee['uploads']} uploads"
+        )
+    rows = [Row(group) for group in group_runs([run])]
+    (line,) = leaderboard(rows, "raw_mae").lines
+    if line.skill is not None:
+        found = per_cent(line.skill).replace(" [", " % [")
+        lines.append(f"skill against the value one day before, in MAE: {found}")
+    if math.isfinite(held := run.score("coverage", run.settings.get("select", "best"))):
+        asked = nominal_coverage(run)
+        lines.append(f"{asked:.0%} intervals hold {held:.1%} of the test part")
+    lines += refit_notes(rows)
+    lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
+    return "\n".join(lines)
+
+
+def _window_note(run: ForecastRun) -> str:
+    """Return the settings given as times, such as a day, in steps of the data."""
+    asked, used = run.settings, run.about.get("window", {})
+    steps = [f"{name} {value}" for name, value in used.items() if asked.get(name) != value]
+    return f"in steps of {run.about['step_minutes']:g} minutes: {', '.join(steps)}" if steps else ""
+
+
+def _model_name(selection: str, rounds: Mapping[str, int]) -> str:
+    """Return a selection with the number of its round.
+
+    >>> _model_name("best (global)", {"best": 7, "last": 9})
+    'best round, 7 (global)'
+    """
+    which, _, view = selection.partition(" ")
+    return f"{which} round, {rounds[which]} {view}".strip()
+
+
+def _best_round(rounds: pd.DataFrame) -> int:
+    """Return the round of the lowest validation loss, or the last one without a validation part."""
+    losses = rounds["validation_loss"].to_numpy()
+    return int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else len(rounds)
