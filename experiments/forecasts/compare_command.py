@@ -44,9 +44,10 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
     are one row. All runs on one data set must be tested on the same targets.
     """
     from experiments.forecasts.comparison_table import (
+        basis,
         comparison_rows,
         conclusions,
-        notes,
+        legend,
         overall_rows,
     )
     from stforecast.bench.tables import plain
@@ -63,9 +64,10 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
     parts = []
     for task in tasks:
         said = [claim.replace("**", "") for claim in conclusions(task.board, task.name)]
-        parts += [task.name, plain(comparison_rows(task.board)), *said]
+        parts += [task.name, plain(comparison_rows(task.board)), *said, *basis(task.board)]
     parts += [f"all {len(tasks)} tasks\n\n{plain(several)}"] if several else []
-    click.echo("\n\n".join([*parts, "\n".join(notes(tasks[0].board))]))
+    columns = "\n".join(legend([task.board for task in tasks]))
+    click.echo("\n\n".join(filter(None, [*parts, columns])))
     if out is not None:
         _write(out, tasks, several)
         drawn = _draw(out, found, metric)
@@ -77,7 +79,7 @@ def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> N
     from tabulate import tabulate
 
     from data_prep.atomic import atomic_path
-    from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes
+    from experiments.forecasts.comparison_table import basis, comparison_rows, conclusions, legend
     from stforecast.bench.tables import markdown
     from stforecast.federated.runs.run_folder import write_csv
 
@@ -86,13 +88,14 @@ def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> N
     for task in tasks:
         rows = comparison_rows(task.board)
         pages[".md"] += [f"## {task.name}", markdown(rows), *conclusions(task.board, task.name)]
+        pages[".md"] += basis(task.board)
         table = tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
         pages[".tex"] += [f"% {task.name}\n{table}"]
     if several:
         pages[".md"] += [f"## All {len(tasks)} tasks", markdown(several)]
         table = tabulate(several, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
         pages[".tex"] += [f"% all tasks\n{table}"]
-    pages[".md"] += notes(tasks[0].board)
+    pages[".md"] += legend([task.board for task in tasks])
     for ending, parts in pages.items():
         with atomic_path(out / f"comparison{ending}") as part:
             part.write_text("\n\n".join(parts) + "\n")

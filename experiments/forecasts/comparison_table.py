@@ -59,8 +59,8 @@ def per_cent(share: Estimate) -> str:
     return str(Estimate(100 * share.value, 100 * share.low, 100 * share.high))
 
 
-def notes(board: Leaderboard) -> list[str]:
-    """Return what the columns of `comparison_rows` mean."""
+def basis(board: Leaderboard) -> list[str]:
+    """Return what the intervals of one table are about, and which rows it lacks."""
     days, seeds = len(board.errors.days), sorted(set(board.replicates.n_seeds.values()))
     resampled = [counted(days, "test day")]
     resampled += [f"{board.n_groups} groups of neighbouring cells"] if board.n_groups > 1 else []
@@ -69,20 +69,29 @@ def notes(board: Leaderboard) -> list[str]:
     fixed += [] if seeds[-1] > 1 else ["this seed"]
     about = f"; it is about {' and '.join(fixed)} alone" if fixed else ""
     found = [f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}."]
-    if len(board.lines) > 1:
+    if board.errors.incomplete:
+        found.append(f"Left out, since folds are missing: {', '.join(board.errors.incomplete)}.")
+    return found
+
+
+def legend(boards: Sequence[Leaderboard]) -> list[str]:
+    """Return what the columns of `comparison_rows` mean."""
+    several = any(len(board.lines) > 1 for board in boards)
+    found = []
+    if several:
+        names = {board.reference for board in boards}
         found.append(
-            f"against {board.reference}: by how much the error is higher; p: of no difference, by "
-            "swapping the methods' errors day by day, with Holm's correction."
+            f"against {names.pop() if len(names) == 1 else '…'}: by how much the error is higher; "
+            "p: of no difference, by swapping the methods' errors day by day, with Holm's "
+            "correction."
         )
-    if any(line.skill for line in board.lines):
+    if any(line.skill for board in boards for line in board.lines):
         found.append(
             "skill: 1 minus the geometric mean over cells of the error divided by that of the "
             "value one day before (seasonal naive)."
         )
-    if len(board.lines) > 1:
+    if several:
         found.append("wins: share of cells × other rows that have a higher error.")
-    if board.errors.incomplete:
-        found.append(f"Left out, since folds are missing: {', '.join(board.errors.incomplete)}.")
     return found
 
 

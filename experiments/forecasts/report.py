@@ -9,7 +9,7 @@ import numpy as np
 
 from data_prep.registry import join
 from data_prep.text import counted
-from experiments.forecasts.comparison_table import comparison_rows, conclusions, notes
+from experiments.forecasts.comparison_table import basis, comparison_rows, conclusions, legend
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, refit_notes
 from experiments.forecasts.peak_table import peak_table
@@ -169,7 +169,7 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     lines = [markdown(comparison_rows(board, ranking))]
     lines += conclusions(board, Path(main[0].first.about["data"]).stem)
     lines += [str(ranking)] if ranking else []
-    lines += notes(board)
+    lines += [*basis(board), *legend([board])]
     compared = [row for row in main if row.name == board.reference]
     for title, members in sorted(tables.items(), key=lambda table: table[0] == FURTHER):
         own = leaderboard([*compared, *members], reference=board.reference)

@@ -65,6 +65,22 @@ def test_each_data_set_is_a_task_and_skill_is_averaged(make_run, compare, tmp_pa
     assert latex.count(r"\begin{tabular}") == 3
 
 
+def test_each_task_says_how_many_days_it_was_tested_on(make_run, compare, tmp_path):
+    lowest = {"milan": ("fuels", 9), "rome": ("solo", 5)}
+    runs = [
+        make_run(m, data=f"{data}.nc", n_days=days, scores=(1.0 if m == best else 2.0,) * 2)
+        for data, (best, days) in lowest.items()
+        for m in ("fuels", "solo")
+    ]
+    code, out, err = compare(*folders(*runs), "--metric", "mse", "--out", tmp_path / "out")
+    assert not code, err
+    for page in (out, (tmp_path / "out" / "comparison.md").read_text()):
+        milan, rome = page.split("\nrome\n" if page is out else "## rome")
+        assert "bootstrap over 9 test days" in milan
+        assert "bootstrap over 5 test days" in rome
+        assert "against …: by how much the error is higher" in rome, "it differs between the tasks"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
