@@ -246,7 +246,9 @@ def by_per_cent(against: Estimate) -> str:
     >>> by_per_cent(Estimate(25.0, 0.0, 100.0)), by_per_cent(Estimate(25.0, 0.1, 100.0))
     ('-20 % [-50, 0]', '-20.0 % [-50.0, -0.1]')
     """
-    value, low, high = (-100 * x / (100 + x) for x in (against.value, against.high, against.low))
+    ends = np.array([against.value, against.high, against.low])
+    with np.errstate(divide="ignore"):  # An error of 0 is 100 % below any other.
+        value, low, high = (100 * (100 / (100 + ends) - 1)).tolist()
     if not math.isfinite(high - low):
         return f"{value:+.0f} %"
     decimals = 1 if high - low < 10 else 0

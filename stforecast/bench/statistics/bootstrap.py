@@ -89,11 +89,13 @@ class Replicates:
     def relative_difference(self, method: str, reference: str) -> Estimate:
         """Return by how many per cent a method's pooled error is above that of a reference.
 
-        The interval is one of the logarithm of the ratio: it treats both methods alike.
+        The interval is one of the logarithm of the ratio: it treats both methods alike. Errors that
+        are both 0 do not differ.
         """
         self.check(method, reference)
+        ours, theirs = self.pooled[method], self.pooled[reference]
         with np.errstate(invalid="ignore", divide="ignore"):
-            log_ratio = np.log(self.pooled[method] / self.pooled[reference])
+            log_ratio = np.log(np.where((ours == 0) & (theirs == 0), 1.0, ours / theirs))
         ratio = self.vary(log_ratio, method, reference)
         return ratio.estimate(self.level, lambda value: 100 * math.expm1(value))
 

@@ -39,6 +39,12 @@ def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
     ]
 
 
+def test_methods_without_error_do_not_differ(board):
+    found = board({"a": 0.0, "b": 0.0, "c": 1.0})
+    first, *_ = claims(found, "milan")
+    assert first.startswith("On milan, **a** cannot be told apart from b (+0.0 % [0.0, 0.0])")
+
+
 def test_diverged_methods_are_named_and_not_called_equal(board):
     found = board({"a": 1.0, "b": 2.0, "c": np.inf, "d": np.nan})
     assert claims(found, "milan") == [
@@ -75,6 +81,8 @@ def test_signed_errors_cannot_be_compared(board):
         (Estimate(0.48, -6.9, 8.4), "-0.5 % [-7.7, 7.4]"),
         (Estimate(25.0, 25.0, 25.0), "-20.0 % [-20.0, -20.0]"),
         (Estimate(0.0, 0.0, 0.0), "+0.0 % [0.0, 0.0]"),
+        (Estimate(-100.0, np.nan, np.nan), "+inf %"),
+        (Estimate(np.inf, np.nan, np.nan), "-100 %"),
     ],
 )
 def test_rounding_leaves_the_sign_of_a_difference(against, text):
