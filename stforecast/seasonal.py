@@ -44,7 +44,8 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
 
     Hyndman and Koehler: Another Look at Measures of Forecast Accuracy, International Journal of
     Forecasting 22, 2006, equation in section 3 (MASE); Makridakis et al.: The M5 Accuracy
-    Competition, International Journal of Forecasting 38, 2022, section 4.1 (RMSSE).
+    Competition, International Journal of Forecasting 38, 2022, section 4.1 (RMSSE). Both papers
+    divide by the errors one step ahead of the last value; here a season takes the place of a step.
 
     Returns:
         Errors in the data's units; NaN for a cell without two observed values a season apart, and

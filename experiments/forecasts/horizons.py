@@ -30,8 +30,8 @@ def horizon_table(
 ) -> str:
     """Tabulate errors at a quarter, half and the whole of the horizon, and their mean, as Markdown.
 
-    The mean is over the errors of all steps, each pooled over the whole test part. Published
-    numbers have their own rows.
+    The mean is over the errors of all steps, each pooled over the whole test part, and over the
+    folds of a backtest. Published numbers have their own rows.
 
     Args:
         rows: models with the same horizon.
@@ -58,8 +58,8 @@ def horizon_table(
     printed = published.horizons.get(run.about["service"], {}) if published else {}
     body += [{"method": f"{label}{MARK}", **_printed(n, run)} for label, n in printed.items()]
     caption = (
-        f"Errors by time ahead, in {units_of(run)}, pooled over the test part; zero targets not in "
-        "MAPE."
+        f"Errors by time ahead, in {units_of(run)}, pooled over the test part"
+        f"{' of each fold, mean over the folds' if run.fold else ''}; zero targets not in MAPE."
     )
     return f"{caption}\n\n{markdown(body)}"
 
