@@ -11,11 +11,9 @@ from data_prep.errors import InputError, choose
 from stforecast.bench.run_groups import pooled, select
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
 from stforecast.comparison.folds import joined_errors
+from stforecast.comparison.names import short_title
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.results import ForecastRun
-
-WORDS = frozenset({"bias", "coverage", "width", "pinball", "scaled_pinball"})
-"""Metrics with a name that is no abbreviation."""
 
 
 def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> pd.DataFrame:
@@ -70,8 +68,7 @@ def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
 def error_name(name: str, runs: Sequence[ForecastRun]) -> str:
     """Return the name of an error with any unit: "MSE of z-scores", "MAE of speed (mph)"."""
     kind = name.removeprefix("raw_")
-    metric = METRICS.get(kind) or INTERVAL_METRICS.get(kind)
-    title = kind.replace("_", " ") if kind in WORDS else kind.upper()
+    metric, title = METRICS.get(kind) or INTERVAL_METRICS.get(kind), short_title(name)
     if metric and metric.scaled_by:
         return title
     if metric and metric.relative:
