@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FIGURES = ("ranks", "heatmap", "horizon", "hours", "cells")
-"""Figures of a comparison."""
+FIGURES = ("ranks", "horizon", "hours", "cells")
+"""Figures of each data set."""
 
 
 @click.command(context_settings=HELP)
@@ -144,7 +144,7 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     for run in runs:
         parts.setdefault(slug("-".join(run.facts().values())), []).append(run)
     wanted = [("heatmap", "all", list(runs))]
-    wanted += [(f, name, some) for name, some in parts.items() for f in FIGURES if f != "heatmap"]
+    wanted += [(figure, name, some) for name, some in parts.items() for figure in FIGURES]
     drawn = []
     for figure, name, some in wanted:
         draw = PLOTS.find(figure)

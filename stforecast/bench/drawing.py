@@ -36,6 +36,9 @@ NARROWEST, WIDEST = 1, 100
 TEXT, SMALL, TINY = 8, 7, 5.5
 """Font sizes in points: axis labels; ticks, titles and the legend; notes at the top."""
 
+NOTE_HEIGHT = 0.12
+"""Inches that a note at the top takes."""
+
 CHARACTERS_PER_INCH = 18
 """Average number of `SMALL` characters per inch, with a margin."""
 
@@ -203,6 +206,7 @@ def save_figure(fig: Figure, path: str | os.PathLike[str], note: str = "") -> Pa
         found = f"extension {extension!r}" if extension else "no extension"
         raise InputError(f"{path}: {found}; a figure's is one of {', '.join(FORMATS)}")
     if note:
+        fig.set_figheight(fig.get_figheight() + NOTE_HEIGHT)
         fig.suptitle(note, x=0.995, ha="right", fontsize=TINY, color="0.4")
     # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
     # the whole process only, hence the lock.

@@ -4,11 +4,16 @@ import pandas as pd
 import pytest
 
 from experiments.cli import main
+from experiments.forecasts import compare_command
 
 
 @pytest.fixture
-def compare(capsys):
-    """Runs the command; returns its exit code, output and errors."""
+def compare(capsys, monkeypatch):
+    """Runs the command without its figures; returns its exit code, output and errors.
+
+    The figures have tests of their own, and the README's command draws them.
+    """
+    monkeypatch.setattr(compare_command, "FIGURES", ())
 
     def run(*args):
         with pytest.raises(SystemExit) as ended:

@@ -1,5 +1,6 @@
 """The dates at the top of a figure."""
 
+import pytest
 from PIL import Image
 
 from stforecast.bench.drawing import panels, save_figure
@@ -25,12 +26,14 @@ def test_the_period_holds_all_test_parts(throw, monkeypatch):
 
 
 def test_a_note_is_drawn_at_the_top(tmp_path):
-    heights = []
+    sizes = []
     for name, note in (("plain", ""), ("dated", "test part 2013-11-22 to 2013-11-24")):
         fig, (ax,) = panels(3.5, 2.0)
         ax.plot([0, 1])
         save_figure(fig, tmp_path / f"{name}.png", note)
-        heights.append(ax.get_position().y1)
+        sizes.append((fig.get_figheight(), fig.get_figheight() * ax.get_position().height))
         top = Image.open(tmp_path / f"{name}.png").convert("L").crop((350, 0, 700, 16))
         assert (top.getextrema()[0] < 200) is bool(note)
-    assert heights[1] < heights[0], "the panel makes room for it"
+    (plain, panel), (dated, same) = sizes
+    assert dated > plain
+    assert same == pytest.approx(panel, rel=0.05), "the figure grows, not the panel shrinks"
