@@ -98,7 +98,9 @@ def test_noise_alone_makes_intervals_wide(mean):
     assert min(shares.values()) >= 0.95, shares
 
 
-@pytest.mark.parametrize("design", ["crossed, 8 days", "crossed, 16 days"])
+@pytest.mark.parametrize(
+    "design", ["crossed, 8 days", pytest.param("crossed, 16 days", marks=pytest.mark.slow)]
+)
 def test_the_win_rate_of_equal_methods_is_a_half(design, mean):
     settings = DESIGNS[design] | {"ratio": 1.0}
     n, held = 200, 0
