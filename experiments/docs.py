@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -96,11 +97,11 @@ def _sections(page: str) -> dict[str, str]:
 
 def _claims(tables: dict[str, str]) -> str:
     """List what each benchmark's numbers show, with a link to its table."""
-    lines = []
+    lines, titles = [], _titles(tables)
     for name, text in tables.items():
         said = [line for line in text.splitlines() if line.startswith("On ")]
         if said:
-            lines.append(f"**[{_title(text)}](#{name})**\n\n" + "\n".join(f"- {s}" for s in said))
+            lines.append(f"**[{titles[name]}](#{name})**\n\n" + "\n".join(f"- {s}" for s in said))
     return "\n\n".join(lines)
 
 
@@ -112,11 +113,14 @@ def _table(folder: Path) -> str:
 
 
 def _contents(tables: dict[str, str]) -> str:
-    return "\n".join(f"- [{_title(text)}](#{name})" for name, text in tables.items())
+    return "\n".join(f"- [{title}](#{name})" for name, title in _titles(tables).items())
 
 
-def _title(table: str) -> str:
-    return table.partition("\n")[0].lstrip("# ")
+def _titles(tables: dict[str, str]) -> dict[str, str]:
+    """Return the title of each table, with the benchmark's name where several share a title."""
+    titles = {name: text.partition("\n")[0].lstrip("# ") for name, text in tables.items()}
+    often = Counter(titles.values())
+    return {n: f"{title}: {n}" if often[title] > 1 else title for n, title in titles.items()}
 
 
 def shrunk(path: Path) -> bytes:

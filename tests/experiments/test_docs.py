@@ -63,6 +63,12 @@ def test_benchmarks_are_gathered_on_one_page(results, tmp_path):
     assert "- [Changed](#one)\n- [Second, too](#two)\n- [Third](#three)\n" in again
 
 
+def test_benchmarks_of_one_title_are_told_apart(results, tmp_path):
+    page = tmp_path / "results.md"
+    gather([results("hour", "Backtest"), results("day", "Backtest"), results("x", "Other")], page)
+    assert "- [Backtest: hour](#hour)\n- [Backtest: day](#day)\n- [Other](#x)\n" in page.read_text()
+
+
 def test_what_the_numbers_show_is_listed_with_links(results, tmp_path):
     page = tmp_path / "results.md"
     page.write_text(EMPTY + "<!-- claims: generated -->\nstale\n<!-- claims: end -->\n")
