@@ -17,18 +17,18 @@ METRICS = ("mse", "mae", "rmse", "bias", "raw_mse", "raw_mae", "raw_rmse", "raw_
 def fitted(cube, tiny):
     gaps = cube.copy(deep=True)
     gaps["internet"][200:206, 0] = np.nan
-    return Forecaster("perfedavg", service="internet", horizon=3, **tiny).fit(gaps)
+    forecaster = Forecaster("perfedavg", service="internet", horizon=3, **tiny).fit(gaps)
+    return forecaster.evaluate().query("split == 'test'"), forecaster.test_forecasts()
 
 
 @pytest.mark.parametrize("selection", ["best", "last", "last (global)"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_they_are_those_of_the_table_of_errors(fitted, metric, selection):
-    table = fitted.evaluate().query(
-        "split == 'test' and metric == @metric and selection == @selection"
-    )
+    table, forecasts = fitted
+    table = table.query("metric == @metric and selection == @selection")
     table = table.set_index(["client", "horizon"])["value"]
-    errors = model_errors(fitted.test_forecasts(), metric, selection)
-    clients = [str(cell) for cell in fitted.cells]
+    errors = model_errors(forecasts, metric, selection)
+    clients = [str(cell) for cell in forecasts.indexes["cell"]]
     np.testing.assert_allclose(errors.by_cell(), table[:, "all"][clients], rtol=1e-5)
     np.testing.assert_allclose(errors.by_step(), table["all"][["1", "2", "3"]], rtol=1e-5)
     pooled = errors.finalise(*(values.sum() for values in errors.by_day()))
@@ -58,7 +58,7 @@ def test_seasonal_naive_is_a_model_of_every_run(cube, tiny):
 
 
 def test_mistakes_are_one_line(fitted):
-    ds = fitted.test_forecasts()
+    _, ds = fitted
     with pytest.raises(InputError, match="unknown selection 'first'; choose one of: best, best"):
         model_errors(ds, "mse", "first")
     with pytest.raises(InputError, match="unknown metric 'mze'"):
