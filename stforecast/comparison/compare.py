@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from data_prep.errors import InputError, choose
-from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.scores import skill, win_rate
 from stforecast.comparison.errors import SEASONAL
@@ -88,7 +86,7 @@ def overall(tasks: Sequence[Task]) -> list[Overall]:
         if all(line.name in {other.name for other in board.lines} for board in boards)
     ]
     with_naive = all(SEASONAL in board.replicates.pooled for board in boards)
-    ours = [_only(board.replicates, names) for board in boards]
+    ours = [board.replicates.only(names) for board in boards]
     whole = [board.replicates for board in boards]
     found = [
         Overall(
@@ -100,12 +98,6 @@ def overall(tasks: Sequence[Task]) -> list[Overall]:
         for name in names
     ]
     return sorted(found, key=lambda one: -(one.skill or one.wins).value)
-
-
-def _only(replicates: Replicates, names: Sequence[str]) -> Replicates:
-    """Return the replicates of some methods."""
-    kept = {name: errors for name, errors in replicates.by_client.items() if name in names}
-    return dataclasses.replace(replicates, by_client=kept)
 
 
 def _rank(board: Leaderboard, name: str) -> int:

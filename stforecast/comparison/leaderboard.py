@@ -120,7 +120,7 @@ def leaderboard(
     sums = errors.sums[best]
     known = [row for row in rows if row.name in sums]
     everyone, after = (resample(errors.sums[want], metric, groups, n=n) for want in (best, last))
-    ours = resample({row.name: sums[row.name] for row in known}, metric, groups, n=n)
+    ours = everyone.only([row.name for row in known])
     chosen = _reference(known, everyone, None if reference in errors.incomplete else reference)
     tests = {
         row.name: permutation_test(sums[row.name], sums[chosen])

@@ -24,9 +24,10 @@ rather than too narrow (Owen 2007).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +99,15 @@ class Replicates:
             log_ratio = np.log(np.where((ours == 0) & (theirs == 0), 1.0, ours / theirs))
         ratio = self.vary(log_ratio, method, reference)
         return ratio.estimate(self.level, lambda value: 100 * math.expm1(value))
+
+    def only(self, methods: Collection[str]) -> Replicates:
+        """Return the replicates of some methods, for win rates among these alone."""
+        pooled, by_client = (
+            {name: errors for name, errors in found.items() if name in methods}
+            for found in (self.pooled, self.by_client)
+        )
+        n_seeds = {name: n for name, n in self.n_seeds.items() if name in methods}
+        return dataclasses.replace(self, pooled=pooled, by_client=by_client, n_seeds=n_seeds)
 
     def check(self, *methods: str) -> None:
         """Refuse methods that are not there.
