@@ -76,11 +76,9 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
 
 def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> None:
     """Write the tables as Markdown, LaTeX and CSV."""
-    from tabulate import tabulate
-
     from data_prep.atomic import atomic_path
     from experiments.forecasts.comparison_table import basis, comparison_rows, conclusions, legend
-    from stforecast.bench.tables import markdown
+    from stforecast.bench.tables import latex, markdown
     from stforecast.federated.runs.run_folder import write_csv
 
     out.mkdir(parents=True, exist_ok=True)
@@ -89,12 +87,10 @@ def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> N
         rows = comparison_rows(task.board)
         pages[".md"] += [f"## {task.name}", markdown(rows), *conclusions(task.board, task.name)]
         pages[".md"] += basis(task.board)
-        table = tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
-        pages[".tex"] += [f"% {task.name}\n{table}"]
+        pages[".tex"] += [f"% {task.name}\n{latex(rows)}"]
     if several:
         pages[".md"] += [f"## All {len(tasks)} tasks", markdown(several)]
-        table = tabulate(several, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
-        pages[".tex"] += [f"% all tasks\n{table}"]
+        pages[".tex"] += [f"% all tasks\n{latex(several)}"]
     pages[".md"] += legend([task.board for task in tasks])
     for ending, parts in pages.items():
         with atomic_path(out / f"comparison{ending}") as part:

@@ -20,7 +20,6 @@ from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.tables import (
     floats_up_and_down,
     markdown,
-    mean_seconds,
     sections,
 )
 from stforecast.bench.traffic import left_out
@@ -214,7 +213,7 @@ def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
 
 def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
     """Return the means over a row's runs."""
-    runs, first = row.group.runs, row.first
+    first = row.first
     sends = len(first.rounds()) and not is_pooled(first)
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}
     return {
@@ -222,8 +221,8 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
         "MSE, last round": _score(row, "mse", "last"),
         **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
         "floats up / down": floats_up_and_down(first) if sends else "-",
-        "train s": mean_seconds(runs, 1, "train_seconds"),
-        "predict s": mean_seconds(runs, 2, "predict_seconds"),
+        "train s": f"{row.mean_of('train_seconds'):.1f}",
+        "predict s": f"{row.mean_of('predict_seconds'):.2f}",
     }
 
 

@@ -51,6 +51,11 @@ def plain(rows: Sequence[Mapping[str, str]]) -> str:
     return tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
 
 
+def latex(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return a LaTeX table for the package booktabs."""
+    return tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+
+
 def floats_up_and_down(run: Run) -> str:
     """Return the numbers of floats that a client sends and receives in a round."""
     return " / ".join(f"{floats(run.rounds(), way):,.0f}" for way in ("up", "down"))
@@ -62,9 +67,9 @@ def traffic_sentence(run: Run) -> str:
     return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
 
 
-def mean_seconds(runs: Sequence[Run], decimals: int, of: str = "seconds") -> str:
-    """Return the mean duration of the runs, or of a part of it in `run.json`."""
-    return f"{np.mean([run.about.get(of, np.nan) for run in runs]):.{decimals}f}"
+def mean_seconds(runs: Sequence[Run], decimals: int) -> str:
+    """Return the mean duration of the runs."""
+    return f"{np.mean([run.about['seconds'] for run in runs]):.{decimals}f}"
 
 
 def facts(runs: Sequence[Run]) -> str:
