@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
@@ -126,6 +127,7 @@ class Forecaster:
         if warning := period_warning(step, config.window.period):
             log.warning(warning)
         prepared = prepare(series, config.window, config.data.split, config.data.scale)
+        config = self.config = dataclasses.replace(config, window=prepared.window)
         warn_of_constants(series, prepared.split.fit)
         check_calibration(config, prepared)
         begin = time.perf_counter()

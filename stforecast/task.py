@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.data.windows import Windows
+from stforecast.data.windows import Windows, WindowSpec
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.options import CheckedOptions
 from stforecast.metrics.quantiles import parse_levels
@@ -62,15 +62,32 @@ class ForecastTask:
     Attributes:
         n_keys: slots of the period.
         options: the training loss.
+        window: shape of the windows.
     """
 
     n_keys: int
     options: LossOptions = LossOptions()
+    window: WindowSpec = field(default_factory=WindowSpec)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of outputs of a model: target steps, times the levels of quantiles."""
+        return self.window.horizon * self.options.n_outputs
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss of each client over its observed targets."""
         total, count = _summed(self._error(prediction, batch), batch["mask"], over=(1, 2))
         return total / count.clamp(min=1)
+
+    def residual(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the error of each output, 0 where the target is missing, and whether it is known.
+
+        Both are `(clients, batch, outputs)`; of quantiles, each level has the error of its step.
+        """
+        y, mask = batch["y"], batch["mask"]
+        if levels := len(self.options.levels):
+            y, mask = (t.repeat_interleave(levels, dim=-1) for t in (y, mask))
+        return torch.where(mask, y - prediction, 0.0), mask
 
     def keys(self, batch: Batch) -> Tensor:
         """Return the slot of the period of each sample's first target."""

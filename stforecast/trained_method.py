@@ -130,7 +130,7 @@ def build_method(config: Config, cells: Cells | None = None) -> Method:
         return Pooled(model, window.n_inputs) if method.pooled else model
 
     population = Population(build, config.run.seed, config.training.mixed_precision)
-    task = ForecastTask(window.period, config.loss)
+    task = ForecastTask(window.period, config.loss, window)
     return method(population, task, config.training, config.method_options)
 
 

@@ -1,6 +1,6 @@
 """Imputation of missing inputs of windows; targets are never imputed.
 
-Every rule reads the past only. Without a past value the input becomes 0.0, the training mean.
+Every rule reads the past only. An input that is missing still becomes 0.0, the training mean.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from data_prep.errors import choose
 IMPUTE = {
     "none": "nothing: it becomes 0.0, the training mean of a z-score",
     "ffill": "the cell's last reading before it",
+    "newest": "the cell's last reading before it; where there is none, the window's newest input",
     "last-week": "the cell's last reading of the same weekday and time",
 }
 """Every rule and its replacement of a missing input."""
@@ -40,6 +41,6 @@ def impute(series: np.ndarray, how: str, steps_per_week: int = 0) -> np.ndarray:
     if how == "none":
         return series
     table = pd.DataFrame(series)
-    if how == "ffill":
+    if how in ("ffill", "newest"):  # Only a window knows its newest input.
         return table.ffill().to_numpy()
     return table.groupby(np.arange(len(series)) % steps_per_week).ffill().to_numpy()

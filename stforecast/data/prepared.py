@@ -117,7 +117,7 @@ def prepare(series: Series, window: WindowSpec, split: str, scale: str) -> Prepa
 
     Args:
         series: the data.
-        window: shape of the windows, in steps of the series.
+        window: shape of the windows, in steps of the series; `auto` is resolved here.
         split: text of the split, see `stforecast.data.splits`.
         scale: `cell` to scale each cell by itself, `global` to scale all alike.
 
@@ -127,5 +127,6 @@ def prepare(series: Series, window: WindowSpec, split: str, scale: str) -> Prepa
     n_steps, calendar = len(series.values), series.calendar
     local_times = calendar.local_times(np.arange(n_steps))
     parts = make_split(split, n_steps, calendar.step, window, local_times)
+    window = window.chosen(calendar.step, parts.fit.stop)
     scaler = fit_scaler(series.values, parts.fit, scale, series.cells)
     return PreparedSeries(series, window, parts, scaler, scaler.transform(series.values))

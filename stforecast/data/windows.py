@@ -33,6 +33,7 @@ from stforecast.data.calendar import (
 )
 from stforecast.data.durations import DAY, UNITS, WEEK, in_steps, steps_in, unit_of
 from stforecast.data.imputation import impute
+from stforecast.data.lags import AUTO, auto_calendar, auto_lags
 from stforecast.federated.options import CheckedOptions
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 MONDAY = pd.Timestamp("1970-01-05")
 
 LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
-LAGS = rf"({LAG}(, *{LAG})*)?"
+LAGS = rf"({LAG}(, *{LAG})*|{AUTO})?"
 """Format of `extra_lags`."""
 
 MOST_STEPS = 10**6
@@ -71,15 +72,16 @@ class WindowSpec(CheckedOptions):
         newest_first: order each part from newest to oldest, as the FedDA code does.
         extra_lags: further lags to read, counted from the first target: steps, as in "167,168,169"
             or "145-168", or times, as in "30min,23h,7d". Lags before the series count as missing,
-            so they cost no training windows.
+            so they cost no training windows. `auto` chooses them from the step and the length of
+            the training part, see `stforecast.data.lags`.
         calendar: inputs from the local time of the first target: none, day (sine and cosine of one
-            and two cycles a day), week (as day, and indicators of weekend and Sunday) or weekdays
-            (as day, and an indicator of each weekday).
+            and two cycles a day), week (as day, and indicators of weekend and Sunday), weekdays
+            (as day, and an indicator of each weekday) or auto, chosen like the lags.
         holidays: region whose public holidays are an input: an indicator of whether the first
             target lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
         impute: replacement of a missing input: none (0.0, the training mean), ffill (the cell's
-            last reading) or last-week (its last reading at that weekday and time). Targets are
-            never imputed.
+            last reading), newest (as ffill; where there is none, the window's newest input) or
+            last-week (its last reading at that weekday and time). Targets are never imputed.
 
     Raises:
         InputError: naming the field that is out of range.
@@ -91,9 +93,9 @@ class WindowSpec(CheckedOptions):
     horizon: Annotated[PositiveInt, Le(MOST_STEPS)] = 1
     newest_first: bool = False
     extra_lags: str = ""
-    calendar: Literal["none", "day", "week", "weekdays"] = "none"
+    calendar: Literal["none", "day", "week", "weekdays", "auto"] = "none"
     holidays: str = ""
-    impute: Literal["none", "ffill", "last-week"] = "none"
+    impute: Literal["none", "ffill", "newest", "last-week"] = "none"
 
     def __post_init__(self) -> None:
         """Refuse unknown regions, invalid lags and windows without inputs."""
@@ -102,16 +104,34 @@ class WindowSpec(CheckedOptions):
             public_holidays(self.holidays)
         if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
             raise InputError(
-                f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
-                f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
+                f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like 167, "
+                f"ranges like 145-168, times like 23h,7d, or auto (at most {MOST_STEPS})"
             )
         if not self.closeness and not self.periods:
             raise InputError("closeness and periods are both 0: a window needs at least one input")
 
+    def chosen(self, step: pd.Timedelta, n_training: int) -> WindowSpec:
+        """Choose lags and calendar where they are `auto`.
+
+        >>> WindowSpec(extra_lags="auto", calendar="auto").chosen(pd.Timedelta("1h"), 480).lags
+        (3, 2, 1, 72, 48, 24)
+
+        Args:
+            step: length of a step.
+            n_training: steps from the begin of the series to the end of its training part.
+        """
+        spec = self
+        if spec.extra_lags == AUTO:
+            lags = auto_lags(step, spec.horizon, n_training, spec.closeness)
+            spec = dataclasses.replace(spec, extra_lags=lags)
+        if spec.calendar == AUTO:
+            spec = dataclasses.replace(spec, calendar=auto_calendar(step, n_training))
+        return spec
+
     def at(self, step: pd.Timedelta) -> WindowSpec:
         """Convert a period of 0 and times among `extra_lags` to steps.
 
-        The properties below that count steps require a spec without times.
+        The properties below that count steps require a spec without times, and with lags `chosen`.
 
         >>> spec = WindowSpec(period=0, extra_lags="3,23h,7d").at(pd.Timedelta("30min"))
         >>> spec.period, spec.extra_lags
@@ -126,6 +146,7 @@ class WindowSpec(CheckedOptions):
         if self.period and not any(map(unit_of, self._lag_texts())):
             return self
         lags = ",".join(_lag_in_steps(text, step) for text in self._lag_texts())
+        lags = AUTO if self.extra_lags == AUTO else lags
         period = self.period or steps_in(DAY, step)
         return dataclasses.replace(self, period=period, extra_lags=lags)
 
@@ -144,7 +165,9 @@ class WindowSpec(CheckedOptions):
         return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
 
     def _lag_texts(self) -> list[str]:
-        return [text.strip() for text in self.extra_lags.split(",")] if self.extra_lags else []
+        if self.extra_lags in ("", AUTO):
+            return []
+        return [text.strip() for text in self.extra_lags.split(",")]
 
     def _lags_can_be(self) -> bool:
         ranges = [_lag_range(text.rstrip("".join(UNITS))) for text in self._lag_texts()]
@@ -298,6 +321,9 @@ def _cut_inputs(
     if spec.further_lags:
         steps = starts[:, None] - np.asarray(spec.further_lags)
         parts.append(np.where(steps < 0, np.nan, _gather(filled, steps.clip(0))))
+    if spec.impute == "newest":
+        newest = parts[0][..., [spec.lags.index(min(spec.lags))]]
+        parts = [np.where(np.isnan(part), newest, part) for part in parts]
     if calendar and spec.n_known:
         known = _known_inputs(calendar.local_times(starts), spec)
         parts.append(np.broadcast_to(known, (n_cells, *known.shape)))

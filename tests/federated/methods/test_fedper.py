@@ -7,7 +7,6 @@ from stforecast.federated.methods.fedper import FedPer
 from stforecast.federated.methods.fedrep import FedRep
 from stforecast.federated.methods.lg_fedavg import LGFedAvg
 from stforecast.federated.predictions import predictions
-from stforecast.methods.fedlean import FedLean
 
 SIZES = (8, 13, 5)
 SETTINGS = {
@@ -76,7 +75,5 @@ def test_running_statistics_of_the_encoder_stay_where_the_encoder_is(federate, m
     assert not torch.allclose(*apart.state.clients.buffers[name])
 
 
-def test_fedrep_and_fedlean_share_what_fedper_shares(federate):
-    for method in (FedRep, FedLean):
-        assert issubclass(method, FedPer)
-        assert federate(method).method.shared == federate(FedPer).method.shared
+def test_fedrep_shares_what_fedper_shares(federate):
+    assert federate(FedRep).method.shared == federate(FedPer).method.shared

@@ -5,7 +5,7 @@ import pytest
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.imputation import IMPUTE, impute
-from stforecast.data.windows import Calendar, WindowSpec, make_windows
+from stforecast.data.windows import Calendar, WindowSpec, input_windows, make_windows
 
 GAPS = np.array([[1.0, np.nan], [np.nan, 5.0], [3.0, np.nan], [np.nan, np.nan], [np.nan, 7.0]])
 TWO_STEPS_A_WEEK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta(days=3.5))
@@ -24,7 +24,7 @@ def test_gaps_are_filled_from_the_past(how, expected):
 
 
 def test_an_unknown_rule_lists_the_rules():
-    with pytest.raises(InputError, match="impute is 'mean'; choose none, ffill or last-week"):
+    with pytest.raises(InputError, match="impute is 'mean'; choose none, ffill, newest or"):
         WindowSpec(impute="mean")
 
 
@@ -61,3 +61,10 @@ def test_the_rule_is_among_a_runs_settings_and_changes_what_is_forecast(cube, ti
     assert not np.array_equal(weights[0], weights[1])
     untouched = [m._chosen().arrays["weights"][0] for m in models.values()]
     np.testing.assert_array_equal(untouched[0], untouched[1])
+
+
+def test_an_input_without_an_earlier_reading_is_the_windows_newest_one():
+    series = np.array([[np.nan], [np.nan], [5.0], [6.0], [np.nan], [7.0]])
+    spec = WindowSpec(closeness=1, periods=0, extra_lags="2,3,9", impute="newest")
+    x = input_windows(series, np.array([3, 5, 6]), spec)
+    assert x[0].tolist() == [[5, 5, 5, 5], [6, 6, 5, 6], [7, 6, 6, 7]]

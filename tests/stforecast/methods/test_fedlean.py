@@ -1,70 +1,179 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import defaults, resolve
+from stforecast.data.prepared import prepare
+from stforecast.data.series import as_series
+from stforecast.data.windows import WindowSpec
+from stforecast.methods.fedlean import MAP, OWN, solve, symmetric
+from stforecast.methods.relative import relative
+
+SPLIT = "days:15,3,3"
+SMALL = {"split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
 
 
 @pytest.fixture
 def table():
     rng = np.random.default_rng(0)
-    hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
+    hours = pd.date_range("2013-11-01", periods=24 * 21, freq="h")
     daily = np.sin(2 * np.pi * hours.hour / 24)
-    values = daily.to_numpy()[:, None] + 0.1 * rng.normal(size=(len(hours), 3))
-    return pd.DataFrame(values, hours, ["a", "b", "c"])
+    noise = rng.normal(size=(len(hours), 3)).cumsum(0)
+    return pd.DataFrame(daily.to_numpy()[:, None] + 0.1 * noise, hours, ["a", "b", "c"])
+
+
+def windows_of(table, forecaster):
+    """Return z, newest readings, targets and mask of the training windows, in double precision."""
+    config = forecaster.config
+    data = prepare(as_series(table), config.window, SPLIT, "cell")
+    windows = data.windows(data.split.train)
+    inputs = relative(torch.from_numpy(windows.x), config.window)
+    arrays = (inputs.linear, inputs.newest, torch.from_numpy(windows.y))
+    return *(t.double().numpy() for t in arrays), windows.mask
+
+
+def snapshot(forecaster):
+    return forecaster._fitted["last"].snapshot
+
+
+def ridge(products, moments, penalties):
+    return np.linalg.solve(products + np.diag(penalties), moments)
 
 
 def test_it_comes_with_the_settings_that_it_is_made_for():
     config = resolve("fedlean")
-    assert (config.run.model, config.loss.loss) == ("mlp", "huber")
-    assert (config.window.n_inputs, config.training.schedule) == (20, "cosine")
-    assert resolve("fedlean", model="dual_gru", extra_lags="", calendar="none").window.n_inputs == 9
+    assert (config.run.model, config.run.select, config.loss.loss) == ("mlp", "last", "huber")
+    assert (config.window.extra_lags, config.training.schedule) == ("auto", "cosine")
+    assert resolve("fedlean", model="dual_gru", extra_lags="", calendar="none").window.n_inputs == 1
     assert defaults("fuels") == {"model": "dual_gru"}
     assert resolve("fuels").run.model == "dual_gru"
 
 
-def test_only_the_encoder_is_sent_and_shared(table):
-    forecaster = Forecaster("fedlean", split="days:8,3,3", rounds=2).fit(table)
-    floats = forecaster.rounds_["bytes_up"] / 3 / 4
-    assert set(floats) == {20 * 64 + 64 + 64 * 32 + 32} == {3424}
-    clients = forecaster._fitted["last"].snapshot.clients.params
-    assert not (clients["head.weight"] == clients["head.weight"][:1]).all()
+def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
+    window = WindowSpec(closeness=2, periods=0, extra_lags="24", calendar="day")
+    x = torch.tensor([[[1.0, 3.0, 7.0, 0.1, 0.2, 0.3, 0.4]]])
+    inputs = relative(x, window)
+    calendar = [pytest.approx(c) for c in (0.1, 0.2, 0.3, 0.4)]
+    assert inputs.newest.tolist() == [[[3.0]]]
+    assert inputs.linear.tolist() == [[[1.0, -2.0, 0.0, 4.0, *calendar]]]
+    assert inputs.network.tolist() == [[[-2.0, 3.0, 4.0, *calendar]]]
+
+
+def test_the_first_round_is_the_ridge_regression_of_all_clients_data(table):
+    forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, ridge=0.3, **SMALL).fit(table)
+    z, newest, y, _ = windows_of(table, forecaster)
+    pooled, error = z.reshape(-1, z.shape[-1]), (y - newest).reshape(-1, 2)
+    penalties = np.array([0.3e-6, *[0.3] * (z.shape[-1] - 1)])
+    expected = ridge(pooled.T @ pooled / len(pooled), pooled.T @ error / len(pooled), penalties)
+    np.testing.assert_allclose(snapshot(forecaster).server[MAP], expected, rtol=1e-3, atol=1e-5)
+    forecasts = forecaster._fitted["last"].predict(*_last_window(table, forecaster))
+    data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
+    x = torch.from_numpy(data.windows(data.split.test[:1]).x)
+    inputs = relative(x, forecaster.config.window)
+    by_hand = inputs.newest + inputs.linear @ torch.from_numpy(expected).float()
+    np.testing.assert_allclose(forecasts, by_hand, rtol=1e-3, atol=1e-4)
+
+
+def _last_window(table, forecaster):
+    data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
+    return data.z, data.split.test[:1], data.calendar
+
+
+def test_corrections_are_each_clients_ridge_regression_of_its_residuals(table):
+    forecaster = Forecaster("fedlean", rounds=1, shrinkage=2.0, **SMALL).fit(table)
+    z, newest, y, _ = windows_of(table, forecaster)
+    state = snapshot(forecaster)
+    error = y - newest - z @ state.server[MAP].double().numpy()
+    for client in range(3):
+        products = z[client].T @ z[client] / z.shape[1]
+        moments = z[client].T @ error[client] / z.shape[1]
+        penalties = 2.0 * np.diag(products).clip(1e-3)
+        expected = ridge(products, moments, penalties)
+        found = state.clients.memory[OWN][client]
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
+    lengths = []
+    for shrinkage in (0.1, 10.0, 1e6):
+        forecaster = Forecaster("fedlean", rounds=1, shrinkage=shrinkage, **SMALL).fit(table)
+        lengths.append(float(snapshot(forecaster).clients.memory[OWN].norm()))
+    assert lengths[0] > lengths[1] > lengths[2] > 0
+    forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, **SMALL).fit(table)
+    assert not snapshot(forecaster).clients.memory[OWN].any()
+
+
+def test_missing_targets_are_left_out_of_the_first_round(table):
+    holes = table.copy()
+    holes.iloc[100:110, 0] = np.nan
+    settings = {**SMALL, "impute": "none", "horizon": 1}
+    forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, **settings).fit(holes)
+    z, newest, y, mask = windows_of(holes, forecaster)
+    assert not mask.all()
+    error = np.where(mask, y - newest, 0.0)
+    products = np.einsum("cwi,cwj->ij", z, z) / (z.shape[0] * z.shape[1])
+    moments = (np.einsum("cwi,cwo->cio", z, error) / mask.sum(1)[:, None]).mean(0)
+    penalties = np.array([1e-6, *[1.0] * (z.shape[-1] - 1)])
+    expected = ridge(products, moments, penalties)
+    np.testing.assert_allclose(snapshot(forecaster).server[MAP], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_triangle_becomes_a_matrix_and_noise_cannot_make_the_map_explode():
+    matrix = torch.tensor([[2.0, 1.0, 0.5], [1.0, 3.0, 0.1], [0.5, 0.1, 1.0]])
+    row, column = torch.triu_indices(3, 3)
+    assert symmetric(matrix[row, column], 3).equal(matrix)
+    noisy = torch.diag(torch.tensor([1.0, -1.0]))
+    assert solve(noisy, torch.ones(2, 1), 1.0)[1].item() == pytest.approx(1.0)
+
+
+def test_a_round_sends_products_once_and_the_network_after(table):
+    forecaster = Forecaster("fedlean", rounds=3, **SMALL).fit(table)
+    n, outputs = 1 + 3 + 4, 2
+    floats = (forecaster.rounds_["bytes_up"] / 3 / 4).tolist()
+    network = 7 * 64 + 64 + 64 * 32 + 32 + 32 * outputs + outputs
+    assert floats == [n * (n + 1) / 2 + n * outputs, network, network]
+    assert np.isfinite(forecaster.rounds_["train_loss"]).all()
+
+
+def test_the_network_learns_what_the_map_leaves(table):
+    curved = table.abs()
+    first, *_, last = Forecaster("fedlean", **SMALL).fit(curved).rounds_["validation_loss"]
+    assert last < first
+
+
+def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
+    settings = {"loss": "quantile", "shrinkage": 0, "rounds": 1}
+    forecaster = Forecaster("fedlean", **settings, **SMALL).fit(table)
+    server = snapshot(forecaster).server[MAP]
+    single = Forecaster("fedlean", rounds=1, shrinkage=0, **SMALL).fit(table)
+    expected = snapshot(single).server[MAP].repeat_interleave(3, dim=1)
+    torch.testing.assert_close(server, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_history_must_reach_as_far_back_as_the_inputs(table):
-    forecaster = Forecaster("fedlean", split="days:8,3,3", rounds=1).fit(table)
-    assert len(forecaster.predict(table[-169:])) == 1
-    with pytest.raises(InputError, match="has 168 steps; the model reads 169 steps back"):
-        forecaster.predict(table[-168:])
+    forecaster = Forecaster("fedlean", split=SPLIT, rounds=1).fit(table)
+    assert len(forecaster.predict(table[-168:])) == 1
+    with pytest.raises(InputError, match="has 167 steps; the model reads 168 steps back"):
+        forecaster.predict(table[-167:])
 
 
 def test_it_forecasts_what_a_saved_one_forecasts(table, tmp_path):
-    forecaster = Forecaster("fedlean", split="days:8,3,3", rounds=2).fit(table)
+    forecaster = Forecaster("fedlean", split=SPLIT, rounds=2).fit(table)
     again = Forecaster.load(forecaster.save(tmp_path))
     pd.testing.assert_frame_equal(again.predict(table, 3), forecaster.predict(table, 3))
 
 
-def test_on_hours_its_lags_are_what_they_were_when_they_counted_steps(table):
-    settings = {"split": "days:8,3,3", "rounds": 2}
-    forecaster = Forecaster("fedlean", **settings).fit(table)
-    steps = Forecaster("fedlean", period=24, extra_lags="23,25,167,168,169", **settings).fit(table)
-    assert forecaster.config.window == steps.config.window
-    pd.testing.assert_frame_equal(forecaster.predict(table), steps.predict(table), check_exact=True)
-
-
-def test_yesterday_and_last_week_are_a_day_and_a_week_on_other_steps(table):
+def test_lags_and_calendar_follow_from_the_data(table):
     finer = table.resample("30min").interpolate()
-    forecaster = Forecaster("fedlean", split="windows:0.7,0.1,0.2", rounds=1).fit(finer)
+    forecaster = Forecaster("fedlean", split="time:0.7,0.1,0.2", rounds=1).fit(finer)
     window = forecaster.config.window
-    assert window.lags[-3:] == (144, 96, 48)
-    assert window.further_lags == (46, 50, 334, 336, 338)
+    assert (window.lags, window.calendar) == ((1,), "week")
+    assert window.further_lags == (*range(2, 37), *range(46, 51), *range(334, 339))
     forecaster.fit(table)
-    assert forecaster.config.window.further_lags == (23, 25, 167, 168, 169)
-
-
-def test_a_series_without_a_week_before_a_window_is_refused_with_what_to_type(table):
-    with pytest.raises(InputError, match=r"none can read 169 steps .* --extra-lags 23"):
-        Forecaster("fedlean", split="days:6,1,2").fit(table[: 24 * 9])
-    Forecaster("fedlean", split="days:6,1,2", rounds=1, extra_lags="23,25").fit(table[: 24 * 9])
+    assert forecaster.config.window.further_lags == tuple(range(2, 169))
+    forecaster = Forecaster("fedlean", split="days:5,1,2", rounds=1).fit(table[: 24 * 8])
+    assert forecaster.config.window.further_lags == tuple(range(2, 49))
+    assert forecaster.config.window.calendar == "day"

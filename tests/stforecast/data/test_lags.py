@@ -1,0 +1,46 @@
+import pandas as pd
+import pytest
+
+from stforecast.data.lags import auto_calendar, auto_lags
+from stforecast.data.windows import WindowSpec
+
+DAYS = {"5min": 288, "10min": 144, "15min": 96, "30min": 48, "1h": 24, "2h": 12}
+
+
+@pytest.mark.parametrize(
+    ("step", "horizon", "days", "expected"),
+    [
+        ("1h", 1, 20, "1-168"),
+        ("1h", 24, 10, "1-48"),
+        ("1h", 1, 2, "1-24"),
+        ("10min", 24, 20, "1-36,119-146,983-1010"),
+        ("15min", 1, 20, "1-36,94-98,670-674"),
+        ("5min", 12, 3, "1-36,275-290"),
+        ("5min", 12, 1, "1-36"),
+        ("30min", 48, 20, "1-36,37-50,287-338"),
+        ("2h", 1, 40, "1-28"),
+    ],
+)
+def test_lags_are_those_that_the_length_allows(step, horizon, days, expected):
+    n_training = days * DAYS[step]
+    assert auto_lags(pd.Timedelta(step), horizon, n_training) == expected
+
+
+def test_daily_series_read_at_most_four_weeks_and_a_quarter_of_the_training_part():
+    day = pd.Timedelta(days=1)
+    assert auto_lags(day, 7, 365) == "1-28"
+    assert auto_lags(day, 7, 40) == "1-10"
+    assert auto_lags(day, 1, 3, closeness=1) == ""
+    assert auto_calendar(day, 365) == "weekdays"
+
+
+@pytest.mark.parametrize("step", DAYS)
+@pytest.mark.parametrize("days", [1, 3, 8, 15, 60])
+@pytest.mark.parametrize("horizon", [1, 12, 400])
+def test_lags_never_repeat_and_lie_in_the_training_part(step, days, horizon):
+    n_training = days * DAYS[step]
+    spec = WindowSpec(closeness=1, periods=0, horizon=horizon, extra_lags="auto", calendar="auto")
+    spec = spec.chosen(pd.Timedelta(step), n_training)
+    lags = (*spec.lags, *spec.further_lags)
+    assert len(set(lags)) == len(lags)
+    assert max(lags) <= max(36, n_training)
