@@ -17,6 +17,10 @@ from experiments.options import HELP, PATH, OptionSections
 @click.option("--out", type=PATH, required=True, help="Folder for the app.")
 @click.option("--results", type=PATH, required=True, help="Folder on the server for the results.")
 @click.option(
+    "--step", default="1h", show_default=True,
+    help="Step of all nodes' data, such as 10min: the server has no data to read it from.",
+)  # fmt: skip
+@click.option(
     "--start", type=float, default=600.0, show_default=True,
     help="Seconds to wait for all clients before the first round.",
 )  # fmt: skip
@@ -29,8 +33,8 @@ from experiments.options import HELP, PATH, OptionSections
     help="Clients required to begin after --start seconds; 0 requires all.",
 )  # fmt: skip
 def federate(
-    method: str, clients: int, out: Path, results: Path, start: float, answer: float, enough: int,
-    **settings: Any,
+    method: str, clients: int, out: Path, results: Path, step: str, start: float, answer: float,
+    enough: int, **settings: Any,
 ) -> None:  # fmt: skip
     """Write the Flower app of a federation, to be started with `flwr run`.
 
@@ -40,11 +44,11 @@ def federate(
     from stforecast.config import resolve
     from stforecast.federated.nodes.membership import Patience
     from stforecast.flower.app_folder import write_app
-    from stforecast.flower.settings import RunSettings
+    from stforecast.flower.settings import RunSettings, parse_step
 
     run = RunSettings(
         resolve(method, **settings), clients, Patience(start, answer, enough=enough),
-        str(results.resolve()),
+        str(results.resolve()), parse_step(step),
     )  # fmt: skip
     RunSettings.from_run_config(run.as_run_config())
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")

@@ -51,7 +51,7 @@ def make_federation(
         method: name of the method.
         **settings: further settings of a run.
     """
-    config = resolve(method, **{"rounds": 10**6, "seed": 1, **settings})
+    config = resolve(method, **{"rounds": 10**6, "seed": 1, "period": BATCH, **settings})
     data = make_data(n_clients, n_batches, config.window.closeness + config.window.periods)
     return Federation(
         build_method(config),

@@ -16,7 +16,8 @@ from pydantic import PositiveFloat, PositiveInt
 
 from stforecast.baselines.peer import Peer, PeerOptions
 from stforecast.baselines.pooled_trees import PooledTrees, threads_for
-from stforecast.data.windows import DAY, WEEK, Calendar, WindowSpec, input_windows
+from stforecast.data.durations import DAY, WEEK
+from stforecast.data.windows import Calendar, WindowSpec, input_windows
 
 RECENT = 24
 """Number of newest steps among the inputs by default."""

@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 
 from stforecast.baselines.peer import Peer, PeerOptions
+from stforecast.data.durations import DAY
 from stforecast.data.imputation import impute
-from stforecast.data.windows import DAY, Calendar, day_slots
+from stforecast.data.windows import Calendar, day_slots
 from stforecast.federated.options import Workers
 
 

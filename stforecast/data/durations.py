@@ -65,6 +65,28 @@ def divides_a_day(step: pd.Timedelta) -> bool:
     return bool(DAY % step == pd.Timedelta(0))
 
 
+def natural_period(step: pd.Timedelta) -> int:
+    """Return the steps of a day, or of a week where a day is not several whole steps.
+
+    >>> [natural_period(pd.Timedelta(step)) for step in ("10min", "1h", "1D", "7h")]
+    [144, 24, 7, 24]
+
+    Args:
+        step: length of a step.
+
+    Raises:
+        InputError: if a week is not several whole steps either.
+    """
+    for span in (DAY, WEEK):
+        n_steps, rest = divmod(_ns(span), _ns(step))
+        if n_steps > 1 and not rest:
+            return n_steps
+    raise InputError(
+        f"steps are {in_words(1, step)} long: neither a day nor a week is several whole steps; "
+        "give the steps of a period, such as --period 52 for a year of weeks"
+    )
+
+
 def period_warning(step: pd.Timedelta, period: int) -> str | None:
     """Return a warning if the period is not a whole number of days, else None.
 

@@ -31,7 +31,7 @@ from stforecast.data.calendar import (
     holiday_inputs,
     public_holidays,
 )
-from stforecast.data.durations import DAY, UNITS, WEEK, in_steps, steps_in, unit_of
+from stforecast.data.durations import UNITS, WEEK, in_steps, natural_period, steps_in, unit_of
 from stforecast.data.imputation import impute
 from stforecast.data.lags import AUTO, auto_calendar, auto_lags
 from stforecast.federated.options import CheckedOptions
@@ -56,18 +56,19 @@ Steps = Annotated[NonNegativeInt, Le(MOST_STEPS)]
 class WindowSpec(CheckedOptions):
     """Input and target steps of a window.
 
-    The defaults are those of FUELS (appendix D.1). A plain window of 12 in and 12 out is
-    `WindowSpec(closeness=12, periods=0, horizon=12)`.
+    The defaults are those of FUELS on its hourly data (appendix D.1). A plain window of 12 in and
+    12 out is `WindowSpec(closeness=12, periods=0, horizon=12)`.
 
-    >>> WindowSpec().lags
+    >>> WindowSpec(period=24).lags
     (3, 2, 1, 72, 48, 24)
-    >>> WindowSpec(newest_first=True).lags
+    >>> WindowSpec(period=24, newest_first=True).lags
     (1, 2, 3, 24, 48, 72)
 
     Attributes:
         closeness: number of steps just before the first target (c).
         periods: number of steps one, two, … periods before the first target (q).
-        period: length of a period in steps (p); 0 is a day, whatever the step.
+        period: length of a period in steps (p); 0 is a day, whatever the step, or a week where a
+            day is a single step or not a whole number of steps.
         horizon: number of target steps; periodic lags refer to the first of them.
         newest_first: order each part from newest to oldest, as the FedDA code does.
         extra_lags: further lags to read, counted from the first target: steps, as in "167,168,169"
@@ -89,7 +90,7 @@ class WindowSpec(CheckedOptions):
 
     closeness: Steps = 3
     periods: Steps = 3
-    period: Steps = 24
+    period: Steps = 0
     horizon: Annotated[PositiveInt, Le(MOST_STEPS)] = 1
     newest_first: bool = False
     extra_lags: str = ""
@@ -141,20 +142,22 @@ class WindowSpec(CheckedOptions):
             step: length of a step.
 
         Raises:
-            InputError: naming a time that is not a whole number of steps.
+            InputError: naming a time that is not a whole number of steps, or if neither a day nor a
+                week can be the period.
         """
         if self.period and not any(map(unit_of, self._lag_texts())):
             return self
         lags = ",".join(_lag_in_steps(text, step) for text in self._lag_texts())
         lags = AUTO if self.extra_lags == AUTO else lags
-        period = self.period or steps_in(DAY, step)
+        period = self.period or natural_period(step)
         return dataclasses.replace(self, period=period, extra_lags=lags)
 
     @property
     def lags(self) -> tuple[int, ...]:
         """Steps back from the first target, in input order: closeness, then periodic."""
         closeness = range(1, self.closeness + 1)
-        periodic = range(self.period, self.periods * self.period + 1, self.period)
+        last = self.periods * self.period
+        periodic = range(self.period, last + 1, self.period) if self.periods else range(0)
         if self.newest_first:
             return (*closeness, *periodic)
         return (*reversed(closeness), *reversed(periodic))

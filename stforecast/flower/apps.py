@@ -70,7 +70,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     Raises:
         InputError: if clients are missing at the start, or no node answers any more.
     """
-    config, out = run.config, Path(run.out)
+    config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
     coordinator = Coordinator(
         method,

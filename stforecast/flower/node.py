@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare
-from stforecast.data.series import as_series
+from stforecast.data.series import as_series, in_minutes
 from stforecast.evaluation import Evaluation, error_table
 from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method
@@ -89,7 +89,12 @@ class FlowerNode:
 
     def __init__(self, run: RunSettings, place: Place) -> None:
         series = as_series(place.data, run.config.data.service)
-        config, self.folder = run.config.at(series.calendar.step), place.out
+        if series.calendar.step != run.step:
+            raise InputError(
+                f"{place.data}: steps of {in_minutes(series.calendar.step)}, the federation's are "
+                f"{in_minutes(run.step)}; resample the cube, or give federate --step"
+            )
+        config, self.folder = run.config.at(run.step), place.out
         data = prepare(series, config.window, config.data.split, config.data.scale)
         self.config, self.data = config, data
         method = behind_link(build_method(config))

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.methods import METHODS
+
+HOUR = pd.Timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,15 @@ class RunSettings:
         n_clients: number of cells of all nodes together.
         patience: time limits of the server.
         out: folder on the server for its results.
+        step: length of a step of every node's data, from which the server, which has none, computes
+            the steps of a day.
     """
 
     config: Config
     n_clients: int
     patience: Patience
     out: str
+    step: pd.Timedelta = HOUR
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""
@@ -38,6 +45,7 @@ class RunSettings:
             "answer": float(self.patience.answer),
             "enough": self.patience.enough,
             "out": self.out,
+            "step": str(self.step),
         }
 
     @classmethod
@@ -55,15 +63,31 @@ class RunSettings:
                 enough=int(values["enough"]),
             )
             n_clients, out = int(values["clients"]), str(values["out"])
+            step = parse_step(str(values["step"]))
             config = resolve(**settings)
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(
                 f"the run's configuration cannot be used ({e!r}); create it again"
             ) from e
-        check_config(config)
+        check_config(config.at(step))
         if n_clients < 1:
             raise InputError(f"clients is {n_clients}; a federation has at least one")
-        return cls(config, n_clients, patience, out)
+        return cls(config, n_clients, patience, out, step)
+
+
+def parse_step(text: str) -> pd.Timedelta:
+    """Read the length of a step, such as 10min or 1h.
+
+    Raises:
+        InputError: if it is not a positive length of time.
+    """
+    try:
+        step = pd.Timedelta(text)
+    except ValueError as e:
+        raise InputError(f"step is {text!r}; give a length of time like 10min or 1h") from e
+    if not step > pd.Timedelta(0):  # NaT is not either.
+        raise InputError(f"step is {text!r}; give a positive length of time like 10min or 1h")
+    return step
 
 
 def check_config(config: Config) -> None:
@@ -80,10 +104,5 @@ def check_config(config: Config) -> None:
         )
     if config.rolling.refit != "never" or config.interval.intervals != "none":
         raise InputError("nodes neither refit nor calibrate intervals; leave both out")
-    if not config.window.period:
-        raise InputError(
-            "period is 0, a day: the server has no data to find the steps of a day; give them, "
-            "such as --period 24 for hours"
-        )
     if config.uplink.delta_coding:
         raise InputError("nodes may lose an upload, so they do not support delta_coding")

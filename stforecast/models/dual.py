@@ -26,7 +26,7 @@ class DualEncoder(nn.Module):
 
     def __init__(self, window: WindowSpec, make: Callable[[], nn.Module], reader: str) -> None:
         super().__init__()
-        if window.n_inputs > len(window.lags):
+        if window.n_inputs > window.closeness + window.periods:
             raise InputError(
                 f"{reader} reads closeness and periods only; leave out extra_lags and calendar, or "
                 "take --model mlp"

@@ -38,8 +38,20 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
         type_in(
             "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, "--scale", "global"
         )  # fmt: skip
-    with pytest.raises(InputError, match=r"the server has no data .* --period 24 for hours"):
-        type_in(
-            "--method", "fedlean", "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path
-        )  # fmt: skip
+    for step in ("0h", "soon", "NaT"):
+        with pytest.raises(InputError, match=f"step is '{step}'; give a .*length of time like"):
+            type_in(
+                "--step", step, "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path
+            )  # fmt: skip
     assert not (tmp_path / "app").exists()
+
+
+@pytest.mark.parametrize(("step", "period"), [("1h", 24), ("10min", 144)])
+def test_the_server_learns_the_steps_of_a_day(tmp_path, step, period):
+    type_in(
+        "--method", "fedlean", "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path,
+        "--step", step,
+    )  # fmt: skip
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
+    assert run.config.at(run.step).window.period == period

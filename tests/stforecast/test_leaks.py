@@ -13,7 +13,7 @@ from stforecast.leaks import compare, forecast_leaks
 
 CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 STARTS = np.arange(30, 60)
-SPEC = WindowSpec(closeness=3, periods=0, horizon=2)
+SPEC = WindowSpec(closeness=3, periods=0, horizon=2, period=24)
 
 
 @pytest.fixture

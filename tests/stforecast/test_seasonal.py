@@ -12,7 +12,7 @@ from stforecast.seasonal import seasonal_forecast, seasonal_scale
 
 
 def prepared(table, split, horizon=1):
-    return prepare(as_series(table), WindowSpec(horizon=horizon), split, "cell")
+    return prepare(as_series(table), WindowSpec(horizon=horizon, period=24), split, "cell")
 
 
 def test_the_scale_is_that_of_the_training_part_by_hand():

@@ -152,7 +152,9 @@ class TestContract:
 
 def test_last_value_carries_the_last_observation_forward():
     values = np.array([[np.nan, 1.0], [np.nan, 2.0], [np.nan, np.nan], [7.0, 8.0]])
-    last = BASELINES["last_value"]().fit(values, np.array([1]), WindowSpec(horizon=2), HOURLY)
+    last = BASELINES["last_value"]().fit(
+        values, np.array([1]), WindowSpec(horizon=2, period=24), HOURLY
+    )
     y_hat = last.predict(values, np.array([3, 4]), HOURLY)
     np.testing.assert_array_equal(y_hat[0], [[0, 0], [7, 7]])
     np.testing.assert_array_equal(y_hat[1], [[2, 2], [8, 8]])
@@ -162,7 +164,7 @@ def test_last_value_carries_the_last_observation_forward():
 def test_seasonal_repeats_the_last_season(name, season):
     values = np.arange(400.0)[:, None]
     values[380 - season] = np.nan
-    spec = WindowSpec(horizon=season + 2)
+    spec = WindowSpec(horizon=season + 2, period=24)
     naive = BASELINES[name]().fit(values, np.array([200]), spec, HOURLY)
     y_hat = naive.predict(values, np.array([379]), HOURLY)[0, 0]
     ahead = np.arange(season)
@@ -189,7 +191,7 @@ def test_historical_average_by_weekday_then_by_time_of_day():
     six_hours = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("6h"))
     values = np.arange(40.0)[:, None]  # Friday to the Sunday of the week after
     values[5] = np.nan
-    spec = WindowSpec(closeness=1, periods=0)
+    spec = WindowSpec(closeness=1, periods=0, period=24)
     average = BASELINES["historical_average"]()
     average.fit(values, np.arange(1, 32), spec, six_hours)  # Friday to Friday
     y_hat = average.predict(values, np.array([32, 36]), six_hours)[0, :, 0]
@@ -204,7 +206,7 @@ def test_historical_average_by_weekday_then_by_time_of_day():
 def test_historical_average_of_a_time_never_observed_is_the_training_mean():
     values = np.ones((336, 1))
     values[3::24] = np.nan
-    average = BASELINES["historical_average"]().fit(values, TRAIN, WindowSpec(), HOURLY)
+    average = BASELINES["historical_average"]().fit(values, TRAIN, WindowSpec(period=24), HOURLY)
     y_hat = average.predict(values, np.array([242, 243]), HOURLY)
     np.testing.assert_array_equal(y_hat[0, :, 0], [1, 0])
 
@@ -278,7 +280,7 @@ def hourly_milan(folder: Path) -> tuple[np.ndarray, Calendar]:
 
 def test_the_order_on_the_real_milan_cells(traffic_dir):
     traffic, calendar = hourly_milan(traffic_dir / "milan-25cells-raw")
-    spec = WindowSpec()
+    spec = WindowSpec(period=24)
     local_times = calendar.local_times(np.arange(len(traffic)))
     split = make_split("days:20,5,5", len(traffic), calendar.step, spec, local_times)
     z = fit_scaler(traffic, split.fit).transform(traffic)

@@ -19,7 +19,7 @@ try:
 except Exception as e:
     pytest.skip(f"the extra peers is not installed ({e})", allow_module_level=True)
 
-SPEC = WindowSpec(closeness=3, periods=1, horizon=5)
+SPEC = WindowSpec(closeness=3, periods=1, horizon=5, period=24)
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 TRAIN, TEST = np.arange(24, 80), np.arange(90, 100)
 BOLT = {

@@ -13,7 +13,7 @@ from stforecast.leaks import forecast_leaks
 
 lightgbm = pytest.importorskip("lightgbm", reason="the extra peers is not installed")
 
-SPEC = WindowSpec(closeness=3, periods=1, horizon=2)
+SPEC = WindowSpec(closeness=3, periods=1, horizon=2, period=24)
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 TRAIN, TEST = np.arange(24, 380), np.arange(400, 430)
 
@@ -34,7 +34,9 @@ def fitted(**options):
 def test_it_is_the_library_on_the_same_records():
     values, lags = series(), "2-24,167-168"
     assert rich_lags(2, HOURLY) == lags
-    spec = WindowSpec(closeness=1, periods=0, horizon=2, extra_lags=lags, calendar="weekdays")
+    spec = WindowSpec(
+        closeness=1, periods=0, horizon=2, extra_lags=lags, calendar="weekdays", period=24
+    )
 
     def records(starts):
         x = input_windows(values, starts, spec, HOURLY)

@@ -20,7 +20,7 @@ except Exception as e:
     pytest.skip(f"the extra peers is not installed ({e})", allow_module_level=True)
 
 NAMES = ["nhits", "dlinear", "patchtst"]
-SPEC = WindowSpec(closeness=3, periods=1, horizon=4)
+SPEC = WindowSpec(closeness=3, periods=1, horizon=4, period=24)
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 TRAIN, TEST = np.arange(24, 120), np.arange(130, 150)
 

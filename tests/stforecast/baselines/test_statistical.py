@@ -15,7 +15,7 @@ pytest.importorskip("statsforecast", reason="the extra peers is not installed")
 models = pytest.importorskip("statsforecast.models")
 
 NAMES = ["auto_ets", "auto_arima", "mstl"]
-SPEC = WindowSpec(closeness=2, periods=0, horizon=6)
+SPEC = WindowSpec(closeness=2, periods=0, horizon=6, period=24)
 SIX_HOURS = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("6h"))
 TRAIN, TEST = np.arange(2, 75), np.arange(80, 90)
 LIBRARY = {"auto_ets": "AutoETS", "auto_arima": "AutoARIMA", "mstl": "MSTL"}

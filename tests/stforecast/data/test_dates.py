@@ -8,7 +8,7 @@ from stforecast.data.windows import Calendar, WindowSpec
 
 HOUR = pd.Timedelta("1h")
 MONTHS = pd.date_range("2013-11-01", periods=1488, freq="1h")
-SPEC = WindowSpec(horizon=2)
+SPEC = WindowSpec(horizon=2, period=24)
 SPANS = "dates:2013-11-06/2013-11-15,2013-11-15/2013-11-20T12:00,2013-11-22/2013-11-29"
 
 
@@ -79,7 +79,7 @@ def test_an_hour_that_is_repeated_is_entered_at_its_first_time(boundary, expecte
 @pytest.mark.parametrize("boundary", ["02:00", "02:30", "03:00"])
 def test_an_hour_that_is_skipped_is_the_step_after_it(boundary):
     times = rome("2014-03-27 23:00", 100, HOUR)
-    spec = WindowSpec(closeness=3, periods=0)
+    spec = WindowSpec(closeness=3, periods=0, period=24)
     found = split(f"dates:2014-03-30 00:00,2014-03-30 {boundary}", times, HOUR, spec)
     assert str(times[found.test[0]]) == "2014-03-30 03:00:00"
     assert str(times[found.test[0] - 1]) == "2014-03-30 01:00:00"

@@ -25,12 +25,12 @@ def test_gaps_are_filled_from_the_past(how, expected):
 
 def test_an_unknown_rule_lists_the_rules():
     with pytest.raises(InputError, match="impute is 'mean'; choose none, ffill, newest or"):
-        WindowSpec(impute="mean")
+        WindowSpec(impute="mean", period=24)
 
 
 @pytest.mark.parametrize("how", IMPUTE)
 def test_inputs_are_imputed_and_targets_never(how):
-    spec = WindowSpec(closeness=1, periods=0, impute=how)
+    spec = WindowSpec(closeness=1, periods=0, impute=how, period=24)
     windows = make_windows(GAPS, np.array([3, 4]), spec, np.zeros(5, int), TWO_STEPS_A_WEEK)
     filled = np.nan_to_num(impute(GAPS, how, 2))
     np.testing.assert_array_equal(windows.x[..., 0], filled[[2, 3]].T)
@@ -48,7 +48,7 @@ def test_no_rule_looks_ahead(how):
 
 
 def test_last_week_needs_the_clock():
-    spec = WindowSpec(closeness=1, periods=0, impute="last-week")
+    spec = WindowSpec(closeness=1, periods=0, impute="last-week", period=24)
     with pytest.raises(InputError, match="wall clock"):
         make_windows(GAPS, np.array([3]), spec, np.zeros(5, int))
 

@@ -7,7 +7,7 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.windows import WindowSpec, day_slots, make_windows
 
-WINDOW = WindowSpec(horizon=2, impute="ffill")
+WINDOW = WindowSpec(horizon=2, impute="ffill", period=24)
 
 
 @pytest.fixture

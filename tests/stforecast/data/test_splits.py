@@ -7,8 +7,8 @@ from stforecast.data.splits import SPLITS, make_split, parse_split
 from stforecast.data.windows import WindowSpec, day_slots
 
 HOUR = pd.Timedelta("1h")
-FUELS = WindowSpec()
-TWELVE = WindowSpec(closeness=12, periods=0, horizon=12)
+FUELS = WindowSpec(period=24)
+TWELVE = WindowSpec(closeness=12, periods=0, horizon=12, period=24)
 METR_LA_STEPS = 34_272
 
 
@@ -36,7 +36,7 @@ def test_fuels_gives_the_888_windows_of_the_paper():
 
 @pytest.mark.parametrize(("days", "parts"), [(30, (19, 3, 8)), (61, (39, 7, 15)), (4, (2, 1, 1))])
 def test_fuels_keeps_its_shares_in_whole_days(days, parts):
-    spec = WindowSpec(closeness=24, periods=0)
+    spec = WindowSpec(closeness=24, periods=0, period=24)
     expected = ((parts[0] - 1) * 24, parts[1] * 24, parts[2] * 24)
     assert sizes(split_hours("fuels", days * 24, spec)) == expected
 
@@ -74,7 +74,7 @@ def test_shares_of_the_time_are_rounded_down():
     ],
 )
 def test_test_targets_depend_on_the_lags_only_where_it_is_said(text, same):
-    few, many = WindowSpec(closeness=3, periods=0), WindowSpec(periods=3)
+    few, many = WindowSpec(closeness=3, periods=0, period=24), WindowSpec(periods=3, period=24)
     first, second = (split_hours(text, 1488, spec).test for spec in (few, many))
     assert np.array_equal(first, second) == same
 
@@ -126,7 +126,7 @@ def test_windows_rounded_up_on_both_sides_do_not_overlap(n_steps):
 @pytest.mark.parametrize(
     "text", ["fuels", "fedda", "days:40,7,15", "time:0.7,0.1,0.2", "steps:0.7,0.1,0.2"]
 )
-@pytest.mark.parametrize("spec", [FUELS, TWELVE, WindowSpec(horizon=24)])
+@pytest.mark.parametrize("spec", [FUELS, TWELVE, WindowSpec(horizon=24, period=24)])
 @pytest.mark.parametrize("start", ["2013-11-01 00:00", "2013-11-01 07:00"])
 def test_no_target_lies_in_two_parts_nor_beyond_the_scaler(text, spec, start):
     split = split_hours(text, 1488, spec, start)
@@ -185,7 +185,7 @@ def test_parts_that_do_not_fit_are_refused(text, n_steps, message):
 
 def test_a_horizon_longer_than_the_part_is_refused():
     with pytest.raises(InputError, match="the test part has no window"):
-        split_hours("fedda", 1488, WindowSpec(horizon=169))
+        split_hours("fedda", 1488, WindowSpec(horizon=169, period=24))
 
 
 def test_a_step_that_does_not_divide_a_day_is_refused_where_days_count():

@@ -17,9 +17,9 @@ def counting_series(n_steps: int = 14, n_cells: int = 2) -> np.ndarray:
 @pytest.mark.parametrize(
     ("spec", "lags", "max_lag"),
     [
-        (WindowSpec(), (3, 2, 1, 72, 48, 24), 72),
-        (WindowSpec(newest_first=True), (1, 2, 3, 24, 48, 72), 72),
-        (WindowSpec(closeness=12, periods=0, horizon=12), tuple(range(12, 0, -1)), 12),
+        (WindowSpec(period=24), (3, 2, 1, 72, 48, 24), 72),
+        (WindowSpec(newest_first=True, period=24), (1, 2, 3, 24, 48, 72), 72),
+        (WindowSpec(closeness=12, periods=0, horizon=12, period=24), tuple(range(12, 0, -1)), 12),
         (WindowSpec(closeness=0, periods=1, period=7), (7,), 7),
         (WindowSpec(closeness=5, periods=1, period=2), (5, 4, 3, 2, 1, 2), 5),
     ],
@@ -70,7 +70,7 @@ def test_windows_equal_a_loop_over_them():
     rng = np.random.default_rng(0)
     series = rng.normal(size=(200, 3))
     starts = rng.integers(72, 190, size=17)
-    spec = WindowSpec(horizon=5)
+    spec = WindowSpec(horizon=5, period=24)
     windows = make_windows(series, starts, spec, np.zeros(200, int))
     for w, k in enumerate(starts):
         for n in range(3):
@@ -193,17 +193,17 @@ def test_further_lags_and_the_calendar_follow_the_papers_inputs():
 def test_further_lags_may_be_ranges():
     assert WindowSpec(extra_lags="3-5, 9").further_lags == (3, 4, 5, 9)
     assert WindowSpec(extra_lags="7-7").further_lags == (7,)
-    assert WindowSpec().further_lags == ()
+    assert WindowSpec(period=24).further_lags == ()
 
 
 def test_a_saturday_is_a_weekend_but_no_sunday():
-    spec = WindowSpec(closeness=1, periods=0, calendar="week")
+    spec = WindowSpec(closeness=1, periods=0, calendar="week", period=24)
     x = input_windows(counting_series(60), np.array([30]), spec, HOURS)
     np.testing.assert_array_equal(x[0, 0, -2:], [1, 0])
 
 
 def test_the_calendar_is_the_places_own():
-    spec = WindowSpec(closeness=1, periods=0, calendar="day")
+    spec = WindowSpec(closeness=1, periods=0, calendar="day", period=24)
     rome = Calendar(pd.Timestamp("2013-10-31 23:00"), pd.Timedelta("1h"), "Europe/Rome")
     there = input_windows(counting_series(), np.array([5]), spec, rome)
     here = input_windows(counting_series(), np.array([5]), spec, HOURS)
@@ -247,17 +247,32 @@ def test_a_day_and_a_week_are_times_whatever_the_step(step, period, lags):
     [
         ({"extra_lags": "2,23h"}, "23h is not a whole number of steps of 120 minutes"),
         ({"extra_lags": "9999999d"}, "1000000|positive whole numbers"),
-        ({"period": 0}, None),
     ],
 )
 def test_times_that_are_no_whole_number_of_steps_are_refused(settings, message):
-    spec = WindowSpec(**settings)
-    if message:
-        with pytest.raises(InputError, match=message):
-            spec.at(pd.Timedelta("2h"))
-    else:
-        with pytest.raises(InputError, match="does not divide 1 day"):
-            spec.at(pd.Timedelta("7min"))
+    with pytest.raises(InputError, match=message):
+        WindowSpec(**settings).at(pd.Timedelta("2h"))
+
+
+@pytest.mark.parametrize(
+    ("step", "lags"),
+    [
+        ("1h", (3, 2, 1, 72, 48, 24)),
+        ("10min", (3, 2, 1, 432, 288, 144)),
+        ("1D", (3, 2, 1, 21, 14, 7)),
+        ("7h", (3, 2, 1, 72, 48, 24)),
+    ],
+)
+def test_the_default_period_is_a_day_or_a_week(step, lags):
+    """A week of daily steps; 24 steps of 7 hours, which do not divide a day, are a week too."""
+    assert WindowSpec().at(pd.Timedelta(step)).lags == lags
+
+
+@pytest.mark.parametrize("step", ["7D", "30D", "11min"])
+def test_without_a_day_or_a_week_the_period_must_be_given(step):
+    with pytest.raises(InputError, match=r"neither a day nor a week .* --period 52"):
+        WindowSpec().at(pd.Timedelta(step))
+    assert WindowSpec(period=52).at(pd.Timedelta(step)).period == 52
 
 
 @pytest.mark.parametrize("lags", ["0h", "3s", "h", "1-2h", "1.5h", "1h-2", "٣"])

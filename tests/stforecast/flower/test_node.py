@@ -1,5 +1,6 @@
 """Nodes with a cube each, without Flower: errors and models are those of one process."""
 
+import dataclasses
 import json
 import tomllib
 
@@ -175,3 +176,10 @@ def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
     write_cube(cube.isel(cell=[2, 1]), config["data"])
     with pytest.raises(InputError, match="round-0002: was made with other cube and data; go on"):
         FlowerNode(run, Place.of(config, 7))
+
+
+def test_a_node_with_another_step_is_refused(federation, tmp_path):
+    run, _, _ = federation("fuels")
+    other = dataclasses.replace(run, step=pd.Timedelta("10min"))
+    with pytest.raises(InputError, match="steps of 60 minutes, the federation's are 10 minutes"):
+        FlowerNode(other, Place(tmp_path / "a.nc", 0, tmp_path / "a"))

@@ -7,6 +7,7 @@ import copy
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.spatial.distance import jensenshannon
@@ -560,7 +561,7 @@ def sent_per_client(run):
 
 
 def paper_federation(samples, **options):
-    spec = WindowSpec()
+    spec = WindowSpec(period=24)
     data = samples_of(make_series(2, samples + spec.max_lag - FIRST), spec, spec.max_lag)
     return federation(data, spec=spec, hidden=128, **options)
 
@@ -645,7 +646,7 @@ def test_defaults_are_those_of_the_paper():
     assert (options.loss_form, options.prototypes) == ("eq15", "periodic")
     assert (training.rounds, training.epochs, training.batch_size) == (200, 1, 24)
     assert (training.lr, training.optimizer, training.shuffle) == (1e-3, "adam", False)
-    assert WindowSpec().lags == (3, 2, 1, 72, 48, 24)
+    assert WindowSpec().at(pd.Timedelta("1h")).lags == (3, 2, 1, 72, 48, 24)
     assert DualGRUOptions().hidden_size == 128
 
 

@@ -18,7 +18,7 @@ PROTOTYPES = 24 * 2 * 128
 @pytest.fixture(scope="module")
 def hourly():
     """A day of windows for each of two clients."""
-    spec = WindowSpec()
+    spec = WindowSpec(period=24)
     steps = np.arange(spec.max_lag + spec.period)
     series = np.random.default_rng(0).normal(size=(len(steps), 2)).astype(np.float32)
     starts, slots = steps[spec.max_lag :], steps % spec.period
@@ -45,7 +45,7 @@ def hourly():
     ],
 )
 def test_values_sent_by_a_client_in_a_round(hourly, name, up, down):
-    spec = WindowSpec()
+    spec = WindowSpec(period=24)
     population = Population(lambda: DualGRU(spec))
     method = METHODS[name](population, ForecastTask(spec.period), Training())
     federation = Federation(method, hourly)
@@ -55,6 +55,6 @@ def test_values_sent_by_a_client_in_a_round(hourly, name, up, down):
 
 
 def test_the_dual_gru_has_an_encoder_of_100608_values():
-    parameters = Population(lambda: DualGRU(WindowSpec())).parameters(1)
+    parameters = Population(lambda: DualGRU(WindowSpec(period=24))).parameters(1)
     encoder = sum(t.numel() for name, t in parameters.items() if name.startswith("encoder."))
     assert encoder == MODEL - 129 == 100_608

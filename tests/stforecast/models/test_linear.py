@@ -53,7 +53,7 @@ def test_each_client_has_torchs_own_linear_layer():
 
 
 def test_a_higher_level_is_a_higher_forecast_and_the_calendar_is_no_level():
-    window = WindowSpec(closeness=3, periods=1, extra_lags="30", calendar="day", horizon=2)
+    window = WindowSpec(3, 1, 24, extra_lags="30", calendar="day", horizon=2)
     model = Population(lambda: Linear(window), seed=1)
     params = model.parameters(1)
     x = torch.randn(1, 4, window.n_inputs, generator=torch.Generator().manual_seed(0))
