@@ -8,7 +8,7 @@ inside `PerClient`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -71,7 +71,7 @@ class Population:
     """Runs one model with the parameters of many clients.
 
     Args:
-        build: builds the model; called once, with torch's generator seeded by `seed`.
+        build: builds the model, with torch's generator seeded by `seed`.
         seed: seed of the initial weights, which are the same for all clients.
         mixed_precision: `no`, or `bf16` for matrix products and convolutions in bfloat16.
 
@@ -85,7 +85,7 @@ class Population:
     def __init__(
         self, build: Callable[[], SplitModel], seed: int = 0, mixed_precision: str = "no"
     ) -> None:
-        self._autocast = mixed_precision == "bf16"
+        self._autocast, self._build = mixed_precision == "bf16", build
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = build().requires_grad_(False)
@@ -130,6 +130,19 @@ class Population:
             device: device of the tensors.
         """
         return _repeat(self._parameters, n_clients, device)
+
+    def parameters_drawn(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> Params:
+        """Return trainable parameters `(clients, …)`, each client's drawn with its own seed.
+
+        Args:
+            seeds: one for each client.
+            device: device of the tensors.
+        """
+        drawn = [Population(self._build, seed).initial() for seed in seeds]
+        return {
+            name: torch.cat([of_client[name] for of_client in drawn]).to(device)
+            for name in self._parameters
+        }
 
     def buffers(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
         """Return the buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`.

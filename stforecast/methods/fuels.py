@@ -10,24 +10,34 @@ its contrastive loss (Eq. 11). A second contrastive loss (Eq. 6) separates the h
 day; a learned matrix W leaves out those that look similar (Eq. 3-5).
 
 Where the paper contradicts itself or is silent, the option concerned documents the choice.
+
+A batch of the paper is a period of hourly samples, so a batch has 24 rows and row b is hour b. With
+shorter steps such a batch would be a whole day of 144 or 288 samples, and an epoch too few steps.
+If `batch_size` is less than the period's steps, the period is therefore divided into at most
+`batch_size` equal slots, and the samples at one place within the slots are a batch: of a day of ten
+minutes, six batches of 24 (`stforecast.data.slots`). This departs from the paper; a batch size of
+the period's steps is the paper's, and hourly data with the default of 24 are not concerned.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import dataclasses
+import logging
+from typing import Any
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.errors import InputError
+from data_prep.text import counted
+from stforecast.data.profiles import mean_windows
+from stforecast.data.slots import by_slot, slot_order, slots_of
 from stforecast.federated.data import Batch
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.features import attract_repel, filtered_contrast
-from stforecast.federated.method import Method, Participants
-from stforecast.federated.options import CheckedOptions, Share
+from stforecast.federated.method import Method, Participants, Task
+from stforecast.federated.population import Population
 from stforecast.federated.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
@@ -36,51 +46,18 @@ from stforecast.federated.prototypes import (
     weighted_prototypes,
 )
 from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
+from stforecast.methods.fuels_options import FuelsOptions
+from stforecast.methods.fuels_partition import are_known, as_many_at_random, quantile
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
-class FuelsOptions(CheckedOptions):
-    """Settings of FUELS; the paper's values where it gives them.
+FEW = 8
+"""Batches of an epoch below which a note is logged."""
 
-    Attributes:
-        tau: temperature τ of both contrastive losses (section 5.4: 0.02).
-        rho: weight ρ of the inter-client loss, or of the prediction loss with `loss_form="alg1"`
-            (section 5.4: 5).
-        beta: the threshold β as a quantile of all JSD values (section 5.4: 0.5).
-        loss_form: `eq15`: pred + intra + ρ inter; `alg1`: intra + inter + ρ pred. The paper prints
-            both; the notation table and the sweep agree with Eq. 15.
-        intra: whether to use the intra-client loss (False: ablation "w/o intra").
-        inter: whether to use the inter-client loss (False: ablation "w/o inter", and nothing is
-            sent).
-        filter_init: initial W: `uniform` in [0, 1) or `ones`. The paper does not say; a positive
-            start reproduces its Figure 9. The gradient on W is never negative, so W only falls.
-        filter_train: whether W is trained, by the client's own optimiser (False with `ones`:
-            ablation "w/o W").
-        shift: lower bound of the share a ~ U(shift, 1) that an augmented sample keeps of the
-            original; 1 turns augmentation off. The paper does not say.
-        prototypes: `periodic`: mean by slot of the period (Eq. 8); `concat`: one per sample (Eq. 7,
-            ablation "w/o p-aware").
-        prototype_pass: `training`: average the representations of the last local epoch (Algorithm
-            1); `fresh`: those of one more pass after it.
-        divergence: JSD of the softmax over the whole prototype (`flat`) or the mean of those over
-            its rows (`rows`). The paper does not say how real vectors become distributions.
-        include_self: whether a client's own prototype counts as positive.
-    """
-
-    tau: PositiveFloat = 0.02
-    rho: NonNegativeFloat = 5.0
-    beta: Share = 0.5
-    loss_form: Literal["eq15", "alg1"] = "eq15"
-    intra: bool = True
-    inter: bool = True
-    filter_init: Literal["uniform", "ones"] = "uniform"
-    filter_train: bool = True
-    shift: Share = 0.5
-    prototypes: Literal["periodic", "concat"] = "periodic"
-    prototype_pass: Literal["training", "fresh"] = "training"
-    divergence: Literal["flat", "rows"] = "flat"
-    include_self: bool = False
+FILTER, POSITIVES, WEIGHTS, SHARES = 1, 4, 5, 6
+"""Purposes of random draws, the last part of a generator's key."""
 
 
 class Fuels(Method):
@@ -94,29 +71,77 @@ class Fuels(Method):
     Options = FuelsOptions
     options: FuelsOptions
 
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, training, options)
+        if self.options.prototypes == "periodic":
+            slots = slots_of(task.n_keys, training.batch_size)
+            self.training = dataclasses.replace(training, batch_size=slots)
+
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Give each client its filtering matrix W `(B, B)`; the server has no prototypes yet."""
+        self._check(sizes)
+        o, ids = self.options, range(len(clients))
+        n, b = len(clients), self.training.batch_size
+        device = next(iter(clients.params.values())).device
+        if o.starts == "own":
+            seeds = [generator(seed, 0, i, WEIGHTS).initial_seed() for i in ids]
+            clients.params.update(self.population.parameters_drawn(seeds, device))
+        filters = torch.ones(n, b, b)
+        if o.filter_init == "uniform":
+            filters = torch.stack(
+                [torch.rand(b, b, generator=generator(seed, 0, i, FILTER)) for i in ids]
+            )
+        group = clients.params if o.filter_train else clients.memory
+        group["filter"] = filters.to(device)
+        if o.shift_draw == "once":
+            size = (int(sizes.max()), 1)
+            shares = [torch.rand(size, generator=generator(seed, 0, i, SHARES)) for i in ids]
+            clients.memory["shares"] = torch.stack(shares).to(device)
+        if not o.inter:
+            return {}
+        drawn = {"seed": torch.tensor(seed)} if o.positives == "random" else {}
+        return {"jsd": torch.zeros(n, n, device=device), **drawn}
+
+    def _check(self, sizes: Tensor) -> None:
+        """Refuse settings under which row b of a batch is not slot b; note what is not the paper's.
+
+        Raises:
+            InputError: with the setting.
+        """
+        period, slots, fewest = self.task.n_keys, self.training.batch_size, int(sizes.min())
         if self.training.shuffle:
             raise InputError("fuels needs batches in order of time (row b is slot b): no --shuffle")
-        n, b = len(clients), self.training.batch_size
         if not self.training.drop_last:
             raise InputError("fuels needs whole batches, one period each; leave drop_last on")
-        if self.options.prototypes == "periodic" and b != self.task.n_keys:
+        if self.options.prototypes == "concat":
+            if len(sizes.unique()) > 1:
+                raise InputError(
+                    "concatenated prototypes need clients of equal size; use 'periodic'"
+                )
+            return
+        if slots < 2 <= period:
             raise InputError(
-                f"fuels needs a batch of one period (section 3.3.1): batch_size is {b}, the period "
-                f"is {self.task.n_keys}; set --batch-size {self.task.n_keys}"
+                f"fuels needs slots of equal length, and a period of {period} steps cannot be "
+                f"divided into fewer than {period}; set --batch-size {period}, or another --period"
             )
-        if self.options.prototypes == "concat" and len(sizes.unique()) > 1:
-            raise InputError("concatenated prototypes need clients of equal size; use 'periodic'")
-        filters = torch.ones(n, b, b)
-        if self.options.filter_init == "uniform":
-            filters = torch.stack(
-                [torch.rand(b, b, generator=generator(seed, 0, i, 1)) for i in range(n)]
+        n_batches = len(slot_order(fewest, period, slots)) // slots
+        if not n_batches:
+            raise InputError(
+                f"fuels needs a whole period of {period} steps, a client has "
+                f"{counted(fewest, 'training sample')}; use longer data or another split"
             )
-        device = next(iter(clients.params.values())).device
-        group = clients.params if self.options.filter_train else clients.memory
-        group["filter"] = filters.to(device)
-        return {"jsd": torch.zeros(n, n, device=device)} if self.options.inter else {}
+        if slots < period:
+            log.info(
+                "fuels: a period of %d steps has %d slots of %d; in the paper each step is a slot "
+                "(--batch-size %d)", period, slots, period // slots, period,
+            )  # fmt: skip
+        if n_batches < FEW:
+            log.info(
+                "fuels: %d batches an epoch; more data gives more, or a smaller --batch-size, "
+                "which makes slots longer", n_batches,
+            )  # fmt: skip
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Return each client's global positive and negative prototypes (Eq. 9, 10), if any."""
@@ -127,10 +152,14 @@ class Fuels(Method):
         known = are_known(prototypes)
         similar = known & (jsd[ids] <= server["threshold"])
         others = known & (torch.arange(len(jsd), device=jsd.device) != ids[:, None])
-        positive = similar if self.options.include_self else similar & others
+        positive = similar & others
+        if self.options.positives == "random":
+            keys = [(int(server["seed"]), to.round, i, POSITIVES) for i in to.ids.tolist()]
+            positive = as_many_at_random(positive, others, keys)
+        chosen = positive | (similar & ~others) if self.options.include_self else positive
         return {
-            "positive": weighted_prototypes(prototypes, positive.float()),
-            "negative": weighted_prototypes(prototypes, (~similar & others).float()),
+            "positive": weighted_prototypes(prototypes, chosen.float()),
+            "negative": weighted_prototypes(prototypes, (others & ~positive).float()),
         }
 
     def threshold(self, jsd: Tensor) -> Tensor:
@@ -141,6 +170,8 @@ class Fuels(Method):
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train and average the representations on the way (Algorithm 1, lines 16 to 26)."""
+        if self.options.prototypes == "periodic":
+            cohort.data = by_slot(cohort.data, self.task.n_keys, self.training.batch_size)
         cohort.scratch["means"] = PrototypeMeans(self._n_keys(cohort))
         return super().local_update(cohort, payload)
 
@@ -156,6 +187,8 @@ class Fuels(Method):
             cohort.scratch["means"].add(features, self._keys(batch))
         pred = self.task_loss(cohort, features, batch)
         filters = {**cohort.memory, **cohort.params}["filter"]
+        if o.filter_floor:
+            filters = filters.clamp(min=o.filter_floor)
         intra = intra_loss(features, augmented, filters, o.tau) if o.intra else 0.0
         inter = self.inter_loss(features, batch, payload) if o.inter and payload else 0.0
         if o.loss_form == "alg1":
@@ -165,11 +198,15 @@ class Fuels(Method):
     def augment(self, cohort: Cohort, batch: Batch) -> Tensor:
         """Augment by temporal shifting (Liu et al. 2022): x' = a x + (1 - a) x one step later.
 
-        Each sample draws its own a. The last closeness value of x one step later is the target:
-        only this view reads it, and only in training.
+        Each sample draws its own a, `(clients, batch, 1)`. The last closeness value of x one step
+        later is the target: only this view reads it, and only in training.
         """
         shift = self.options.shift
-        keep = shift + (1 - shift) * cohort.rand(batch["x"].shape[1], 1).to(batch["x"].device)
+        if self.options.shift_draw == "once":
+            drawn = by_key(cohort.memory["shares"], batch["sample"])
+        else:
+            drawn = cohort.rand(batch["x"].shape[1], 1).to(batch["x"].device)
+        keep = shift + (1 - shift) * drawn
         return torch.lerp(batch["x_next"], batch["x"], keep)
 
     def inter_loss(self, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
@@ -182,7 +219,10 @@ class Fuels(Method):
         return attract_repel_loss(features, positive, negative, tau).mean(1)
 
     def upload(self, cohort: Cohort) -> Payload:
-        """Return the prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`."""
+        """Return the prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`.
+
+        With `partition="profiles"` also the mean first target of each, `(clients, …, 1)`.
+        """
         if not self.options.inter:
             return {}
         means: PrototypeMeans = cohort.scratch["means"]
@@ -191,7 +231,17 @@ class Fuels(Method):
                 for batch in cohort.data.chunks(self.training.batch_size):
                     features = self.population.encode(cohort.state, batch["x"])
                     means.add(features, self._keys(batch))
-        return {"prototypes": means.means()}
+        sent = {"prototypes": means.means()}
+        if self.options.partition == "profiles":
+            sent["profiles"] = self.profiles(cohort)
+        return sent
+
+    def profiles(self, cohort: Cohort) -> Tensor:
+        """Return the mean first training target of each slot, `(clients, slots, 1)`, z-scored."""
+        size = self._n_keys(cohort)
+        data = {name: t[:, : int(cohort.data.sizes[0])] for name, t in cohort.data.tensors.items()}
+        data["slot"] = self._keys(data)
+        return mean_windows(data, size, week_periods=len(data["slot"][0]))["y"][..., :1].clone()
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
@@ -203,18 +253,18 @@ class Fuels(Method):
         """
         if not uploads:
             return server
-        fresh, jsd = uploads["prototypes"], server["jsd"].clone()
-        nothing = fresh.new_zeros(len(jsd), *fresh.shape[1:])
-        prototypes = server.get("prototypes", nothing).clone()
-        ids = of.ids.to(jsd.device)
-        prototypes[ids] = fresh
-        everyone = len(ids) == len(jsd)
-        rows = self.divergences(fresh, None if everyone else prototypes)
+        jsd, ids, kept = server["jsd"].clone(), of.ids.to(server["jsd"].device), {}
+        for name, fresh in uploads.items():
+            nothing = fresh.new_zeros(len(jsd), *fresh.shape[1:])
+            kept[name] = server.get(name, nothing).clone()
+            kept[name][ids] = fresh
+        compared, everyone = self.options.partition, len(ids) == len(jsd)
+        rows = self.divergences(uploads[compared], None if everyone else kept[compared])
         rows[:, ids] = (rows[:, ids] + rows[:, ids].T) / 2  # A tie must not depend on rounding.
         jsd[ids], jsd[:, ids] = rows, rows.T
-        known = are_known(prototypes)
+        known = are_known(kept["prototypes"])
         threshold = self.threshold(jsd[known][:, known])
-        return {"prototypes": prototypes, "jsd": jsd, "threshold": threshold}
+        return {**server, **kept, "jsd": jsd, "threshold": threshold}
 
     def divergences(self, p: Tensor, q: Tensor | None = None) -> Tensor:
         """Compute the JSD between the prototypes of two groups of clients, `(n, m)`.
@@ -230,7 +280,8 @@ class Fuels(Method):
         return (torch.stack(rows).mean(0) / p.shape[-1]).float()
 
     def _n_keys(self, cohort: Cohort) -> int:
-        return self.task.n_keys if self.options.prototypes == "periodic" else self._used(cohort)
+        periodic = self.options.prototypes == "periodic"
+        return self.training.batch_size if periodic else self._used(cohort)
 
     def _used(self, cohort: Cohort) -> int:
         """Samples that ordered full batches reach."""
@@ -238,20 +289,10 @@ class Fuels(Method):
         return size if self.options.prototype_pass == "fresh" else size // b * b
 
     def _keys(self, batch: Batch) -> Tensor:
-        return self.task.keys(batch) if self.options.prototypes == "periodic" else batch["sample"]
-
-
-def are_known(prototypes: Tensor) -> Tensor:
-    """Return `(clients,)`, True for clients whose prototypes `(clients, slots, d)` are not 0."""
-    return prototypes.flatten(1).any(1)
-
-
-def quantile(values: Tensor, q: float) -> Tensor:
-    """Compute `torch.quantile` without its limit of 2²⁴ values (5,793 clients)."""
-    position = q * (len(values) - 1)
-    below = int(position)
-    ordered = values.sort().values
-    return torch.lerp(ordered[below], ordered[min(below + 1, len(values) - 1)], position - below)
+        """Return the slot of each sample, or its number for concatenated prototypes."""
+        if self.options.prototypes == "concat":
+            return batch["sample"]
+        return self.task.keys(batch) // (self.task.n_keys // self.training.batch_size)
 
 
 def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:

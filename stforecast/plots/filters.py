@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,11 +54,14 @@ def filter(
     weights, settings = inside.arrays[name][place], inside.run.settings
     fig, (ax,) = panels(width, width + 0.25)
     _circles(ax, weights)
-    _band(ax, len(weights), settings["closeness"])
-    _axes(ax, len(weights), _place(settings))
+    period = inside.run.about["window"]["period"]
+    steps = max(1, period // len(weights)) if _in_slots(settings) else 1
+    overlap = math.ceil(settings["closeness"] / steps)
+    _band(ax, len(weights), overlap)
+    _axes(ax, len(weights), _place(settings, period, len(weights)))
     title = f"W of client {inside.cells[place]} after round {inside.round}"
     ax.set_title(f"{title}; largest |W| {np.abs(weights).max():.2g}", fontsize=SMALL)
-    add_legend(fig, _left_out(weights, settings["closeness"]))
+    add_legend(fig, _left_out(weights, overlap))
     return fig
 
 
@@ -81,11 +85,11 @@ def _circles(ax: Axes, weights: np.ndarray) -> None:
     )
 
 
-def _band(ax: Axes, size: int, closeness: int) -> None:
+def _band(ax: Axes, size: int, overlap: int) -> None:
     """Draw the band in which the closeness inputs of both samples overlap."""
-    if closeness:
-        x, reach = np.array([-0.5, size - 0.5]), closeness - 0.5
-        label = f"inputs overlap: |b − i| < {closeness}"
+    if overlap:
+        x, reach = np.array([-0.5, size - 0.5]), overlap - 0.5
+        label = f"inputs overlap: |b − i| < {overlap}"
         ax.fill_between(x, x - reach, x + reach, color="0.9", linewidth=0, zorder=0, label=label)
 
 
@@ -100,14 +104,19 @@ def _axes(ax: Axes, size: int, place: str) -> None:
     ax.set_ylabel(f"sample b, {place}")
 
 
-def _place(settings: dict[str, object]) -> str:
+def _in_slots(settings: dict[str, object]) -> bool:
+    """Return whether a batch has one sample of each slot of the period."""
+    return settings["prototypes"] == "periodic"
+
+
+def _place(settings: dict[str, object], period: int, size: int) -> str:
     """Return the meaning of rows and columns: slots if training begins at slot 0, else places."""
     by_days = parse_split(str(settings["split"])).by_clock
-    slots = by_days and settings["batch_size"] == settings["period"]
+    slots = by_days and (_in_slots(settings) or size == period)
     return "slot of the period" if slots else "place in the batch"
 
 
-def _left_out(weights: np.ndarray, closeness: int) -> str:
+def _left_out(weights: np.ndarray, overlap: int) -> str:
     """Describe the shares of W that are not above 0.
 
     >>> _left_out(np.array([[-1.0, 2.0, 3.0], [4.0, -1.0, 6.0], [-1.0, -1.0, 9.0]]), 2)
@@ -115,7 +124,7 @@ def _left_out(weights: np.ndarray, closeness: int) -> str:
     """
     b, i = np.indices(weights.shape)
     distance = np.abs(b - i)
-    near = (distance > 0) & (distance < closeness)
+    near = (distance > 0) & (distance < overlap)
     places = {
         "of the diagonal": distance == 0,
         "of the rest of the band": near,

@@ -385,6 +385,7 @@ class PlainClient:
         self.head.load_state_dict(
             {"weight": params["head.linear.weight"].T, "bias": params["head.linear.bias"]}
         )
+        self.shares = params["shares"][:, 0].numpy() if "shares" in params else None
         self.w = params["filter"].clone().requires_grad_(options.filter_train)
         modules = (self.recent, self.periodic, self.head)
         learned = [p for m in modules for p in m.parameters()]
@@ -406,7 +407,8 @@ class PlainClient:
         intra = inter = torch.zeros(())
         if o.intra:
             sm = torch.exp(cosines(r, self.encode(shifted)) / o.tau)
-            z = torch.relu(sm * self.w)
+            w = self.w.clamp(min=o.filter_floor) if o.filter_floor else self.w
+            z = torch.relu(sm * w)
             intra = -torch.log(sm.diagonal() / (sm.diagonal() + z.sum(1))).mean()
         if o.inter and global_rows is not None:
             pos, neg = (torch.exp(cosines(r, rows).diagonal() / o.tau) for rows in global_rows)
@@ -417,11 +419,9 @@ class PlainClient:
 
     def execute(self, series, client, global_prototypes, draws):
         """ClientExecute, lines 16 to 26; returns R_n."""
-        last = FIRST + (len(series) - FIRST) // P * P
         for _ in range(self.training.epochs):
             met = []
-            for start in range(FIRST, last, P):
-                ks = np.arange(start, start + P)
+            for ks in self.batches(len(series)):
                 given = self.rows(global_prototypes, ks)
                 x, shifted = self.views(series, client, ks, draws if self.o.intra else None)
                 loss, r = self.loss(x, shifted, series[ks, client].astype(float), given)
@@ -436,8 +436,17 @@ class PlainClient:
         keys = sorted({key for key, _ in met})
         return np.array([np.mean([r for k, r in met if k == key], axis=0) for key in keys])
 
+    def batches(self, end):
+        """Windows of each batch: one of each slot, all at the same place within their slots."""
+        slots = self.training.batch_size
+        length = P // slots
+        begins = (start + place for start in range(FIRST, end, P) for place in range(length))
+        every = [begin + length * np.arange(slots) for begin in begins]
+        return [ks for ks in every if ks[-1] < end]
+
     def keys(self, ks):
-        return ks % P if self.o.prototypes == "periodic" else ks - FIRST
+        length = P // self.training.batch_size
+        return ks % P // length if self.o.prototypes == "periodic" else ks - FIRST
 
     def rows(self, global_prototypes, ks):
         """Rows of PR and NR that a batch meets; None in round 1 and where a set is empty."""
@@ -449,7 +458,10 @@ class PlainClient:
         """x and x' of the windows ks; x' is x without a generator."""
         shares = np.ones(len(ks))
         if draws is not None:
-            drawn = torch.rand(len(ks), 1, generator=draws).numpy()[:, 0]
+            if self.o.shift_draw == "once":
+                drawn = self.shares[ks - FIRST]
+            else:
+                drawn = torch.rand(len(ks), 1, generator=draws).numpy()[:, 0]
             shares = self.o.shift + (1 - self.o.shift) * drawn
         pairs = [plain_shift(series, client, k, a) for k, a in zip(ks, shares, strict=True)]
         return (np.array(part) for part in zip(*pairs, strict=True))
@@ -461,7 +473,8 @@ class PlainClient:
             for k, p in g.named_parameters()
         }
         head = {"head.linear.weight": self.head.weight.T, "head.linear.bias": self.head.bias}
-        return {**gru, **head, "filter": self.w}
+        shares = {} if self.shares is None else {"shares": torch.tensor(self.shares[:, None])}
+        return {**gru, **head, "filter": self.w, **shares}
 
 
 def plain_gru(params, prefix):
@@ -473,6 +486,14 @@ def plain_gru(params, prefix):
 
 def cosines(a, b):
     return (a @ b.T) / (a.norm(dim=1)[:, None] * b.norm(dim=1)[None])
+
+
+def plain_profile(client, values):
+    """`(slots, 1)`: mean of the targets of each slot, which are the values at its steps."""
+    whole = client.training.batch_size == P  # Then an incomplete last period counts, too.
+    ks = np.arange(FIRST, len(values)) if whole else np.concatenate(client.batches(len(values)))
+    keys = client.keys(ks)
+    return np.array([[values[ks[keys == key]].mean()] for key in sorted(set(keys))])
 
 
 def client_tensors(run, client):
@@ -496,8 +517,11 @@ def compare_rounds(n_clients, rounds, cohort=None, training=None, **options):
         ]
         for n in ids:
             prototypes[n] = plain[n].execute(series, n, given[n], generator(11, t, n))
+        compared = prototypes
+        if o.partition == "profiles":
+            compared = [plain_profile(plain[n], series[:, n]) for n in range(n_clients)]
         for n, m in itertools.product(range(n_clients), repeat=2):
-            jsd[n, m] = plain_jsd(prototypes[n], prototypes[m], o.divergence)
+            jsd[n, m] = plain_jsd(compared[n], compared[m], o.divergence)
         threshold = plain_threshold(jsd, o.beta)
         server = run.state.server
         if o.inter:
@@ -533,6 +557,12 @@ VARIANTS = {
     "two epochs": {"training": {"epochs": 2}},
     "half take part": {"training": {"participation": 0.5}},
     "no shift": {"shift": 1.0, "rho": 0.5, "tau": 0.1},
+    "two slots of two steps": {"training": {"batch_size": 2}},
+    "W above a floor": {"filter_floor": 0.5, "tau": 0.1},
+    "shares drawn once": {"shift_draw": "once", "tau": 0.1},
+    "own starts": {"starts": "own"},
+    "profiles": {"partition": "profiles"},
+    "profiles of slots": {"partition": "profiles", "training": {"batch_size": 2}},
 }
 
 
@@ -653,7 +683,7 @@ def test_defaults_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"batch_size": 3}, "batch_size is 3, the period is 4; set --batch-size 4"),
+        ({"batch_size": 1}, "a period of 4 steps cannot be .* set --batch-size 4"),
         ({"shuffle": True}, "no --shuffle"),
     ],
 )

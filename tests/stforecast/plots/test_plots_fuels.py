@@ -231,6 +231,7 @@ def filtered(run):
     state["clients/params/filter"] = np.stack([-W, W, np.abs(W)])
     save_file(state, run.folder / "model" / "state.safetensors")
     run.about["settings"]["closeness"] = 2
+    run.about["window"]["period"] = 3
     return run
 
 
@@ -286,6 +287,15 @@ def test_the_band_ends_between_the_diagonals(filtered):
     (band,) = [c for c in ax.collections if "overlap" in c.get_label()]
     corners = {tuple(c) for c in band.get_paths()[0].vertices.tolist()}
     assert corners == {(-0.5, -2.0), (2.5, 1.0), (2.5, 4.0), (-0.5, 1.0)}
+
+
+def test_inputs_of_long_slots_overlap_in_fewer_rows(filtered):
+    """Rows of three slots of four steps: the two closeness inputs of neighbours do not overlap."""
+    filtered.about["window"]["period"] = 12
+    (ax,) = draw_filter([filtered]).axes
+    assert [c.get_label() for c in ax.collections if "overlap" in c.get_label()] == [
+        "inputs overlap: |b − i| < 1"
+    ]
 
 
 def test_without_closeness_there_is_no_band(filtered):
