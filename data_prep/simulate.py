@@ -16,6 +16,7 @@ from tqdm import tqdm
 from data_prep.city.activity import simulated_days
 from data_prep.city.marker import MAX_DAYS, Simulation
 from data_prep.city.places import CITIES, block, write_grid, zones
+from data_prep.city.presets import PRESETS
 from data_prep.city.raw_day import write_day
 from data_prep.errors import InputError, choose
 
@@ -26,8 +27,9 @@ def simulate(
     out: Path,
     *,
     city: Literal["milan", "trentino"] = "milan",
-    cells: int = 100,
-    days: int = 14,
+    preset: Literal["heterogeneous", "dense", "sparse"] = "heterogeneous",
+    cells: int | None = None,
+    days: int | None = None,
     seed: int = 1,
     start: str = "2013-11-01",
     progress: bool = False,
@@ -42,8 +44,12 @@ def simulate(
     Args:
         out: folder to write to, created if absent.
         city: city whose layout to use, milan or trentino.
-        cells: number of cells, a block around the city's centre.
-        days: number of days.
+        preset: heterogeneous, four kinds of cell as lively as Milan's; dense, much activity in
+            cells that are alike; or sparse, cells of 3 to 60 events an hour with bursts, as in
+            Trentino's valleys.
+        cells: number of cells, a block around the city's centre; by default 100, in a sparse city
+            24.
+        days: number of days; by default 14, in a sparse city 62.
         seed: random seed.
         start: first day, as YYYY-MM-DD.
         progress: whether to show a progress bar.
@@ -54,16 +60,20 @@ def simulate(
     Raises:
         InputError: if an argument is out of range or `out` already holds raw files.
     """
-    out = Path(out)
+    if preset not in PRESETS:
+        raise choose("preset", preset, PRESETS)
+    settings, out = PRESETS[preset], Path(out)
+    cells = settings.cells if cells is None else cells
+    days = settings.days if days is None else days
     first = _check(out, city, cells, days, seed, start)
     place = CITIES[city]
     ids = block(place, cells)
-    kinds = zones(place, ids)
+    kinds = zones(place, ids, settings.kind)
     of_cells = dict(zip(map(str, ids.tolist()), kinds.tolist(), strict=True))
-    Simulation(city, start, days, cells, seed, of_cells).write(out)
+    Simulation(city, start, days, cells, seed, of_cells, preset).write(out)
     write_grid(out / place.grid, place, ids)
     paths = []
-    simulated = simulated_days(kinds, first, days, seed)
+    simulated = simulated_days(kinds, first, days, seed, settings)
     for day, (times, mean, rng) in enumerate(
         tqdm(simulated, "simulate", days, unit="day", disable=not progress)
     ):

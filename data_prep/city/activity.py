@@ -10,6 +10,9 @@ cells of Milan (November 2013): the residuals from their workday and weekend mea
 deviation 0.24 in the logarithm and autocorrelation 0.7 after 10 minutes and 0.5 after an hour, and
 a fifth of their variance is shared between cells. SMS and calls follow Internet activity, scaled by
 time of day. There are no public holidays.
+
+This is the preset `heterogeneous`; `data_prep.city.presets` has others. In `sparse`, activity is a
+Poisson count of the above, with scales that give each cell its mean activity an hour.
 """
 
 from __future__ import annotations
@@ -24,16 +27,15 @@ from scipy.interpolate import PchipInterpolator
 from scipy.signal import lfilter
 
 from data_prep.city.kinds import KINDS
+from data_prep.city.presets import Preset
 
 ZONE = "Europe/Rome"
-SCALE = 0.35  # standard deviation of the logarithm of the scales within a kind
-SHARED, SLOW, FAST = 0.10, 0.17, 0.12  # standard deviations of the logarithm
 MEMORY = 0.96  # AR(1) coefficient per ten-minute interval
-EVENT_RATE = 0.03  # events per cell and day
+PER_HOUR = 6
 
 
 def simulated_days(
-    kinds: np.ndarray, first: date, days: int, seed: int
+    kinds: np.ndarray, first: date, days: int, seed: int, preset: Preset
 ) -> Iterator[tuple[pd.DatetimeIndex, np.ndarray, np.random.Generator]]:
     """Yield each day's steps `(step,)`, Internet activity `(step, cell)` and random generator.
 
@@ -41,8 +43,8 @@ def simulated_days(
     """
     n_cells = len(kinds)
     rng = np.random.default_rng([seed, 0])
-    scale = np.array([KINDS[k].peak for k in kinds]) * np.exp(SCALE * rng.normal(size=n_cells))
-    spread = np.array([SLOW] * n_cells + [SHARED])
+    scale = _scales(kinds, preset, rng)
+    spread = np.array([preset.slow] * n_cells + [preset.shared])
     state = rng.normal(size=(1, n_cells + 1))
     for day in range(days):
         rng = np.random.default_rng([seed, 1 + day])
@@ -55,15 +57,31 @@ def simulated_days(
         noise, _ = lfilter([1.0], [1.0, -MEMORY], shocks, axis=0, zi=MEMORY * state)
         state = noise[-1:]
         noise = noise * spread
-        log_noise = noise[:, :-1] + noise[:, -1:] + FAST * rng.normal(size=(len(times), n_cells))
+        white = preset.fast * rng.normal(size=(len(times), n_cells))
+        log_noise = noise[:, :-1] + noise[:, -1:] + white
         curves = {kind: weekly(KINDS[kind].week(), hours) for kind in KINDS}
         profile = np.stack([curves[k] for k in kinds], axis=1)
-        yield times, scale * profile * _events(hours % 24, n_cells, rng) * np.exp(log_noise), rng
+        events = _events(hours % 24, n_cells, preset.event_rate, rng)
+        activity = scale * profile * events * np.exp(log_noise)
+        yield times, rng.poisson(activity).astype(float) if preset.hourly else activity, rng
 
 
-def _events(hours: np.ndarray, n_cells: int, rng: np.random.Generator) -> np.ndarray:
+def _scales(kinds: np.ndarray, preset: Preset, rng: np.random.Generator) -> np.ndarray:
+    """Return the factor of each cell's profile, `(cell,)`."""
+    n_cells = len(kinds)
+    if preset.hourly is None:
+        peaks = np.array([KINDS[k].peak for k in kinds])
+        return peaks * np.exp(preset.scale * rng.normal(size=n_cells))
+    low, high = preset.hourly
+    hourly = low * (high / low) ** rng.permutation(np.linspace(0, 1, n_cells))
+    of_noise = math.exp((preset.shared**2 + preset.slow**2 + preset.fast**2) / 2)  # Its mean.
+    means = np.array([np.mean(KINDS[k].week()) for k in kinds])
+    return hourly / PER_HOUR / means / of_noise
+
+
+def _events(hours: np.ndarray, n_cells: int, rate: float, rng: np.random.Generator) -> np.ndarray:
     """Return the factor of events `(step, cell)`: 1 plus a bell of about an hour per event."""
-    gain = np.exp(rng.normal(0.3, 0.6, n_cells)) * (rng.random(n_cells) < EVENT_RATE)
+    gain = np.exp(rng.normal(0.3, 0.6, n_cells)) * (rng.random(n_cells) < rate)
     peak, width = rng.uniform(10, 21, n_cells), rng.uniform(0.3, 0.8, n_cells)
     return 1 + gain * np.exp(-0.5 * ((hours[:, None] - peak) / width) ** 2)
 

@@ -29,6 +29,7 @@ class Simulation:
         seed: random seed.
         version: version of this package.
         kinds: cell id to the kind of the cell, such as `"suburb"`.
+        preset: name of the preset.
     """
 
     city: str
@@ -37,6 +38,7 @@ class Simulation:
     cells: int
     seed: int
     kinds: Mapping[str, str]
+    preset: str = "heterogeneous"
     version: str = field(default_factory=lambda: version("stforecast"))
 
     def write(self, folder: Path) -> None:
@@ -48,8 +50,9 @@ class Simulation:
     def source(self) -> str:
         """Origin of the days, in one line."""
         return (
-            f"simulated by stforecast simulate (city {self.city}, {self.cells} cells, "
-            f"{self.days} days from {self.start}, seed {self.seed}, version {self.version})"
+            f"simulated by stforecast simulate (preset {self.preset}, city {self.city}, "
+            f"{self.cells} cells, {self.days} days from {self.start}, seed {self.seed}, "
+            f"version {self.version})"
         )
 
     @property

@@ -63,11 +63,18 @@ def block(place: City, n_cells: int) -> np.ndarray:
     return (south + y) * place.columns + west + x + 1
 
 
-def zones(place: City, ids: np.ndarray) -> np.ndarray:
+def zones(place: City, ids: np.ndarray, only: str = "") -> np.ndarray:
     """Return the kind of each cell, a quarter each.
 
     The centre, nightlife south-west of it, industry in the south-east corner; the rest is suburb.
+
+    Args:
+        place: the grid.
+        ids: `(cell,)` ids.
+        only: a single kind that all cells are of; empty for the four.
     """
+    if only:
+        return np.full(len(ids), only, dtype="<U10")
     y, x = np.divmod(ids - 1, place.columns)
     row, column = divmod(place.centre - 1, place.columns)
     reach = math.sqrt(len(ids)) / 3

@@ -62,7 +62,8 @@ def _rows(
 ) -> pl.DataFrame:
     """Draw one country's rows with any activity from `mean` `(step, cell, service)`."""
     filled = -np.expm1(-mean / GRAIN)
-    values = np.where(rng.random(mean.shape) < filled, mean / filled, np.nan)
+    amounts = mean / np.where(filled > 0, filled, 1.0)
+    values = np.where(rng.random(mean.shape) < filled, amounts, np.nan)
     values = values.reshape(-1, len(SERVICES))
     rows = ~np.isnan(values).all(axis=1)
     columns = {name: values[rows, i] for i, name in enumerate(SERVICES)}

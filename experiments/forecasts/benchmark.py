@@ -72,6 +72,7 @@ class City:
     Attributes:
         name: name of the data.
         city: city that provides the grid, milan or trentino.
+        preset: heterogeneous, dense or sparse.
         cells: number of cells.
         days: number of days.
         seed: seed of the city, independent of the seeds of the runs.
@@ -79,6 +80,7 @@ class City:
 
     name: str = "city"
     city: str = "milan"
+    preset: str = "heterogeneous"
     cells: StrictInt = 25
     days: StrictInt = 28
     seed: StrictInt = 1
@@ -98,7 +100,7 @@ class ForecastKind(Kind[ForecastRun]):
     keys = COMMON_KEYS | {
         "data": (
             list[str | City],
-            "a list of paths of cubes, or { name, city, cells, days, seed }",
+            "a list of paths of cubes, or { name, city, preset, cells, days, seed }",
         ),
         "services": (list[str], "a list of names"),
         "reference": (str, "the label of a row"),

@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 from collections import Counter
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -14,11 +14,13 @@ import pytest
 from data_prep.city import raw_day
 from data_prep.city.activity import simulated_days
 from data_prep.city.kinds import KINDS
-from data_prep.city.places import CITIES, block
+from data_prep.city.places import CITIES, block, zones
+from data_prep.city.presets import PRESETS
 from data_prep.errors import InputError
 from data_prep.simulate import simulate
 
 ROME = ZoneInfo("Europe/Rome")
+MILAN = PRESETS["heterogeneous"]
 SERVICES = ("sms_in", "sms_out", "call_in", "call_out", "internet")
 
 
@@ -191,7 +193,7 @@ def test_nights_are_calm_everywhere(internet: dict[str, np.ndarray]) -> None:
 def test_noise_is_correlated_in_time_and_between_cells() -> None:
     kinds = np.array(["suburb"] * 30)
     activity = np.concatenate(
-        [x for _, x, _ in simulated_days(kinds, datetime(2013, 11, 4).date(), 28, 1)]
+        [x for _, x, _ in simulated_days(kinds, datetime(2013, 11, 4).date(), 28, 1, MILAN)]
     )
     log = np.log(activity).reshape(4, 7 * 144, 30)
     noise = (log - log.mean(0)).reshape(-1, 30) * np.sqrt(4 / 3)
@@ -205,10 +207,62 @@ def test_noise_is_correlated_in_time_and_between_cells() -> None:
 
 def test_no_jump_at_midnight() -> None:
     kinds = np.array(["suburb"] * 200)
-    activity = [x for _, x, _ in simulated_days(kinds, datetime(2013, 11, 4).date(), 3, 1)]
+    activity = [x for _, x, _ in simulated_days(kinds, datetime(2013, 11, 4).date(), 3, 1, MILAN)]
     inside = np.diff(np.log(activity[0][-12:]), axis=0).std()
     across = np.log(activity[1][0] / activity[0][-1]).std()
     assert across == pytest.approx(inside, rel=0.25)
+
+
+def hourly(preset, days=28, n_cells=24):
+    """Activity an hour `(hour, cell)` of a preset's cells."""
+    kinds = zones(CITIES["milan"], block(CITIES["milan"], n_cells), PRESETS[preset].kind)
+    days = simulated_days(kinds, date(2013, 11, 4), days, 1, PRESETS[preset])
+    activity = np.concatenate([x for _, x, _ in days])
+    return activity.reshape(-1, 6, n_cells).sum(axis=1)
+
+
+def test_a_sparse_city_counts_few_events_and_each_cell_its_own_number():
+    activity = hourly("sparse")
+    assert (activity == activity.round()).all()
+    means = np.sort(activity.mean(axis=0))
+    expected = np.geomspace(3, 60, 24)
+    assert np.abs(np.log(means / expected)).max() < 0.4
+    # Bursts: the variance within an hour of the week is well above the mean, a Poisson count's.
+    weeks = activity.reshape(4, 168, 24)
+    busy = activity.mean(axis=0) > 10
+    assert (weeks.var(axis=0, ddof=1).mean(axis=0) > 1.5 * activity.mean(axis=0))[busy].all()
+
+
+def test_a_dense_city_is_alike_and_a_heterogeneous_one_is_not():
+    """Mean correlation of the cells' hours; and the spread of their mean activity."""
+
+    def alike(preset):
+        return np.corrcoef(hourly(preset).T)[np.triu_indices(24, 1)].mean()
+
+    assert alike("dense") > 0.9 > alike("heterogeneous") > alike("sparse")
+    dense, sparse = (hourly(preset).mean(axis=0) for preset in ("dense", "sparse"))
+    assert np.log(dense).std() < 0.2
+    assert dense.min() > 10 * sparse.max()
+
+
+@pytest.mark.parametrize("preset", ["dense", "sparse"])
+def test_presets_give_equal_bytes_for_equal_arguments(preset: str, tmp_path: Path) -> None:
+    one, two = (simulate(tmp_path / name, preset=preset, cells=4, days=2, seed=3) for name in "ab")
+    assert [p.read_bytes() for p in one] == [p.read_bytes() for p in two]
+    other = simulate(tmp_path / "c", cells=4, days=2, seed=3)
+    assert one[0].read_bytes() != other[0].read_bytes()
+
+
+def test_a_presets_size_is_the_default(tmp_path: Path) -> None:
+    files = simulate(tmp_path / "all", preset="sparse", cells=1)
+    assert len(files) == 62
+    simulate(tmp_path / "few", preset="sparse", days=1)
+    assert len(kinds_of(tmp_path / "few")) == 24
+
+
+def test_an_unknown_preset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"preset 'sprase'.* sparse"):
+        simulate(tmp_path / "city", preset="sprase")
 
 
 def test_equal_arguments_give_equal_bytes_and_more_days_change_none(tmp_path: Path) -> None:

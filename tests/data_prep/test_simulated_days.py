@@ -12,8 +12,8 @@ from data_prep.errors import InputError
 from data_prep.simulate import simulate
 
 SOURCE = (
-    "simulated by stforecast simulate (city milan, 4 cells, 2 days from 2013-11-01, seed 7, "
-    f"version {version('stforecast')})"
+    "simulated by stforecast simulate (preset heterogeneous, city milan, 4 cells, "
+    f"2 days from 2013-11-01, seed 7, version {version('stforecast')})"
 )
 
 
@@ -33,7 +33,7 @@ def test_the_marker_tells_how_to_simulate_the_days_again(raw: Path, tmp_path: Pa
     assert marker["note"].startswith("Invented by `stforecast simulate`")
     assert marker["version"] == version("stforecast")
     assert list(marker["kinds"]) == ["4959", "4960", "5059", "5060"]
-    arguments = {k: marker[k] for k in ("city", "cells", "days", "seed", "start")}
+    arguments = {k: marker[k] for k in ("city", "preset", "cells", "days", "seed", "start")}
     for path in simulate(tmp_path / "again", **arguments):
         assert path.read_bytes() == (raw / path.name).read_bytes()
 
