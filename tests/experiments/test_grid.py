@@ -131,7 +131,7 @@ def test_labels_that_would_share_a_folder_are_refused(write, methods):
         write(methods)
 
 
-EVERY_CONFIG = sorted(Path(experiments.__file__).parent.glob("configs/*.toml"))
+EVERY_CONFIG = sorted(Path(experiments.__file__).parent.glob("configs/**/*.toml"))
 CONFIGS = [path for path in EVERY_CONFIG if not is_image_file(path)]
 IMAGE_CONFIGS = [path for path in EVERY_CONFIG if is_image_file(path)]
 
