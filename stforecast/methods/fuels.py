@@ -101,7 +101,7 @@ class Fuels(Method):
             clients.memory["shares"] = torch.stack(shares).to(device)
         if not o.inter:
             return {}
-        drawn = {"seed": torch.tensor(seed)} if o.positives == "random" else {}
+        drawn = {"seed": torch.tensor(seed)} if o.positives != "divergence" else {}
         return {"jsd": torch.zeros(n, n, device=device), **drawn}
 
     def _check(self, sizes: Tensor) -> None:
@@ -153,8 +153,9 @@ class Fuels(Method):
         similar = known & (jsd[ids] <= server["threshold"])
         others = known & (torch.arange(len(jsd), device=jsd.device) != ids[:, None])
         positive = similar & others
-        if self.options.positives == "random":
-            keys = [(int(server["seed"]), to.round, i, POSITIVES) for i in to.ids.tolist()]
+        if self.options.positives != "divergence":
+            draw = to.round if self.options.positives == "random" else 0
+            keys = [(int(server["seed"]), draw, i, POSITIVES) for i in to.ids.tolist()]
             positive = as_many_at_random(positive, others, keys)
         chosen = positive | (similar & ~others) if self.options.include_self else positive
         return {

@@ -45,7 +45,8 @@ class FuelsOptions(CheckedOptions):
         partition: what clients are compared by, their `prototypes` (the paper) or the `profiles` of
             their data: the mean training target of each slot, which is then sent, too.
         positives: the positives of a client: those with a `divergence` of at most β (Eq. 9), or as
-            many at `random`, drawn anew in each round; the others are its negatives.
+            many at `random`, drawn anew in each round, or once for the run (`random-once`); the
+            others are its negatives.
         include_self: whether a client's own prototype counts as positive.
     """
 
@@ -65,5 +66,5 @@ class FuelsOptions(CheckedOptions):
     prototype_pass: Literal["training", "fresh"] = "training"
     divergence: Literal["flat", "rows"] = "flat"
     partition: Literal["prototypes", "profiles"] = "prototypes"
-    positives: Literal["divergence", "random"] = "divergence"
+    positives: Literal["divergence", "random", "random-once"] = "divergence"
     include_self: bool = False

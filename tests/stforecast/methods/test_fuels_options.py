@@ -79,6 +79,7 @@ def test_as_many_slots_as_steps_are_the_batches_of_the_paper(batch_size):
     "option",
     [
         {"positives": "random", "beta": 0.3},
+        {"positives": "random-once", "beta": 0.3},
         {"filter_floor": 0.5},
         {"shift_draw": "once"},
         {"starts": "own"},
@@ -172,6 +173,7 @@ def test_random_sets_have_the_sizes_of_those_by_divergence(include_self):
         assert i not in negative
     assert drawn == sets("random", 1)
     assert drawn != sets("random", 2)
+    assert sets("random-once", 1) == sets("random-once", 2) != chosen
 
 
 def members_of_mean(mean, n):
