@@ -17,6 +17,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from data_prep.errors import InputError
 from data_prep.registry import find, join
 from stforecast.baselines import BASELINES
+from stforecast.data.anchors import Target
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.options import CheckedOptions, Workers
 from stforecast.federated.settings import distribute, flatten
@@ -137,6 +138,10 @@ class Config:
                 f"quantiles is {self.loss.quantiles!r}; intervals need a pair, like 0.05,0.5,0.95"
             )
 
+    def with_target(self, target: Target) -> Config:
+        """Return the settings with another target."""
+        return dataclasses.replace(self, window=dataclasses.replace(self.window, target=target))
+
     def at(self, step: pd.Timedelta) -> Config:
         """Return the settings with times converted to steps of this length.
 
@@ -224,6 +229,15 @@ UNREAD = ("model", "cohort", "workers", "memory", "checkpoint_every", "refit_rou
 """Further settings that only these read."""
 
 
+def reads_target(method: str) -> bool:
+    """Return whether a method learns what the setting `target` says.
+
+    Raises:
+        InputError: if there is no such method.
+    """
+    return bool(getattr(_find(method), "reads_target", True))
+
+
 def unread(method: str, settings: Mapping[str, Any]) -> list[str]:
     """Return the names of non-default settings that a method does not read.
 
@@ -242,6 +256,8 @@ def unread(method: str, settings: Mapping[str, Any]) -> list[str]:
     types = sections(method, str(settings.get("model", RunOptions.model)))
     fields = {f.name: (s, f.default) for s, t in types.items() for f in dataclasses.fields(t)}
     names = {n for n, (s, _) in fields.items() if s in UNREAD_SECTIONS or n in UNREAD}
+    if not reads_target(method):
+        names.add("target")
     names.discard("quantiles")  # Conformal intervals read it, which every method may have.
     return [n for n, value in settings.items() if n in names and value != fields[n][1]]
 

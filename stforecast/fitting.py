@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from data_prep.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
-from stforecast.config import Config
+from stforecast.config import Config, reads_target
+from stforecast.data.anchors import CHOSEN, LEVEL, targets
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.saving import check_finite
-from stforecast.federated.server import RoundReport
+from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.predictor import Predictor
 from stforecast.trained_method import TrainedMethod, train
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A fitted method.
+
+    Attributes:
+        config: settings with those that were chosen on the validation part.
+        data: the series, with windows of these settings.
+        predictors: the predictor of each selection, `last` and `best` and those of a method's other
+            models.
+        rounds: table with one row per round, empty without rounds.
+    """
+
+    config: Config
+    data: PreparedSeries
+    predictors: dict[str, Predictor]
+    rounds: pd.DataFrame
+
+    @property
+    def validation_mse(self) -> float:
+        """MSE of the selected predictor on the validation part."""
+        data = self.data
+        y, mask = data.validation_targets
+        chosen = self.predictors[self.config.run.select]
+        y_hat = chosen.predict(data.z, data.split.validation, data.calendar)
+        return float(np.square((y_hat - y)[mask], dtype=np.float64).mean())
 
 
 def fit(
     config: Config,
     data: PreparedSeries,
-    after_round: Callable[[RoundReport], None] | None = None,
+    after_round: AfterRound | None = None,
     checkpointer: Checkpointer | None = None,
-) -> tuple[dict[str, Predictor], pd.DataFrame]:
+) -> Fitted:
     """Fit the configured method to the training part.
+
+    With the target `validation`, it is fitted with each target and the one of the lowest validation
+    MSE is kept, of several the first of `targets`.
 
     Args:
         config: settings.
@@ -32,15 +70,44 @@ def fit(
         after_round: called with each round's report.
         checkpointer: writes checkpoints and resumes from the newest one.
 
-    Returns:
-        The predictor of each selection, `last` and `best` and those of a method's other models; and
-        a table with one row per round, empty without rounds.
+    Raises:
+        InputError: if the target is to be chosen and no validation target was observed.
     """
+    if not reads_target(config.method):
+        return _fit(config.with_target(LEVEL), data, after_round, checkpointer)
+    if config.window.target != CHOSEN:
+        return _fit(config, data, after_round, checkpointer)
+    if not data.validation_targets[1].any():
+        raise InputError(
+            f"target is {CHOSEN!r}, but split {config.data.split} has no observed validation "
+            "target; choose another --split, or a --target"
+        )
+    found = []
+    for target in targets(data.calendar.step):
+        with checkpointer.part(f"target-{target}") if checkpointer else nullcontext():
+            found.append(_fit(config.with_target(target), data, after_round, checkpointer))
+    errors = [fitted.validation_mse for fitted in found]
+    best = found[int(np.argmin(errors))]
+    log.info(
+        "target: %s, by the validation MSE (%s)", best.config.window.target,
+        ", ".join(f"{f.config.window.target} {e:.4f}" for f, e in zip(found, errors, strict=True)),
+    )  # fmt: skip
+    return best
+
+
+def _fit(
+    config: Config,
+    data: PreparedSeries,
+    after_round: AfterRound | None,
+    checkpointer: Checkpointer | None,
+) -> Fitted:
+    """Fit the configured method with a given target."""
+    data = dataclasses.replace(data, window=config.window)
     if config.federated:
         trained, federation = train(config, data, after_round, checkpointer)
-        return dict(trained), pd.DataFrame(federation.history())
+        return Fitted(config, data, dict(trained), pd.DataFrame(federation.history()))
     baseline = fit_baseline(config, data, data.split.train)
-    return {"last": baseline, "best": baseline}, pd.DataFrame()
+    return Fitted(config, data, {"last": baseline, "best": baseline}, pd.DataFrame())
 
 
 def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Baseline:

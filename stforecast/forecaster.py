@@ -19,6 +19,7 @@ from data_prep.errors import InputError
 from data_prep.limits import check_size
 from stforecast.backtest import Backtest, FoldResult, run_folds
 from stforecast.config import Config, resolve, unread
+from stforecast.data.anchors import season_of_anchors
 from stforecast.data.durations import WEEK, period_warning
 from stforecast.data.fold_plan import plan_folds
 from stforecast.data.folds import FoldOptions
@@ -57,7 +58,8 @@ class Forecaster:
 
     Attributes:
         asked: all settings as given.
-        config: the resolved settings; after `fit`, with windows in steps of the data.
+        config: the resolved settings; after `fit`, with windows in steps of the data and with what
+            was chosen on the validation part.
         rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
         refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
         cells: `(cells,)` ids; this and the following are set by `fit` and `load`.
@@ -131,7 +133,9 @@ class Forecaster:
         warn_of_constants(series, prepared.split.fit)
         check_calibration(config, prepared)
         begin = time.perf_counter()
-        self._fitted, self.rounds_ = fit(config, prepared, after_round, checkpointer)
+        fitted = fit(config, prepared, after_round, checkpointer)
+        config = self.config = fitted.config
+        prepared, self._fitted, self.rounds_ = fitted.data, fitted.predictors, fitted.rounds
         # A resumed run has trained its first rounds before.
         of_rounds = float(self.rounds_["seconds"].sum()) if len(self.rounds_) else 0.0
         self.train_seconds_ = max(time.perf_counter() - begin, of_rounds)
@@ -248,8 +252,13 @@ class Forecaster:
             InputError: as `predict`, except for missing values.
         """
         self._chosen()
-        reach = self.config.window.reach
-        return read_history(history, self.service, self.cells, self.step, reach)
+        return read_history(history, self.service, self.cells, self.step, self._reach)
+
+    @property
+    def _reach(self) -> int:
+        """Number of steps back that the model reads."""
+        window = self.config.window
+        return max(window.reach, season_of_anchors(window.target, self.step))
 
     def _interval_radius(self) -> np.ndarray | None:
         """Return the calibration radius `(cells, horizon)`; None without intervals."""
@@ -357,7 +366,7 @@ class Forecaster:
         """
         series, window = self.read(history), self.config.window
         z = self.scaler.transform(series.values)
-        starts = np.arange(max(window.reach, len(z) - len(z) // 4), len(z))
+        starts = np.arange(max(self._reach, len(z) - len(z) // 4), len(z))
         return forecast_leaks(self._chosen(), z, starts, window, series.calendar)
 
     def parts(self) -> dict[str, dict[str, str] | None]:
@@ -420,7 +429,7 @@ class Forecaster:
         """Forecast once from zeros, so that arrays that do not fit the settings fail here."""
         # Forecasters that read no windows look back a week at most.
         season = 0 if self._chosen().reads_windows else math.ceil(WEEK / self.step)
-        n_steps = max(2, self.config.window.reach, season)
+        n_steps = max(2, self._reach, season)
         check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
         times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
         with np.errstate(all="ignore"):

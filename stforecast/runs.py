@@ -12,6 +12,7 @@ import pandas as pd
 
 from data_prep.atomic import atomic_path
 from data_prep.netcdf import dump, netcdf_target
+from stforecast.config import read_by
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
@@ -134,6 +135,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         return {
             "settings": forecaster.asked.flat(),
             "window": dataclasses.asdict(forecaster.config.window),
+            "chosen": _chosen(forecaster),
             "label": begun["label"],
             **{name: begun[name] for name in NOTES if name in begun},
             "data": begun["data"],
@@ -148,6 +150,13 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "predict_seconds": round(forecaster.predict_seconds_, 3),
             **_privacy(forecaster),
         }
+
+
+def _chosen(forecaster: Forecaster) -> dict[str, Any]:
+    """Return the settings that were chosen on the validation part, by name."""
+    asked = forecaster.asked.at(forecaster.step)
+    read, found = read_by(asked.method, asked.flat()), forecaster.config.flat()
+    return {name: value for name, value in found.items() if value != read.get(name, value)}
 
 
 def _privacy(forecaster: Forecaster) -> dict[str, Any]:

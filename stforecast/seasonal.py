@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stforecast.baselines.seasonal import repeat_season
+from stforecast.data.anchors import repeat_season
 from stforecast.data.durations import DAY, divides_a_day
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.windows import Calendar
@@ -36,7 +36,7 @@ def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
     season, starts = season_of(data.calendar), data.split.test
     if starts.min() < season:
         return None
-    return repeat_season(data.z, starts, data.window.horizon, season).astype(np.float32)
+    return repeat_season(data.z, starts, data.window.horizon, season)
 
 
 def seasonal_scale(data: PreparedSeries) -> Scale:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from stforecast.config import Config
+from stforecast.data.anchors import with_anchors
 from stforecast.data.pooling import Cells, Pooled, check_pooled, pool, unpool
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.windows import Calendar, input_windows
@@ -69,7 +70,8 @@ class TrainedMethod:
         78, 2010). Arguments and result are those of `Predictor.quantiles`.
         """
         outputs = self._outputs(series, starts, calendar)
-        return np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
+        ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
+        return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
     def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`."""

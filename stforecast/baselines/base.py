@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from data_prep.errors import InputError
+from stforecast.data.anchors import LEVEL, with_anchors
 from stforecast.data.windows import Calendar, WindowSpec
 from stforecast.federated.options import NoOptions
 
@@ -26,6 +27,7 @@ class Baseline(ABC):
         learned: names of the arrays in its `state`.
         reads_windows: True if it reads the inputs of windows, False if it reads the whole series
             before them.
+        reads_target: whether it learns `training_targets`, so that the setting `target` applies.
         Options: frozen dataclass of the options.
         config: the options.
         seed: random seed of the run, for forecasters that draw random numbers.
@@ -38,6 +40,7 @@ class Baseline(ABC):
     pooled: ClassVar[bool] = False
     learned: ClassVar[tuple[str, ...]] = ()
     reads_windows: ClassVar[bool] = True
+    reads_target: ClassVar[bool] = False
     Options: ClassVar[type] = NoOptions
 
     def __init__(self, config: Any = None, seed: int = 1) -> None:
@@ -94,7 +97,9 @@ class Baseline(ABC):
                 f"{self.name}: cannot forecast step {starts.max()} from {len(series)} steps; the "
                 "furthest first target is the step just after the series"
             )
-        return self._forecast(series, starts, calendar).astype(np.float32)
+        y_hat = self._forecast(series, starts, calendar).astype(np.float32)
+        target = self.spec.target if self.reads_target else LEVEL
+        return with_anchors(y_hat, series, starts, target, calendar)
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return the forecasts of `predict` with a last axis of one."""
@@ -134,7 +139,7 @@ class Baseline(ABC):
 
     @abstractmethod
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Return forecasts `(cells, windows, horizon)`."""
+        """Return forecasts `(cells, windows, horizon)`, less the anchors if it `reads_target`."""
 
     def _targets(self, starts: np.ndarray) -> np.ndarray:
         """Return target steps `(windows, horizon)`."""

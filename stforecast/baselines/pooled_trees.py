@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from data_prep.errors import InputError
 from stforecast.baselines.base import Baseline
-from stforecast.data.windows import Calendar, input_windows, target_windows
+from stforecast.data.windows import Calendar, input_windows, training_targets
 
 SMALL_JOB = 100_000
 """Number of records below which one thread is faster."""
@@ -20,6 +20,7 @@ class PooledTrees(Baseline):
     """Trees on the windows of all cells together, one model for each target step."""
 
     pooled = True
+    reads_target = True
     models: Sequence[Any]
 
     def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
@@ -34,7 +35,7 @@ class PooledTrees(Baseline):
         Raises:
             InputError: if no target of a horizon step was observed.
         """
-        y, mask = map(_flat, target_windows(series, starts, self.spec))
+        y, mask = map(_flat, training_targets(series, starts, self.spec, calendar))
         unseen = np.flatnonzero(~mask.any(axis=0))
         if len(unseen):
             raise InputError(

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import NonNegativeFloat
 
 from stforecast.baselines.base import Baseline
-from stforecast.data.windows import Calendar, input_windows, target_windows
+from stforecast.data.windows import Calendar, input_windows, training_targets
 from stforecast.federated.options import CheckedOptions
 
 
@@ -29,13 +29,14 @@ class Ridge(Baseline):
     name = "ridge"
     summary = "a ridge regression of each cell on the inputs of its windows"
     learned = ("weights",)
+    reads_target = True
     Options = RidgeConfig
 
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
         x = input_windows(series, starts, self.spec, calendar)
-        y, mask = target_windows(series, starts, self.spec)
+        y, mask = training_targets(series, starts, self.spec, calendar)
         cells = zip(x, y, mask, strict=True)
         return {"weights": np.stack([_ridge(*cell, self.config.alpha) for cell in cells])}
 

@@ -25,6 +25,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from data_prep.errors import InputError
 from data_prep.limits import check_size
 from data_prep.text import counted
+from stforecast.data.anchors import LEVEL, Target, without_anchors
 from stforecast.data.calendar import (
     CALENDAR_INPUTS,
     calendar_inputs,
@@ -83,6 +84,10 @@ class WindowSpec(CheckedOptions):
         impute: replacement of a missing input: none (0.0, the training mean), ffill (the cell's
             last reading), newest (as ffill; where there is none, the window's newest input) or
             last-week (its last reading at that weekday and time). Targets are never imputed.
+        target: what a model learns: level (the value itself), its difference from the last value
+            before the window (change) or from that of the same time one day or one week before
+            (day, week), or the one of these with the lowest MSE on the validation part
+            (validation).
 
     Raises:
         InputError: naming the field that is out of range.
@@ -97,6 +102,7 @@ class WindowSpec(CheckedOptions):
     calendar: Literal["none", "day", "week", "weekdays", "auto"] = "none"
     holidays: str = ""
     impute: Literal["none", "ffill", "newest", "last-week"] = "none"
+    target: Target = LEVEL
 
     def __post_init__(self) -> None:
         """Refuse unknown regions, invalid lags and windows without inputs."""
@@ -231,7 +237,8 @@ class Windows:
             (Liu et al., "When do contrastive learning signals help spatio-temporal graph
             forecasting?", SIGSPATIAL 2022). Its newest closeness input is the first target, so it
             is for training only. None unless requested.
-        y: `(cells, windows, horizon)` float32 targets, 0.0 where `mask` is False.
+        y: `(cells, windows, horizon)` float32 targets as a model learns them, less their anchors
+            unless `target` is level; 0.0 where `mask` is False.
         mask: `(cells, windows, horizon)` bool, True where the target was observed.
         slot: `(windows,)` position of the first target in the period, 0 … period - 1.
     """
@@ -273,7 +280,7 @@ def make_windows(
     starts = np.asarray(starts, dtype=np.intp)
     filled = fill_gaps(series, spec, calendar) if filled is None else filled
     x = _cut_inputs(filled, starts, spec, calendar)
-    y, mask = target_windows(series, starts, spec)
+    y, mask = training_targets(series, starts, spec, calendar)
     x_next = _cut_inputs(filled, starts + 1, spec, calendar) if with_next else None
     return Windows(x, x_next, y, mask, np.asarray(slot_of_step)[starts])
 
@@ -365,6 +372,24 @@ def target_windows(
     mask = ~np.isnan(y)
     y[~mask] = 0.0
     return y, mask
+
+
+def training_targets(
+    series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut the targets of windows as a model learns them, less their anchors.
+
+    Arguments and result are those of `target_windows`; `calendar` is the series' wall clock.
+
+    Raises:
+        InputError: as `target_windows`, or if there are anchors but no calendar.
+    """
+    y, mask = target_windows(series, starts, spec)
+    if spec.target == LEVEL:
+        return y, mask
+    if calendar is None:
+        raise InputError(f"target is {spec.target!r}, which needs the series' wall clock")
+    return np.where(mask, without_anchors(y, series, starts, spec.target, calendar), 0.0), mask
 
 
 def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve
+from stforecast.data.anchors import CHOSEN
 from stforecast.federated.nodes.membership import Patience
 from stforecast.methods import METHODS
 
@@ -104,5 +105,9 @@ def check_config(config: Config) -> None:
         )
     if config.rolling.refit != "never" or config.interval.intervals != "none":
         raise InputError("nodes neither refit nor calibrate intervals; leave both out")
+    if config.window.target == CHOSEN:
+        raise InputError(
+            f"target is {CHOSEN!r}: the server has no validation data to choose it; give a --target"
+        )
     if config.uplink.delta_coding:
         raise InputError("nodes may lose an upload, so they do not support delta_coding")

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from stforecast.data.anchors import LEVEL
 from stforecast.data.windows import WindowSpec
 from stforecast.federated.layers import Stacked
 from stforecast.federated.options import CheckedOptions
@@ -25,8 +26,8 @@ class LinearOptions(CheckedOptions):
     """Settings of the linear model.
 
     Attributes:
-        normalise: `last`: subtract the window's last value from its values and add it to the
-            forecast (NLinear); `none`: read the values unchanged (Linear).
+        normalise: `last`: subtract the window's last value from its values and, if it learns
+            levels, add it to the forecast (NLinear); `none`: read the values unchanged (Linear).
     """
 
     normalise: Literal["none", "last"] = "last"
@@ -34,6 +35,8 @@ class LinearOptions(CheckedOptions):
 
 class Linear(SplitModel):
     """`y = x W + b`, or with the last value v `y = (x - v) W + v + b`.
+
+    Where y is a difference, `window.target`, v is subtracted but not added.
 
     Args:
         window: input and target steps; calendar inputs are read unchanged.
@@ -58,12 +61,13 @@ class Slopes(Stacked):
 
     Args:
         window: input steps; the last value is that of the smallest lag.
-        subtract: whether to subtract the last value and add it again.
+        subtract: whether to subtract the last value and, from levels, to add it again.
     """
 
     def __init__(self, window: WindowSpec, subtract: bool) -> None:
         super().__init__()
         self.last = window.lags.index(min(window.lags)) if subtract else None
+        self.added = window.target == LEVEL
         self.n_values = window.n_inputs - window.n_known
         bound = 1 / math.sqrt(window.n_inputs)
         weight = torch.empty(1, window.n_inputs, window.horizon)
@@ -75,7 +79,8 @@ class Slopes(Stacked):
             return torch.bmm(x, self.weight)
         level = x[..., self.last, None]
         values, calendar = x[..., : self.n_values], x[..., self.n_values :]
-        return torch.bmm(torch.cat([values - level, calendar], dim=-1), self.weight) + level
+        y = torch.bmm(torch.cat([values - level, calendar], dim=-1), self.weight)
+        return y + level if self.added else y
 
 
 class Intercept(Stacked):

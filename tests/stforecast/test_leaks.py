@@ -97,9 +97,11 @@ def other_future(cube, service, start):
     return cube.assign({service: values.copy(data=changed)})
 
 
-@pytest.mark.parametrize("method", ["ridge", "fuels", "boosting"])
-def test_fitting_does_not_look_at_the_test_part(cube, tiny, method):
-    settings = tiny if method == "fuels" else {"split": tiny["split"]}
+@pytest.mark.parametrize(
+    ("method", "target"), [("ridge", "validation"), ("fuels", "level"), ("boosting", "day")]
+)
+def test_fitting_does_not_look_at_the_test_part(cube, tiny, method, target):
+    settings = {**(tiny if method == "fuels" else {"split": tiny["split"]}), "target": target}
     assert fitting_leaks(method, cube, service="internet", horizon=2, **settings) == []
 
 

@@ -80,6 +80,26 @@ def test_a_run_that_was_killed_equals_one_that_was_not(cube_path, settings, meth
     assert resume(out).about == ForecastRun.open(out).about
 
 
+def test_a_run_that_was_killed_while_it_tried_a_target_goes_on_with_it(
+    cube_path, settings, tmp_path
+):
+    settings |= {"target": "validation"}
+    whole = run("fedavg", cube_path, tmp_path / "whole", settings)
+    assert whole.about["chosen"]["target"] == whole.about["window"]["target"] != "validation"
+    seen = []
+
+    def killed(report):
+        seen.append(report.round)
+        if len(seen) == 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run("fedavg", cube_path, tmp_path / "killed", settings, after_round=killed)
+    seen.clear()
+    assert_same(resume(tmp_path / "killed", after_round=lambda r: seen.append(r.round)), whole)
+    assert seen == [2, 3, *[1, 2, 3] * 2]  # The first target and a round of the second were kept.
+
+
 @pytest.fixture
 def killed_in_refits(monkeypatch):
     """Runs of two refits are killed in the second one; tells which were begun since."""

@@ -32,11 +32,12 @@ def test_the_latest_model_forecasts():
     np.testing.assert_array_equal(forecasts[1, :, 0], [2, 0, 1, 1, 2, 0])
 
 
-@pytest.mark.parametrize("horizon", [1, 5])
-def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon):
-    rolling = Forecaster("ridge", refit="daily", horizon=horizon, **RIDGE | {"service": None})
+@pytest.mark.parametrize(("horizon", "target"), [(1, "level"), (5, "level"), (5, "day")])
+def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target):
+    settings = {**RIDGE, "service": None, "horizon": horizon, "target": target}
+    rolling = Forecaster("ridge", refit="daily", **settings)
     forecasts = rolling.fit(table).test_forecasts()
-    never = Forecaster("ridge", horizon=horizon, **RIDGE | {"service": None}).fit(table)
+    never = Forecaster("ridge", **settings).fit(table)
     assert rolling.refits_["time"].dt.hour.tolist() == [0, 0]
     assert rolling.refits_["windows"].tolist() == [
         # Ridge reads 3 steps; training begins at the first midnight after them.
@@ -54,6 +55,14 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon):
     starts = np.arange(24 * 9, 24 * 10 + 1 - horizon)
     expected = evaluation.raw(again.predict(z, starts, evaluation.data.calendar))
     np.testing.assert_allclose(forecasts.y_hat[:, 48:], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["ridge", "fedavg"])
+def test_refits_keep_the_target_that_was_chosen(table, tiny, method):
+    settings = {**(tiny if method == "fedavg" else {}), "split": "days:6,1,3", "refit": "daily"}
+    chosen = Forecaster(method, target="validation", **settings).fit(table)
+    again = Forecaster(method, target=chosen.config.window.target, **settings).fit(table)
+    assert chosen.test_forecasts().identical(again.test_forecasts())
 
 
 def test_the_future_changes_no_earlier_forecast(table):

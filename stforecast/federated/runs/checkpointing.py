@@ -12,7 +12,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
@@ -116,6 +117,16 @@ class Checkpointer:
             texts: other contents of the data, such as names.
         """
         self._source = fingerprint(tensors, *texts)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Keep the checkpoints of a part of the run in a folder of their own within the context."""
+        whole = self.folder
+        self.folder = whole / name
+        try:
+            yield
+        finally:
+            self.folder = whole
 
     def run(
         self,

@@ -114,7 +114,7 @@ def is_finished(out: Path) -> bool:
 
 def is_begun(out: Path) -> bool:
     """Return whether the folder holds an unfinished run that can be resumed."""
-    return not is_finished(out) and any((out / CHECKPOINTS).glob("round-*"))
+    return not is_finished(out) and any((out / CHECKPOINTS).rglob("round-*"))
 
 
 def check_begun(out: Path, command: str) -> None:

@@ -51,9 +51,13 @@ def test_errors_and_rounds_are_those_of_one_process(method, federation, cube, tm
     assert "round 2: 3 of 3 clients" in (tmp_path / "server" / "server.log").read_text()
 
 
-@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep"])
-def test_each_node_keeps_a_forecaster_that_needs_no_server(method, federation, cube, tmp_path):
-    run, link, forecaster = federation(method)
+@pytest.mark.parametrize(
+    ("method", "target"), [("fuels", "level"), ("fedavg", "change"), ("fedrep", "day")]
+)
+def test_each_node_keeps_a_forecaster_that_needs_no_server(
+    method, target, federation, cube, tmp_path
+):
+    run, link, forecaster = federation(method, target=target)
     assert serve(link, run)["models"] == 2
     expected = forecaster.fit(cube).predict(cube, steps=3)
     for name, (first, end) in SHARES.items():
@@ -126,6 +130,7 @@ def test_an_unknown_task_is_refused(federation):
         ("fuels", {"scale": "global"}, "no node knows the others' values"),
         ("fuels", {"refit": "daily"}, "neither refit nor calibrate"),
         ("fuels", {"intervals": "conformal"}, "neither refit nor calibrate"),
+        ("fuels", {"target": "validation"}, "no validation data to choose it"),
         ("fuels", {"delta_coding": True}, "not support delta_coding"),
     ],
 )

@@ -1,0 +1,145 @@
+"""Anchors of targets: known values from which a model learns the difference.
+
+A model may learn a target itself (`level`), or its difference from the last value before the window
+(`change`), or from the value of the same time one day or one week before (`day`, `week`). Anchors
+read the past only. A missing one is replaced by the latest observed value of its kind, and without
+any by 0.0, the training mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from stforecast.data.durations import DAY, WEEK, steps_in
+
+if TYPE_CHECKING:
+    from stforecast.data.windows import Calendar
+
+Target = Literal["level", "change", "day", "week", "validation"]
+"""What a model learns."""
+
+LEVEL: Target = "level"
+"""Target without an anchor."""
+
+CHOSEN: Target = "validation"
+"""Target that is chosen on the validation part."""
+
+SPANS: dict[Target, pd.Timedelta] = {"day": DAY, "week": WEEK}
+"""Seasons of anchors by the name of the target."""
+
+
+def targets(step: pd.Timedelta) -> list[Target]:
+    """Return the targets to choose from; those with an anchor of a day or week only if it is whole.
+
+    >>> targets(pd.Timedelta("1h")), targets(pd.Timedelta("5d"))
+    (['level', 'change', 'day', 'week'], ['level', 'change'])
+
+    Args:
+        step: length of a step.
+    """
+    whole = [name for name, span in SPANS.items() if span % step == pd.Timedelta(0)]
+    return [LEVEL, "change", *whole]
+
+
+def season_of_anchors(target: Target, step: pd.Timedelta) -> int:
+    """Return the steps of a target's season, which an anchor repeats; 0 for `level`.
+
+    >>> [season_of_anchors(t, pd.Timedelta("1h")) for t in ("level", "change", "day", "week")]
+    [0, 1, 24, 168]
+
+    Args:
+        target: level, change, day or week.
+        step: length of a step.
+
+    Raises:
+        InputError: if a day has no whole number of steps.
+        KeyError: if it is another target.
+    """
+    return steps_in(SPANS[target], step) if target in SPANS else {LEVEL: 0, "change": 1}[target]
+
+
+def anchors(
+    series: np.ndarray, starts: np.ndarray, horizon: int, target: Target, calendar: Calendar
+) -> np.ndarray:
+    """Return the anchor of each target, known at the window's start.
+
+    Args:
+        series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
+        starts: `(windows,)` first target steps; may be the step just after the series.
+        horizon: number of target steps.
+        target: change, day or week.
+        calendar: the series' wall clock.
+
+    Returns:
+        `(cells, windows, horizon)` float32.
+    """
+    return repeat_season(series, starts, horizon, season_of_anchors(target, calendar.step))
+
+
+def without_anchors(
+    y: np.ndarray, series: np.ndarray, starts: np.ndarray, target: Target, calendar: Calendar
+) -> np.ndarray:
+    """Subtract the anchors from targets, as a model learns them; the inverse of `with_anchors`.
+
+    Args:
+        y: `(cells, windows, horizon)` targets.
+        series: as for `anchors`.
+        starts: as for `anchors`.
+        target: as for `anchors`, or level, which changes nothing.
+        calendar: the series' wall clock.
+
+    Returns:
+        The same shape.
+    """
+    if target == LEVEL:
+        return y
+    return y - anchors(series, starts, y.shape[2], target, calendar)
+
+
+def with_anchors(
+    y_hat: np.ndarray, series: np.ndarray, starts: np.ndarray, target: Target, calendar: Calendar
+) -> np.ndarray:
+    """Add the anchors to what a model forecasts.
+
+    Args:
+        y_hat: forecasts `(cells, windows, horizon)`, or quantiles with a further axis.
+        series: as for `anchors`.
+        starts: as for `anchors`.
+        target: as for `anchors`, or level, which changes nothing.
+        calendar: the series' wall clock.
+
+    Returns:
+        The same shape.
+    """
+    if target == LEVEL:
+        return y_hat
+    added = anchors(series, starts, y_hat.shape[2], target, calendar)
+    return y_hat + (added if y_hat.ndim == 3 else added[..., None])
+
+
+def repeat_season(series: np.ndarray, starts: np.ndarray, horizon: int, season: int) -> np.ndarray:
+    """Repeat the latest observed value a whole number of seasons before each target.
+
+    >>> day = np.array([[1.0], [2.0], [np.nan], [4.0]])
+    >>> repeat_season(day, np.array([4]), horizon=3, season=2).ravel().tolist()
+    [1.0, 4.0, 1.0]
+
+    Args:
+        series: `(steps, cells)`, NaN where missing; read before each start only.
+        starts: `(windows,)` first target steps; may be the step just after the series.
+        horizon: number of target steps.
+        season: steps of a season.
+
+    Returns:
+        `(cells, windows, horizon)` float32, 0.0 where nothing was observed before.
+    """
+    phase = np.arange(len(series)) % season
+    latest = pd.DataFrame(series).groupby(phase).ffill().fillna(0.0).to_numpy(np.float32)
+    ahead = np.arange(horizon)
+    steps = np.asarray(starts)[:, None] + ahead - season * (ahead // season + 1)
+    values = np.take(np.ascontiguousarray(latest.T), steps.clip(0), axis=1)
+    values[:, steps < 0] = 0.0
+    return values
