@@ -106,21 +106,30 @@ def _fit(
     if config.federated:
         trained, federation = train(config, data, after_round, checkpointer)
         return Fitted(config, data, dict(trained), pd.DataFrame(federation.history()))
-    baseline = fit_baseline(config, data, data.split.train)
+    baseline = fit_baseline(config, data, data.split.train, data.split.validation)
+    config = dataclasses.replace(config, method_options=baseline.config)
     return Fitted(config, data, {"last": baseline, "best": baseline}, pd.DataFrame())
 
 
-def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Baseline:
-    """Fit the configured reference forecaster to the windows with these first target steps.
+def fit_baseline(
+    config: Config, data: PreparedSeries, starts: np.ndarray, validation: np.ndarray | None = None
+) -> Baseline:
+    """Fit the configured reference forecaster.
 
     One that reads the whole series does not see the steps before the training part.
+
+    Args:
+        config: settings.
+        data: the series.
+        starts: `(windows,)` first target steps of the training windows.
+        validation: `(windows,)` those of the windows that choose options, if any.
     """
     baseline = BASELINES[config.method](config.method_options, config.run.seed)
     series = data.z
     if not baseline.reads_windows:
         series = series.copy()
         series[: data.split.fit.start] = np.nan
-    return baseline.fit(series, starts, config.window, data.calendar)
+    return baseline.fit(series, starts, config.window, data.calendar, validation)
 
 
 def restore(config: Config, state: Mapping[str, np.ndarray], round: int, n_cells: int) -> Predictor:

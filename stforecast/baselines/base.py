@@ -10,7 +10,7 @@ import numpy as np
 
 from data_prep.errors import InputError
 from stforecast.data.anchors import LEVEL, with_anchors
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.windows import Calendar, WindowSpec, training_targets
 from stforecast.federated.options import NoOptions
 
 
@@ -50,9 +50,16 @@ class Baseline(ABC):
         self.arrays: dict[str, np.ndarray]
 
     def fit(
-        self, series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar
+        self,
+        series: np.ndarray,
+        starts: np.ndarray,
+        spec: WindowSpec,
+        calendar: Calendar,
+        validation: np.ndarray | None = None,
     ) -> Self:
         """Learn from the training windows.
+
+        With the option `tune`, `config` then holds the options that were chosen.
 
         Args:
             series: `(steps, cells)`, z-scored, NaN where missing; it is read up to the last
@@ -60,17 +67,23 @@ class Baseline(ABC):
             starts: `(windows,)` first target steps of the training windows (`Split.train`).
             spec: the windows' shape.
             calendar: the series' wall clock.
+            validation: `(windows,)` first target steps of the windows that choose options, if any;
+                nothing else is learned from them.
 
         Returns:
             The fitted forecaster.
 
         Raises:
-            InputError: if the series or the calendar does not suit the forecaster.
+            InputError: if the series or the calendar does not suit the forecaster, or options are
+                to be chosen and no validation target was observed.
         """
         if len(starts) == 0:
             raise InputError(f"{self.name}: no training windows; give a longer series")
-        self.spec = spec
-        self._restore(self._learn(series, np.asarray(starts), calendar))
+        self.spec, starts = spec, np.asarray(starts)
+        if getattr(self.config, "tune", False):
+            held_out = np.asarray(starts[:0] if validation is None else validation)
+            self.config = self._tuned(series, starts, held_out, calendar)
+        self._restore(self._learn(series, starts, calendar))
         return self
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
@@ -126,6 +139,28 @@ class Baseline(ABC):
         baseline.spec = spec
         baseline._restore(dict(state))
         return baseline
+
+    def _tuned(
+        self, series: np.ndarray, starts: np.ndarray, validation: np.ndarray, calendar: Calendar
+    ) -> Any:
+        """Return the options with those not given chosen by the MSE of validation windows."""
+        return self.config
+
+    def _validation_targets(
+        self, series: np.ndarray, validation: np.ndarray, calendar: Calendar
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return targets that choose options, and their mask, as `training_targets` does.
+
+        Raises:
+            InputError: if none was observed.
+        """
+        y, mask = training_targets(series, validation, self.spec, calendar)
+        if not mask.any():
+            raise InputError(
+                f"{self.name}: tune needs observed targets in the validation part; choose another "
+                "--split, or leave out --tune"
+            )
+        return y, mask
 
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
@@ -17,19 +16,21 @@ from stforecast.federated.options import CheckedOptions
 
 @dataclass(frozen=True)
 class BoostingConfig(CheckedOptions):
-    """Options of `Boosting`, with scikit-learn's defaults.
+    """Options of `Boosting`.
 
     Attributes:
-        max_iter: number of trees.
-        learning_rate: shrinkage of each tree.
-        max_leaf_nodes: leaves of a tree.
+        max_iter: number of trees; by default 100, or what `tune` chooses.
+        learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
+        max_leaf_nodes: leaves of a tree; by default 31, or what `tune` chooses.
+        tune: choose what is not given of these three by the MSE on the validation part.
         random_state: seed of the tenth held out for early stopping, which scikit-learn uses on more
-            than 10,000 records.
+            than 10,000 records unless the trees are tuned.
     """
 
-    max_iter: PositiveInt = 100
-    learning_rate: PositiveFloat = 0.1
-    max_leaf_nodes: Annotated[int, Ge(2)] = 31
+    max_iter: PositiveInt | None = None
+    learning_rate: PositiveFloat | None = None
+    max_leaf_nodes: Annotated[int, Ge(2)] | None = None
+    tune: bool = False
     random_state: NonNegativeInt = 0
 
 
@@ -43,6 +44,8 @@ class Boosting(PooledTrees):
     name = "boosting"
     summary = "gradient-boosted trees on the windows of all cells together (not federated)"
     learned = ("x", "y", "mask")
+    trees = ("max_iter", 100)
+    leaves = ("max_leaf_nodes", 31)
     Options = BoostingConfig
 
     def _learn(
@@ -51,13 +54,26 @@ class Boosting(PooledTrees):
         return self._records(series, starts, calendar)
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
         super()._restore(arrays)
         x, y, mask = (arrays[key] for key in ("x", "y", "mask"))
-        options = dataclasses.asdict(self.config)
         with threads_for(len(x)):
             self.models = [
-                HistGradientBoostingRegressor(**options).fit(x[seen], target[seen])
+                self._model(self.config).fit(x[seen], target[seen])
                 for target, seen in zip(y.T, mask.T, strict=True)
             ]
+
+    def _errors(
+        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
+    ) -> np.ndarray:
+        stages = self._model(config).fit(x, y).staged_predict(x_new)
+        return np.array([np.square(y_hat - y_new).mean() for y_hat in stages])
+
+    def _model(self, config: Any) -> Any:
+        """Return a new regressor of the library."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        return HistGradientBoostingRegressor(
+            **self._shape(config),
+            early_stopping=False if config.tune else "auto",
+            random_state=config.random_state,
+        )

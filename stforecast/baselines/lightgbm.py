@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 from pydantic import PositiveFloat, PositiveInt
 
 from stforecast.baselines.peer import Peer, PeerOptions
-from stforecast.baselines.pooled_trees import PooledTrees, threads_for
+from stforecast.baselines.pooled_trees import PooledTrees, flat, threads_for, with_cells
 from stforecast.data.durations import DAY, WEEK
 from stforecast.data.windows import Calendar, WindowSpec, input_windows
 
@@ -25,19 +25,21 @@ RECENT = 24
 
 @dataclass(frozen=True)
 class LightGBMOptions(PeerOptions):
-    """Options of `LightGBM`, with the library's defaults.
+    """Options of `LightGBM`.
 
     Attributes:
-        num_iterations: number of trees of each target step.
-        learning_rate: shrinkage of each tree.
-        num_leaves: leaves of a tree.
+        num_iterations: number of trees of each target step; by default 100, or what `tune` chooses.
+        learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
+        num_leaves: leaves of a tree; by default 31, or what `tune` chooses.
+        tune: choose what is not given of these three by the MSE on the validation part.
         lags: lags to read, written as extra_lags; empty takes the newest 24 steps and the values
             one day and one week before each target.
     """
 
-    num_iterations: PositiveInt = 100
-    learning_rate: PositiveFloat = 0.1
-    num_leaves: Annotated[int, Ge(2)] = 31
+    num_iterations: PositiveInt | None = None
+    learning_rate: PositiveFloat | None = None
+    num_leaves: Annotated[int, Ge(2)] | None = None
+    tune: bool = False
     lags: str = ""
 
 
@@ -53,6 +55,8 @@ class LightGBM(Peer, PooledTrees):
     summary = "LightGBM on lags of a day and a week, calendar and cell, of all cells together"
     package = "lightgbm"
     learned = ("models", "n_cells")
+    trees = ("num_iterations", 100)
+    leaves = ("num_leaves", 31)
     Options = LightGBMOptions
 
     def _learn(
@@ -69,22 +73,41 @@ class LightGBM(Peer, PooledTrees):
 
     def _train(self, x: np.ndarray, y: np.ndarray, k: int) -> str:
         """Train the trees of one target step and return them as text."""
+        done = (k, self.spec.horizon, "target steps")
+        return str(self._boosted(self.config, x, y, done).model_to_string())
+
+    def _errors(
+        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
+    ) -> np.ndarray:
+        errors: dict[str, Any] = {}
+        self._boosted(config, x, y, (0, 1, "searches for options"), (x_new, y_new), errors)
+        return np.array(errors["new"]["l2"])
+
+    def _boosted(
+        self,
+        config: Any,
+        x: np.ndarray,
+        y: np.ndarray,
+        done: tuple[int, int, str],
+        new: tuple[np.ndarray, np.ndarray] | None = None,
+        errors: dict[str, Any] | None = None,
+    ) -> Any:
+        """Train trees; record their errors on new records in `errors` if there are any."""
         import lightgbm
 
-        params = {
-            "num_leaves": self.config.num_leaves,
-            "learning_rate": self.config.learning_rate,
-            "deterministic": True,
-            "force_col_wise": True,
-            "verbosity": -1,
-        }
-        model = lightgbm.train(
+        shape = self._shape(config)
+        n_trees = shape.pop(self.trees[0])
+        params = {**shape, "deterministic": True, "force_col_wise": True, "verbosity": -1}
+        data = lightgbm.Dataset(x, y, categorical_feature=[x.shape[1] - 1], params=params)
+        record = [] if errors is None else [lightgbm.record_evaluation(errors)]
+        return lightgbm.train(
             params,
-            lightgbm.Dataset(x, y, categorical_feature=[x.shape[1] - 1], params=params),
-            num_boost_round=self.config.num_iterations,
-            callbacks=[lambda _: self.limit.check(k, self.spec.horizon, "target steps")],
+            data,
+            num_boost_round=n_trees,
+            valid_sets=[data.create_valid(*new)] if new else None,
+            valid_names=["new"] if new else None,
+            callbacks=[lambda _: self.limit.check(*done), *record],
         )
-        return model.model_to_string()
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
         import lightgbm
@@ -94,9 +117,7 @@ class LightGBM(Peer, PooledTrees):
         self.models = [lightgbm.Booster(model_str=text) for text in texts]
 
     def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        x = input_windows(series, starts, self._own_spec(calendar), calendar)
-        cell = np.broadcast_to(np.arange(len(x))[:, None, None], (*x.shape[:2], 1))
-        return np.concatenate([x, cell], axis=-1, dtype=np.float32).reshape(-1, x.shape[-1] + 1)
+        return flat(with_cells(input_windows(series, starts, self._own_spec(calendar), calendar)))
 
     def _own_spec(self, calendar: Calendar) -> WindowSpec:
         """Return the shape of the windows that it reads."""

@@ -86,7 +86,12 @@ class Peer(Baseline):
         self.limit: TimeLimit
 
     def fit(
-        self, series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar
+        self,
+        series: np.ndarray,
+        starts: np.ndarray,
+        spec: WindowSpec,
+        calendar: Calendar,
+        validation: np.ndarray | None = None,
     ) -> Self:
         """Learn from the training windows; see `Baseline.fit`.
 
@@ -94,7 +99,7 @@ class Peer(Baseline):
             InputError: as `Baseline.fit`, and after the time limit.
         """
         self._start_clock()
-        return super().fit(series, starts, spec, calendar)
+        return super().fit(series, starts, spec, calendar, validation)
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast windows; see `Baseline.predict`.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,16 +14,23 @@ from stforecast.baselines.base import Baseline
 from stforecast.data.windows import Calendar, input_windows, training_targets
 from stforecast.federated.options import CheckedOptions
 
+ALPHAS = tuple(10.0 ** (power / 2) for power in range(-4, 9))
+"""Values of `alpha` to choose from: 0.01, 0.03, …, 10,000."""
+
 
 @dataclass(frozen=True)
 class RidgeConfig(CheckedOptions):
     """Options of `Ridge`.
 
     Attributes:
-        alpha: weight of the squared coefficients; 1.0 is scikit-learn's default.
+        alpha: weight of the squared coefficients; by default 1.0, as in scikit-learn, or what
+            `tune` chooses.
+        tune: choose `alpha`, the same for all cells, by the MSE on the validation part, unless it
+            is given.
     """
 
-    alpha: NonNegativeFloat = 1.0
+    alpha: NonNegativeFloat | None = None
+    tune: bool = False
 
 
 class Ridge(Baseline):
@@ -32,41 +42,80 @@ class Ridge(Baseline):
     reads_target = True
     Options = RidgeConfig
 
+    def _tuned(
+        self, series: np.ndarray, starts: np.ndarray, validation: np.ndarray, calendar: Calendar
+    ) -> RidgeConfig:
+        if self.config.alpha is not None:
+            return self.config
+        x = input_windows(series, validation, self.spec, calendar)
+        y, mask = self._validation_targets(series, validation, calendar)
+        errors = np.zeros(len(ALPHAS))
+        for cell, equations in enumerate(self._equations(series, starts, calendar)):
+            for i, alpha in enumerate(ALPHAS):
+                y_hat = _forecast(x[cell], _solve(*equations, alpha))
+                errors[i] += np.square(y_hat - y[cell])[mask[cell]].sum()
+        return dataclasses.replace(self.config, alpha=ALPHAS[int(errors.argmin())])
+
     def _learn(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
+        alpha = 1.0 if self.config.alpha is None else self.config.alpha
+        cells = self._equations(series, starts, calendar)
+        return {"weights": np.stack([_solve(*equations, alpha) for equations in cells])}
+
+    def _equations(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         x = input_windows(series, starts, self.spec, calendar)
         y, mask = training_targets(series, starts, self.spec, calendar)
-        cells = zip(x, y, mask, strict=True)
-        return {"weights": np.stack([_ridge(*cell, self.config.alpha) for cell in cells])}
+        return itertools.starmap(_normal_equations, zip(x, y, mask, strict=True))
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         weights = self.arrays["weights"]
         self._check_cells(series, len(weights))
-        x = input_windows(series, starts, self.spec, calendar)
-        return x @ weights[:, :, 1:].swapaxes(1, 2) + weights[:, None, :, 0]
+        return _forecast(input_windows(series, starts, self.spec, calendar), weights)
 
 
-def _ridge(x: np.ndarray, y: np.ndarray, mask: np.ndarray, alpha: float) -> np.ndarray:
-    """Solve for the ridge weights of one cell; the intercept comes first and is not penalised.
+def _forecast(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Forecast `(…, windows, horizon)` from inputs `(…, windows, n_inputs)`."""
+    return x @ weights[..., 1:].swapaxes(-2, -1) + weights[..., None, :, 0]
+
+
+def _normal_equations(
+    x: np.ndarray, y: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the products of one cell's inputs with each other and with its targets.
 
     Args:
         x: `(windows, n_inputs)` inputs.
         y: `(windows, horizon)` targets, 0.0 where missing.
         mask: `(windows, horizon)` bool, True where the target was observed.
-        alpha: weight of the penalty.
 
     Returns:
-        `(horizon, 1 + n_inputs)`; zeros, the training mean, for a target never observed.
+        `(horizon, 1 + n_inputs, 1 + n_inputs)` sums over the observed targets of each step, a
+        constant input first; and `(horizon, 1 + n_inputs)`.
     """
     n = 1 + x.shape[1]
     z = np.column_stack([np.ones(len(x)), x])
     products = (z[:, :, None] * z[:, None, :]).reshape(len(z), n * n)
     gram = (mask.T.astype(np.float64) @ products).reshape(-1, n, n)
-    penalty = alpha * np.eye(n)
+    return gram, y.T.astype(np.float64) @ z
+
+
+def _solve(gram: np.ndarray, moments: np.ndarray, alpha: float) -> np.ndarray:
+    """Solve for the ridge weights of one cell; the intercept comes first and is not penalised.
+
+    Args:
+        gram: result of `_normal_equations`.
+        moments: result of `_normal_equations`.
+        alpha: weight of the penalty.
+
+    Returns:
+        `(horizon, 1 + n_inputs)`; zeros, the training mean, for a target never observed.
+    """
+    penalty = alpha * np.eye(gram.shape[-1])
     penalty[0, 0] = 0.0
-    moments = y.T.astype(np.float64) @ z
-    weights = np.zeros((y.shape[1], n))
-    seen = mask.any(axis=0)
+    weights = np.zeros(moments.shape)
+    seen = gram[:, 0, 0] > 0
     weights[seen] = np.linalg.solve(gram[seen] + penalty, moments[seen, :, None])[..., 0]
     return weights
