@@ -129,7 +129,9 @@ def fit_baseline(
     if not baseline.reads_windows:
         series = series.copy()
         series[: data.split.fit.start] = np.nan
-    return baseline.fit(series, starts, config.window, data.calendar, validation)
+    return baseline.fit(
+        series, starts, config.window, data.calendar, validation, data.series.adjacency
+    )
 
 
 def restore(config: Config, state: Mapping[str, np.ndarray], round: int, n_cells: int) -> Predictor:

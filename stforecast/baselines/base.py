@@ -31,6 +31,7 @@ class Baseline(ABC):
         Options: frozen dataclass of the options.
         config: the options.
         seed: random seed of the run, for forecasters that draw random numbers.
+        adjacency: weights of the roads while it is fitted, or None.
     """
 
     levels: ClassVar[tuple[float, ...]] = ()
@@ -46,6 +47,7 @@ class Baseline(ABC):
     def __init__(self, config: Any = None, seed: int = 1) -> None:
         self.config = self.Options() if config is None else config
         self.seed = seed
+        self.adjacency: np.ndarray | None = None
         self.spec: WindowSpec
         self.arrays: dict[str, np.ndarray]
 
@@ -56,6 +58,7 @@ class Baseline(ABC):
         spec: WindowSpec,
         calendar: Calendar,
         validation: np.ndarray | None = None,
+        adjacency: np.ndarray | None = None,
     ) -> Self:
         """Learn from the training windows.
 
@@ -69,6 +72,7 @@ class Baseline(ABC):
             calendar: the series' wall clock.
             validation: `(windows,)` first target steps of the windows that choose options, if any;
                 nothing else is learned from them.
+            adjacency: `(cells, cells)` weights of the roads from row to column, if known.
 
         Returns:
             The fitted forecaster.
@@ -79,7 +83,7 @@ class Baseline(ABC):
         """
         if len(starts) == 0:
             raise InputError(f"{self.name}: no training windows; give a longer series")
-        self.spec, starts = spec, np.asarray(starts)
+        self.spec, self.adjacency, starts = spec, adjacency, np.asarray(starts)
         if getattr(self.config, "tune", False):
             held_out = np.asarray(starts[:0] if validation is None else validation)
             self.config = self._tuned(series, starts, held_out, calendar)

@@ -92,6 +92,7 @@ class Peer(Baseline):
         spec: WindowSpec,
         calendar: Calendar,
         validation: np.ndarray | None = None,
+        adjacency: np.ndarray | None = None,
     ) -> Self:
         """Learn from the training windows; see `Baseline.fit`.
 
@@ -99,7 +100,7 @@ class Peer(Baseline):
             InputError: as `Baseline.fit`, and after the time limit.
         """
         self._start_clock()
-        return super().fit(series, starts, spec, calendar, validation)
+        return super().fit(series, starts, spec, calendar, validation, adjacency)
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast windows; see `Baseline.predict`.

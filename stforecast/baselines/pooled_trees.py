@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from data_prep.errors import InputError
 from stforecast.baselines.base import Baseline
-from stforecast.data.windows import Calendar, input_windows, training_targets
+from stforecast.data.windows import Calendar, training_targets
 
 SMALL_JOB = 100_000
 """Number of records below which one thread is faster."""
@@ -94,9 +94,9 @@ class PooledTrees(Baseline):
     ) -> np.ndarray:
         """Train on `x` and `y`; return the MSE on new records after each tree, `(trees,)`."""
 
+    @abstractmethod
     def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return the inputs of all windows of all cells, `(cells * windows, inputs)`."""
-        return flat(input_windows(series, starts, self.spec, calendar))
 
     def _records(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
