@@ -87,7 +87,7 @@ def fit(
         with checkpointer.part(f"target-{target}") if checkpointer else nullcontext():
             found.append(_fit(config.with_target(target), data, after_round, checkpointer))
     errors = [fitted.validation_mse for fitted in found]
-    best = found[int(np.argmin(errors))]
+    best = found[int(np.argmin(np.nan_to_num(errors, nan=np.inf)))]
     log.info(
         "target: %s, by the validation MSE (%s)", best.config.window.target,
         ", ".join(f"{f.config.window.target} {e:.4f}" for f, e in zip(found, errors, strict=True)),

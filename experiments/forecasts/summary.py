@@ -39,6 +39,9 @@ def summary(run: ForecastRun) -> str:
         lines.append(traffic_sentence(run))
     if note := _window_note(run):
         lines.append(note)
+    if chosen := run.about.get("chosen"):
+        texts = (f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.items())
+        lines.append(f"chosen on the validation part: {', '.join(texts)}")
     if guarantee := run.about.get("privacy"):
         lines.append(
             f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
@@ -60,7 +63,8 @@ def summary(run: ForecastRun) -> str:
 def _window_note(run: ForecastRun) -> str:
     """Return the settings given as times, such as a day, in steps of the data."""
     asked, used = run.settings, run.about.get("window", {})
-    steps = [f"{name} {value}" for name, value in used.items() if asked.get(name) != value]
+    names = (name for name, value in used.items() if asked.get(name) != value)
+    steps = [f"{name} {used[name]}" for name in names if name != "target"]
     return f"in steps of {run.about['step_minutes']:g} minutes: {', '.join(steps)}" if steps else ""
 
 

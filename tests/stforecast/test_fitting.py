@@ -4,6 +4,7 @@ import pytest
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.fitting import Fitted
 
 WINDOW = {"closeness": 3, "periods": 0}
 
@@ -126,3 +127,12 @@ def test_a_history_must_reach_back_to_the_anchors(table):
     forecaster = Forecaster("ridge", **WINDOW, split="days:8,1,1", target="week").fit(table)
     with pytest.raises(InputError, match="the model reads 168 steps back"):
         forecaster.predict(table.iloc[-100:])
+
+
+def test_a_target_whose_error_is_not_finite_is_not_kept(table, monkeypatch):
+    def error(fitted):
+        return {"level": np.nan, "change": 2.0, "day": 1.0}.get(fitted.config.window.target, 3.0)
+
+    monkeypatch.setattr(Fitted, "validation_mse", property(error))
+    forecaster = Forecaster("ridge", **WINDOW, split="days:6,2,2", target="validation").fit(table)
+    assert forecaster.config.window.target == "day"

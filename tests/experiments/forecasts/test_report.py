@@ -215,3 +215,15 @@ def test_the_summary_of_a_reference_forecaster_has_one_line_of_errors(make_run):
     lines = summary(make_run("ridge", federated=False, scores=(0.25, 0.25))).splitlines()
     assert lines[2].split() == ["0.2500", "2.5000", "250.0000", "0.5000"]
     assert len(lines) == 5
+
+
+def test_a_summary_names_what_validation_chose(make_run):
+    about = {
+        "chosen": {"target": "day", "alpha": 1000 / 3},
+        "window": {"target": "day", "extra_lags": "23"},
+        "step_minutes": 60.0,
+    }
+    run = make_run("ridge", federated=False, about=about, target="validation", extra_lags="23h")
+    lines = summary(run).splitlines()
+    assert lines[3] == "in steps of 60 minutes: extra_lags 23"
+    assert lines[4] == "chosen on the validation part: target day, alpha 333.3"
