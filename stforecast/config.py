@@ -25,7 +25,7 @@ from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
-from stforecast.intervals import IntervalOptions
+from stforecast.intervals.options import IntervalOptions
 from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.models import MODELS

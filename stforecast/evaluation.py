@@ -16,7 +16,8 @@ import xarray as xr
 from data_prep.errors import InputError
 from stforecast.config import Config
 from stforecast.data.prepared import PreparedSeries, Targets
-from stforecast.intervals import Bands, calibrated, raw_bands
+from stforecast.intervals.bands import Bands, clipped, raw_bands
+from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, lowest_scores
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.tables import evaluate, evaluate_intervals
@@ -24,9 +25,6 @@ from stforecast.predictor import Predictor
 from stforecast.seasonal import seasonal_forecast, seasonal_scale
 
 log = logging.getLogger(__name__)
-
-Forecasts = tuple[Bands, np.ndarray, np.ndarray]
-"""Bands, targets and mask of one part, `(cells, windows, horizon)`, z-scored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,23 +68,25 @@ class Evaluation:
     def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
         data, coverages = self.data, self.config.coverages
         bands = raw_bands(self.predictor, data.z, starts, data.calendar, coverages)
-        return bands, *targets
+        return Forecasts(starts, bands, *targets)
 
     @cached_property
-    def _calibrated(self) -> tuple[Bands, dict[float, np.ndarray]]:
-        """Return the bands of the test part and the radii of the window after it."""
-        options, test = self.config.interval, self._test
+    def _calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
+        """Return the bands of the test part, and what calibrates the window after it."""
+        data, options, test = self.data, self.config.interval, self._test
         if options.intervals == "none":
-            n_cells, _, horizon = test[1].shape
-            return test[0], dict.fromkeys(test[0].bounds, np.zeros((n_cells, 1, horizon)))
-        starts, known = self.data.calibration, self._validation
-        if len(starts) < len(self.data.split.validation):
-            known = self._forecasts(starts, self.data.targets(starts))
-        bands, after = calibrated(known, test, options)
-        if np.isinf(after[self.config.coverage]).any():
+            n_cells, _, horizon = test.y.shape
+            as_it_is = Calibration(np.zeros((n_cells, horizon)), lowest_scores(data))
+            bands = clipped(test.bands, as_it_is.floor)
+            return bands, dict.fromkeys(bands.bounds, as_it_is)
+        starts, known = data.calibration, self._validation
+        if len(starts) < len(data.split.validation):
+            known = self._forecasts(starts, data.targets(starts))
+        bands, after = calibrate(data, known, test, options)
+        if np.isinf(after[self.config.coverage].radius).any():
             log.warning(
                 "%s: too few validation targets for an interval of coverage %g of some cells: "
-                "those are infinite", self.data.series.name, self.config.coverage,
+                "those are infinite", data.series.name, self.config.coverage,
             )  # fmt: skip
         return bands, after
 
@@ -107,21 +107,29 @@ class Evaluation:
         Returns:
             `y_hat`, `lower` and `upper`, each `(cells, windows, horizon)`.
         """
-        values = {"y_hat": self._test[0].centre}
+        values = {"y_hat": self._test.bands.centre}
         if self.config.has_intervals:
             values["lower"], values["upper"] = self._calibrated[0].bounds[self.config.coverage]
         return {name: self.raw(forecast) for name, forecast in values.items()}
 
-    def radius(self) -> np.ndarray:
-        """Return the calibration radius `(cells, horizon)` of the window after the data."""
-        return self._calibrated[1][self.config.coverage][:, 0]
+    def calibration(self) -> Calibration:
+        """Return what calibrates the bands of the window after the data."""
+        return self._calibrated[1][self.config.coverage]
+
+    @cached_property
+    def _floor(self) -> np.ndarray:
+        return lowest_scores(self.data)[:, None, None]
 
     def raw(self, values: np.ndarray) -> np.ndarray:
-        """Convert z-scores `(cells, …)` to the data's units."""
-        return self.data.scaler.inverse(values, cell_axis=0)
+        """Convert z-scores `(cells, windows, horizon)` to the data's units.
+
+        A target or bound of 0 is exactly 0, whatever the rounding of its z-score.
+        """
+        is_zero = (values == self._floor) & np.isfinite(self._floor)
+        return np.where(is_zero, 0.0, self.data.scaler.inverse(values, cell_axis=0))
 
     def _errors(self, forecasts: Forecasts) -> pd.DataFrame:
-        bands, y, mask = forecasts
+        bands, y, mask = forecasts.bands, forecasts.y, forecasts.mask
         cells = self.data.series.cells
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled = evaluate(bands.centre, y, mask, cells, of_scores)
@@ -131,7 +139,7 @@ class Evaluation:
 
     def _interval_errors(self) -> pd.DataFrame:
         bands, _ = self._calibrated
-        _, y, mask = self._test
+        y, mask = self._test.y, self._test.mask
         cells, coverage = self.data.series.cells, self.config.coverage
         scaled = evaluate_intervals(bands, y, mask, cells, coverage)
         bands, y = bands.map(self.raw), self.raw(y)

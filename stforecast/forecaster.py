@@ -33,7 +33,8 @@ from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
 from stforecast.federated.server import RoundReport
 from stforecast.fitting import fit
 from stforecast.history import missing_inputs, read_history, warn_of_constants, warn_of_missing
-from stforecast.intervals import Bands, raw_bands, widened
+from stforecast.intervals.bands import Bands, raw_bands
+from stforecast.intervals.calibration import Calibration
 from stforecast.leaks import Leak, forecast_leaks
 from stforecast.predictor import Predictor
 from stforecast.rolling import roll
@@ -90,7 +91,7 @@ class Forecaster:
         self.train_seconds_ = 0.0
         self._fitted: dict[str, Predictor] = {}
         self._evaluations: dict[str, Evaluation] = {}
-        self._radius: np.ndarray | None = None
+        self._calibration: Calibration | None = None
         self.cells: np.ndarray
         self.step: pd.Timedelta
         self.service: str
@@ -142,7 +143,7 @@ class Forecaster:
         if config.rolling.refit != "never":
             rolling, self.refits_ = roll(config, self._chosen(), prepared, checkpointer)
             self._fitted[config.run.select] = rolling
-        self._radius = None
+        self._calibration = None
         models = {id(p): Evaluation(config, prepared, p) for p in self._fitted.values()}
         self._evaluations = {name: models[id(p)] for name, p in self._fitted.items()}
         self.cells, self.step = series.cells, step
@@ -206,22 +207,23 @@ class Forecaster:
         Raises:
             InputError: as `predict`.
         """
-        fitted, radius = self._chosen(), self._interval_radius()
-        if radius is None:
+        fitted, calibration = self._chosen(), self._interval_calibration()
+        if calibration is None:
             return None
         coverage, horizon = self.config.coverage, self.config.window.horizon
         series = self.read(history)
         missing = missing_inputs(series, self.config.window, fitted.reads_windows)
         unknown = np.asarray(missing.all(axis=0))
         z = self.scaler.transform(series.values)
-        bands = raw_bands(fitted, z, np.array([len(z)]), series.calendar, self.config.coverages)
+        start, calendar = np.array([len(z)]), series.calendar
+        bands = raw_bands(fitted, z, start, calendar, self.config.coverages)
         asked = Bands(bands.centre, {coverage: bands.bounds[coverage]})
-        moved = widened(asked, {coverage: radius[:, None]}).bounds[coverage]
         tables = []
-        for bound in moved:
+        for bound in calibration.calibrated(asked, z, start, calendar).bounds[coverage]:
             values = np.full((steps or horizon, len(self.cells)), np.nan)
             values[:horizon] = bound[:, 0].T[: len(values)]
-            tables.append(self._table(values, series, unknown))
+            table = self._table(values, series, unknown)
+            tables.append(table if np.isinf(calibration.floor).any() else table.clip(lower=0.0))
             tables[-1].attrs["coverage"] = coverage
         return Interval(*tables)
 
@@ -260,11 +262,11 @@ class Forecaster:
         window = self.config.window
         return max(window.reach, season_of_anchors(window.target, self.step))
 
-    def _interval_radius(self) -> np.ndarray | None:
-        """Return the calibration radius `(cells, horizon)`; None without intervals."""
-        if self._radius is None and self._evaluations and self.config.has_intervals:
-            self._radius = self._evaluated().radius()
-        return self._radius
+    def _interval_calibration(self) -> Calibration | None:
+        """Return what calibrates bounds; None without intervals."""
+        if self._calibration is None and self._evaluations and self.config.has_intervals:
+            self._calibration = self._evaluated().calibration()
+        return self._calibration
 
     def evaluate(self) -> pd.DataFrame:
         """Compute the errors on the validation and test parts of the data it was fitted on.
@@ -403,7 +405,7 @@ class Forecaster:
         """
         SavedForecaster(
             self.config, self.cells, self.step, self.service, self.units, self.scaler,
-            self._chosen(), self._interval_radius(),
+            self._chosen(), self._interval_calibration(),
         ).write(Path(folder))  # fmt: skip
         return Path(folder)
 
@@ -438,7 +440,8 @@ class Forecaster:
             raise InputError(f"its forecasts are not finite; {AGAIN}")
 
     def _restore(self, saved: SavedForecaster) -> None:
-        self.config, self.scaler, self._radius = saved.config, saved.scaler, saved.radius
+        self.config, self.scaler = saved.config, saved.scaler
+        self._calibration = saved.calibration
         self.service, self.units = saved.service, saved.units
         self.step, self.cells = saved.step, saved.cells
         self._fitted = {self.config.run.select: saved.predictor}

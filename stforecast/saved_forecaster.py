@@ -16,6 +16,7 @@ from stforecast.data.scaling import Scaler
 from stforecast.federated.runs.model_files import AGAIN, write_model
 from stforecast.federated.runs.saving import check_finite
 from stforecast.fitting import restore
+from stforecast.intervals.calibration import PREFIX, Calibration
 from stforecast.predictor import Predictor
 
 DESCRIPTION = "forecaster.json"
@@ -34,7 +35,7 @@ class SavedForecaster:
         units: unit of the service.
         scaler: scaler fitted on the training part.
         predictor: the selected model.
-        radius: `(cells, horizon)` calibration radius of the bounds; None without intervals.
+        calibration: what calibrates its bounds; None without intervals.
     """
 
     config: Config
@@ -44,13 +45,13 @@ class SavedForecaster:
     units: str
     scaler: Scaler
     predictor: Predictor
-    radius: np.ndarray | None = None
+    calibration: Calibration | None = None
 
     def write(self, folder: Path) -> None:
         """Write both files, each atomically."""
         extra = {f"scaler/{name}": a for name, a in self.scaler.state().items()}
-        if self.radius is not None:
-            extra["interval/radius"] = self.radius
+        if self.calibration is not None:
+            extra |= self.calibration.state()
         about = {
             "settings": self.config.flat(),
             "service": self.service,
@@ -80,21 +81,14 @@ class SavedForecaster:
         check_finite({f"scaler/{name}": values for name, values in scaler.items()})
         if not (scaler["std"] > 0).all():
             raise InputError(f"scaler/std has values that are not above 0; {AGAIN}")
-        radius = arrays.pop("interval/radius") if config.has_intervals else None
+        of_bounds = {n: arrays.pop(n) for n in list(arrays) if n.startswith(PREFIX)}
         step, cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
         config = config.at(step)
         predictor = restore(config, arrays, int(about["round"]), len(cells))
-        _check_radius(radius, (len(cells), config.window.horizon))
+        shape, calibration = (len(cells), config.window.horizon), None
+        if config.has_intervals:
+            calibration = Calibration.from_state(of_bounds, config.interval.intervals, *shape)
         return cls(
             config, cells, step, str(about["service"]), str(about["units"]),
-            Scaler.from_state(scaler), predictor, radius,
+            Scaler.from_state(scaler), predictor, calibration,
         )  # fmt: skip
-
-
-def _check_radius(radius: np.ndarray | None, shape: tuple[int, int]) -> None:
-    if radius is not None and radius.shape != shape:
-        raise InputError(
-            f"interval/radius has shape {radius.shape}, the settings say {shape}; {AGAIN}"
-        )
-    if radius is not None and np.isnan(radius).any():
-        raise InputError(f"interval/radius has values that are not numbers; {AGAIN}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stforecast.intervals import Bands
+from stforecast.intervals.bands import Bands
 from stforecast.metrics.metric import IntervalMetric
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from stforecast.intervals import Bands
+    from stforecast.intervals.bands import Bands
 
 Axis = int | tuple[int, ...] | None
 Sums = tuple[np.ndarray, np.ndarray]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError
-from stforecast.intervals import Bands
+from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums, mean
 

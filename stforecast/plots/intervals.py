@@ -52,7 +52,7 @@ def intervals(
         if "lower" not in ds:
             raise InputError(
                 f"{curve.runs[0].folder}: a run without intervals; train it with --intervals "
-                "conformal"
+                "normalised"
             )
     titles = cell_titles(tested[0]["y"], cells)
     fig, axes = panels(width, 1.25, len(titles) * len(curves), sharex=True)

@@ -3,20 +3,18 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.data.prepared import prepare
+from stforecast.data.series import as_series
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.runs.model_files import write_model
-from stforecast.intervals import (
-    Bands,
-    IntervalOptions,
-    adaptive_radii,
-    calibrated,
-    conformal_radius,
-    scores,
-    widened,
-)
+from stforecast.intervals.bands import Bands, clipped, widened
+from stforecast.intervals.calibration import Forecasts, calibrate, lowest_scores
+from stforecast.intervals.options import IntervalOptions
 from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages
 from stforecast.metrics.tables import evaluate_intervals
@@ -27,80 +25,11 @@ def shaped(values):
     return np.array(values, dtype=float).reshape(1, -1, 1)
 
 
-def test_scores_are_negative_inside_and_nan_where_nothing_was_observed():
-    bounds = (shaped([0, 0, 0, 0]), shaped([4, 4, 4, 4]))
-    mask = np.array([True, True, True, False]).reshape(1, 4, 1)
-    found = scores(bounds, shaped([-2, 1, 7, 9]), mask)
-    np.testing.assert_array_equal(found, shaped([2, -1, 3, np.nan]))
-
-
-@pytest.mark.parametrize(
-    # ⌈(n + 1) c⌉ of n = 9 scores 1 … 9; the tenth of nine is not there.
-    ("coverage", "radius"),
-    [(0.5, 5.0), (0.8, 8.0), (0.85, 9.0), (0.9, 9.0), (0.91, np.inf)],
-)
-def test_the_radius_is_the_corrected_quantile(coverage, radius):
-    known = np.random.default_rng(0).permutation(np.arange(1.0, 10.0))
-    assert conformal_radius(shaped(known), coverage).item() == radius
-
-
-def test_what_was_not_observed_does_not_count():
-    known = shaped([3, np.nan, 1, 2, np.nan, 4])
-    assert conformal_radius(known, 0.8).item() == 4.0
-    assert np.isinf(conformal_radius(shaped([np.nan, np.nan]), 0.5).item())
-
-
-def test_clients_and_steps_are_calibrated_apart():
-    known = np.stack([np.arange(1.0, 10), 10 * np.arange(1.0, 10)])[..., None]
-    known = np.concatenate([known, 100 * known], axis=-1)
-    np.testing.assert_array_equal(conformal_radius(known, 0.5), [[5, 500], [50, 5000]])
-
-
-def test_exchangeable_errors_are_covered_as_promised():
-    rng = np.random.default_rng(1)
-    trials, n, coverage = 4000, 19, 0.9
-    radius = conformal_radius(np.abs(rng.normal(size=(trials, n, 1))), coverage)
-    inside = np.abs(rng.normal(size=(trials, 1))) <= radius
-    # Exactly 18 / 20 on average; without the correction it would be 17.1 / 20.
-    assert inside.mean() == pytest.approx(0.9, abs=0.015)
-
-
-def test_adaptive_levels_follow_the_papers_rule():
-    known, coming = shaped(range(1, 10)), shaped([9.5, 0, 0, 12])
-    radii = adaptive_radii(known, coming, 0.8, rate=0.1)
-    # α: 0.2, missed → 0.12, held → 0.14, held → 0.16, missed → 0.08; ranks ⌈10 (1 - α)⌉.
-    np.testing.assert_array_equal(radii.ravel(), [8, 9, 9, 9, 12])
-
-
-def test_adaptive_intervals_know_a_miss_only_when_its_target_is_past():
-    known = np.repeat(shaped(range(1, 10)), 3, axis=2)
-    coming = np.zeros((1, 6, 3))
-    coming[0, 0] = 99.0
-    radii = adaptive_radii(known, coming, 0.5, rate=0.3)
-    # The miss of window 0, h + 1 steps ahead, moves the radius of window h + 1 and not before.
-    for h in range(3):
-        assert set(radii[0, : h + 1, h]) == {5.0}
-        assert radii[0, h + 1, h] > 5.0
-    changed = coming.copy()
-    changed[0, 3:] = 50.0
-    again = adaptive_radii(known, changed, 0.5, rate=0.3)
-    np.testing.assert_array_equal(radii[:, :4], again[:, :4])
-
-
-def test_a_missing_target_changes_no_level():
-    known = shaped(range(1, 10))
-    radii = adaptive_radii(known, shaped([np.nan] * 5), 0.5, rate=0.5)
-    assert set(radii.ravel()) == {5.0}
-
-
-def test_adaptive_intervals_reach_their_coverage_after_a_drift():
-    rng = np.random.default_rng(2)
-    known, drifted = rng.normal(size=(20, 100, 1)), 3 * rng.normal(size=(20, 400, 1))
-    known, drifted = np.abs(known), np.abs(drifted)
-    fixed = conformal_radius(known, 0.9)[:, None]
-    adaptive = adaptive_radii(known, drifted, 0.9, rate=0.05)[:, :-1]
-    assert (drifted <= fixed).mean() < 0.5
-    assert (drifted[:, 100:] <= adaptive[:, 100:]).mean() == pytest.approx(0.9, abs=0.03)
+def prepared(values, split="days:6,2,2", **window):
+    """Ten days of hours of the cells in columns."""
+    values = np.asarray(values, dtype=float).reshape(240, -1)
+    hours = pd.date_range("2013-11-01", periods=240, freq="h")
+    return prepare(as_series(pd.DataFrame(values, hours)), WindowSpec(**window), split, "cell")
 
 
 def test_bounds_never_pass_the_forecast():
@@ -112,17 +41,30 @@ def test_bounds_never_pass_the_forecast():
 
 
 def test_quantiles_are_conformalised_from_where_they_are():
+    data = prepared(np.arange(-120.0, 120.0))
     y, mask = shaped(range(9)), np.ones((1, 9, 1), bool)
-    low, high = y - 1, y + 1  # Too wide by 1 everywhere: every score is -1.
-    known = (Bands(y, {0.8: (low, high)}), y, mask)
-    test = (
-        Bands(shaped([50.0]), {0.8: (shaped([40.0]), shaped([60.0]))}),
-        shaped([50]),
-        mask[:, :1],
-    )
-    bands, after = calibrated(known, test, IntervalOptions("conformal"))
-    assert [b.item() for b in bands.bounds[0.8]] == [41.0, 59.0]
-    assert after[0.8].item() == -1.0
+    # Too wide by 1 everywhere: every score is -1.
+    known = Forecasts(np.arange(9), Bands(y, {0.8: (y - 1, y + 1)}), y, mask)
+    bands = Bands(shaped([50.0]), {0.8: (shaped([40.0]), shaped([60.0]))})
+    test = Forecasts(np.array([9]), bands, shaped([50]), mask[:, :1])
+    calibrated, after = calibrate(data, known, test, IntervalOptions("conformal"))
+    assert [b.item() for b in calibrated.bounds[0.8]] == [41.0, 59.0]
+    assert after[0.8].radius.item() == -1.0
+
+
+def test_bounds_are_raised_to_the_lowest_value_and_forecasts_are_not():
+    bands = Bands(shaped([-3.0, 2.0]), {0.9: (shaped([-5.0, -1.0]), shaped([-2.0, 4.0]))})
+    raised = clipped(bands, np.array([-1.5]))
+    assert [b.ravel().tolist() for b in raised.bounds[0.9]] == [[-1.5, -1.0], [-1.5, 4.0]]
+    np.testing.assert_array_equal(raised.centre, bands.centre)
+    assert clipped(bands, np.array([-np.inf])).bounds[0.9][0].min() == -5.0
+
+
+def test_only_data_that_were_never_negative_have_a_lowest_value():
+    ramp = np.arange(240.0)
+    assert lowest_scores(prepared(ramp)).item() == prepared(ramp).z[0, 0].astype(np.float32)
+    assert np.isneginf(lowest_scores(prepared(ramp - 1)))
+    assert np.isfinite(lowest_scores(prepared(150 - ramp))), "what follows training is not read"
 
 
 def test_interval_metrics_by_hand():
@@ -164,7 +106,7 @@ def rows(table, metric):
     return found[found.selection == "best"].set_index("client")["value"]
 
 
-@pytest.mark.parametrize("how", ["conformal", "adaptive"])
+@pytest.mark.parametrize("how", ["conformal", "normalised"])
 @pytest.mark.parametrize("method", ["last_value", "fuels"])
 def test_any_forecaster_gets_intervals(cube, tiny, method, how):
     settings = {**tiny, "service": "internet", "intervals": how, "horizon": 2}
@@ -184,21 +126,98 @@ def test_any_forecaster_gets_intervals(cube, tiny, method, how):
     ).any()
 
 
-def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path):
-    forecaster = Forecaster("fuels", service="internet", intervals="conformal", **tiny).fit(cube)
+@pytest.mark.parametrize("how", ["conformal", "normalised"])
+def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
+    forecaster = Forecaster("fuels", service="internet", intervals=how, **tiny).fit(cube)
     forecaster.save(tmp_path)
     loaded = Forecaster.load(tmp_path, device="cpu")
     history = cube.isel(time=slice(200))
     before, after = (f.predict_interval(history, 3) for f in (forecaster, loaded))
     pd.testing.assert_frame_equal(before.lower, after.lower)
+    assert after.lower.attrs["units"] == "MB"
     point = loaded.predict(history, 3)
     assert (after.lower.iloc[0] < point.iloc[0]).all()
     assert (point.iloc[0] < after.upper.iloc[0]).all()
     assert after.upper.iloc[1:].isna().all(axis=None), "nothing is known beyond the horizon"
-    # In the test part the first window's bounds are those that the run reports.
-    start = cube.isel(time=slice(int(forecaster.split.test[0])))
-    first = forecaster.test_forecasts().isel(time=0, horizon=0)
-    np.testing.assert_allclose(loaded.predict_interval(start).upper.iloc[0], first.upper, rtol=1e-5)
+    if how == "conformal":
+        # In the test part the first window's bounds are those that the run reports.
+        start = cube.isel(time=slice(int(forecaster.split.test[0])))
+        first = forecaster.test_forecasts().isel(time=0, horizon=0)
+        np.testing.assert_allclose(
+            loaded.predict_interval(start).upper.iloc[0], first.upper, rtol=1e-5
+        )
+
+
+def test_bounds_after_the_data_are_those_of_a_further_test_window():
+    # The second table is longer by a day, which the same split leaves out of its first parts.
+    table = noisy_days(20)
+    days = "dates:2013-11-11,2013-11-16"
+    shorter, longer = (
+        Forecaster("historical_average", intervals="normalised", split=days).fit(part)
+        for part in (table.iloc[: 19 * 24], table)
+    )
+    ahead = shorter.predict_interval(table.iloc[: 19 * 24])
+    tested = longer.test_forecasts().isel(time=4 * 24, horizon=0)
+    assert tested.time == np.datetime64("2013-11-20")
+    np.testing.assert_allclose(ahead.lower.iloc[0], tested.lower, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(ahead.upper.iloc[0], tested.upper, rtol=1e-5)
+
+
+def noisy_days(n_days):
+    """Hours of six cells: noise, ten times as large from 8 to 11."""
+    hours = pd.date_range("2013-11-01", periods=24 * n_days, freq="h")
+    sizes = np.where((hours.hour >= 8) & (hours.hour < 11), 10.0, 1.0)
+    noise = np.random.default_rng(8).normal(size=(len(hours), 6))
+    return pd.DataFrame(100 + sizes[:, None] * noise, hours)
+
+
+def test_normalised_intervals_cover_the_busy_hours_too():
+    table = noisy_days(60)
+    covered = {}
+    for how in ("conformal", "normalised"):
+        settings = {"intervals": how, "split": "days:30,10,20"}
+        found = Forecaster("historical_average", **settings).fit(table).test_forecasts()
+        inside = ((found.lower <= found.y) & (found.y <= found.upper)).isel(horizon=0)
+        busy = (found.time.dt.hour >= 8) & (found.time.dt.hour < 11)
+        covered[how] = [float(inside.sel(time=when).mean()) for when in (busy, ~busy)]
+    # Three hours of 24 have nearly all large errors: a tenth of all errors lies outside.
+    assert covered["conformal"][0] < 0.5
+    # 360 errors in the busy hours: a standard error of 0.016.
+    assert covered["normalised"] == pytest.approx([0.9, 0.9], abs=0.07)
+
+
+def test_earlier_bounds_do_not_depend_on_later_targets():
+    table = noisy_days(20)
+    changed = table.copy()
+    changed.iloc[17 * 24 :] = 1e4
+    settings = {"intervals": "normalised", "split": "days:10,5,5", "horizon": 3}
+    before, after = (
+        Forecaster("last_value", **settings).fit(t).test_forecasts() for t in (table, changed)
+    )
+    same = before.time <= np.datetime64("2013-11-18T00:00")
+    assert same.sum() == 2 * 24 + 1
+    for name in ("lower", "upper"):
+        xr.testing.assert_equal(before[name].sel(time=same), after[name].sel(time=same))
+        assert (before[name] != after[name]).sel(time=~same).all()
+
+
+@pytest.mark.parametrize("how", ["conformal", "normalised"])
+def test_traffic_has_no_bounds_below_zero(how):
+    hours = pd.date_range("2013-11-01", periods=24 * 20, freq="h")
+    traffic = np.random.default_rng(9).exponential(size=(len(hours), 3)).round(1)
+    settings = {"intervals": how, "split": "days:10,5,5", "horizon": 2}
+    table = pd.DataFrame(traffic, hours)
+    below = Forecaster("historical_average", **settings).fit(table - 1)
+    assert below.test_forecasts().lower.min() < -1, "data below zero have such bounds"
+    forecaster = Forecaster("historical_average", **settings).fit(table)
+    found = forecaster.test_forecasts()
+    assert found.lower.min() == 0
+    at_zero = (found.y == 0) & (found.lower == 0)
+    assert at_zero.any()
+    assert rows(forecaster.evaluate(), "coverage")["all"] == pytest.approx(
+        float(((found.lower <= found.y) & (found.y <= found.upper)).mean())
+    )
+    assert forecaster.predict_interval(table).lower.min(axis=None) == 0
 
 
 def test_a_quantile_head_forecasts_its_levels_in_order(cube, tiny):
@@ -215,6 +234,23 @@ def test_a_quantile_head_forecasts_its_levels_in_order(cube, tiny):
     assert forecaster.test_forecasts().attrs["coverage"] == pytest.approx(0.8)
     assert rows(table, "crps")["all"] > 0
     assert forecaster.predict_interval(cube).lower.attrs["coverage"] == pytest.approx(0.8)
+
+
+def test_quantiles_are_normalised_from_where_they_are():
+    data = prepared(np.random.default_rng(4).normal(size=240))
+    bands, parts = {}, {}
+    for name, starts in (("known", data.calibration), ("coming", data.split.test)):
+        y, mask = data.targets(starts)
+        centre = np.zeros(y.shape)
+        bands[name] = Bands(centre, {0.8: (centre - 5.0, centre + 5.0)})
+        parts[name] = Forecasts(starts, bands[name], y, mask)
+    found, after = calibrate(data, parts["known"], parts["coming"], IntervalOptions("normalised"))
+    lower, upper = found.bounds[0.8]
+    assert ((lower > -5) & (lower < 0) & (upper > 0) & (upper < 5)).all(), "they were too wide"
+    assert (after[0.8].radius < 0).all()
+    inside = (lower <= parts["coming"].y) & (parts["coming"].y <= upper)
+    # 48 targets: a standard error of 0.06.
+    assert inside.mean() == pytest.approx(0.8, abs=0.2)
 
 
 @pytest.mark.sampled(3)
@@ -269,8 +305,7 @@ def test_coverage_on_milan_is_near_what_is_asked_for(traffic_dir, method, tmp_pa
         method,
         service="internet",
         split="days:20,5,5",
-        intervals="adaptive",
-        adapt_rate=0.05,
+        intervals="normalised",
         **settings,
     ).fit(path)
     coverage = rows(forecaster.evaluate(), "coverage")
@@ -279,14 +314,19 @@ def test_coverage_on_milan_is_near_what_is_asked_for(traffic_dir, method, tmp_pa
 
 
 def test_bounds_that_are_gone_or_do_not_fit_are_refused(cube, tmp_path):
-    settings = {"service": "internet", "split": "days:7,1,2", "intervals": "conformal"}
+    settings = {"service": "internet", "split": "days:7,1,2", "intervals": "normalised"}
     forecaster = Forecaster("last_value", **settings).fit(cube)
     about = json.loads((forecaster.save(tmp_path) / "forecaster.json").read_text())
     arrays = load_file(tmp_path / "state.safetensors")
     assert arrays["interval/radius"].shape == (3, 1)
-    for wrong, message in ((None, "no 'interval/radius'"), (np.zeros((2, 1)), r"shape \(2, 1\)")):
-        kept = {k: v for k, v in arrays.items() if k != "interval/radius"}
-        arrays = kept if wrong is None else kept | {"interval/radius": wrong}
-        write_model(tmp_path, "forecaster.json", about, arrays)
+    for name, wrong, message in (
+        ("interval/radius", None, "no 'interval/radius'"),
+        ("interval/radius", np.zeros((2, 1)), r"shape \(2, 1\)"),
+        ("interval/floor", np.full(3, np.nan), "interval/floor has values that are not numbers"),
+        ("interval/scale/weights", None, "no 'interval/scale/weights'"),
+    ):
+        kept = {k: v for k, v in arrays.items() if k != name}
+        damaged = kept if wrong is None else kept | {name: wrong}
+        write_model(tmp_path, "forecaster.json", about, damaged)
         with pytest.raises(InputError, match=message):
             Forecaster.load(tmp_path)

@@ -1,0 +1,87 @@
+"""Forecasts and nested intervals around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stforecast.data.windows import Calendar
+from stforecast.metrics.quantiles import pair_coverages
+from stforecast.predictor import Predictor
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """A forecast and nested prediction intervals around it.
+
+    Attributes:
+        centre: `(cells, windows, horizon)` forecasts.
+        bounds: lower and upper bounds of the same shape by coverage, from narrow to wide.
+    """
+
+    centre: np.ndarray
+    bounds: dict[float, tuple[np.ndarray, np.ndarray]]
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Bands:
+        """Apply a function, such as a change of units, to all values."""
+        bounds = {c: (function(low), function(high)) for c, (low, high) in self.bounds.items()}
+        return Bands(function(self.centre), bounds)
+
+
+def raw_bands(
+    predictor: Predictor,
+    series: np.ndarray,
+    starts: np.ndarray,
+    calendar: Calendar,
+    coverages: tuple[float, ...],
+) -> Bands:
+    """Compute the bands of a forecaster before calibration.
+
+    Args:
+        predictor: the forecaster.
+        series: `(steps, cells)`, z-scored, NaN where missing.
+        starts: `(windows,)` first target steps.
+        calendar: the series' wall clock.
+        coverages: coverages for a forecaster without pairs of quantiles; its bands have zero width.
+    """
+    quantiles = predictor.quantiles(series, starts, calendar)
+    centre = quantiles[..., quantiles.shape[-1] // 2]
+    bounds = {
+        coverage: (quantiles[..., low], quantiles[..., high])
+        for coverage, (low, high) in pair_coverages(predictor.levels).items()
+    }
+    return Bands(centre, bounds or dict.fromkeys(coverages, (centre, centre)))
+
+
+def widened(bands: Bands, radii: Mapping[float, np.ndarray]) -> Bands:
+    """Move bounds outwards by a radius; a negative one moves them at most to the forecast.
+
+    Args:
+        bands: before calibration.
+        radii: by coverage, `(cells, windows, horizon)` or `(cells, 1, horizon)`.
+    """
+    moved = {}
+    for coverage, (lower, upper) in bands.bounds.items():
+        radius = radii[coverage]
+        moved[coverage] = (
+            np.minimum(lower - radius, bands.centre),
+            np.maximum(upper + radius, bands.centre),
+        )
+    return Bands(bands.centre, moved)
+
+
+def clipped(bands: Bands, floor: np.ndarray) -> Bands:
+    """Raise bounds below the lowest possible value to it; forecasts stay as they are.
+
+    Args:
+        bands: forecasts and bounds.
+        floor: `(cells,)` lowest possible values, -inf for none.
+    """
+    lowest = floor[:, None, None]
+    bounds = {
+        coverage: (np.maximum(lower, lowest), np.maximum(upper, lowest))
+        for coverage, (lower, upper) in bands.bounds.items()
+    }
+    return Bands(bands.centre, bounds)

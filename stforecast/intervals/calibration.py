@@ -1,0 +1,159 @@
+"""Calibration of bands on the validation part, and what a saved forecaster keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_prep.errors import InputError
+from stforecast.data.prepared import PreparedSeries
+from stforecast.data.windows import Calendar
+from stforecast.federated.runs.model_files import AGAIN
+from stforecast.intervals.bands import Bands, clipped, widened
+from stforecast.intervals.error_scale import ErrorScale, scale_shapes
+from stforecast.intervals.options import IntervalOptions
+from stforecast.intervals.radii import conformal_radius, scores, tracked_radii
+
+PREFIX = "interval/"
+"""Begin of the names of saved arrays."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecasts:
+    """Bands and targets of windows, z-scored.
+
+    Attributes:
+        starts: `(windows,)` first target steps.
+        bands: forecasts and intervals before calibration.
+        y: `(cells, windows, horizon)` targets.
+        mask: bool of the same shape, False where the target was not observed.
+    """
+
+    starts: np.ndarray
+    bands: Bands
+    y: np.ndarray
+    mask: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What turns the band of the window after the data into bounds.
+
+    Attributes:
+        radius: `(cells, horizon)` distance to widen by, for a scale of 1.
+        floor: `(cells,)` lowest z-scores that the data can have, -inf for none.
+        scale: size of errors by time; None for 1.
+    """
+
+    radius: np.ndarray
+    floor: np.ndarray
+    scale: ErrorScale | None = None
+
+    def calibrated(
+        self, bands: Bands, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> Bands:
+        """Calibrate bands; all coverages get the same radius.
+
+        Args:
+            bands: before calibration.
+            series: `(steps, cells)`, z-scored, NaN where missing.
+            starts: `(windows,)` first target steps; may be the step just after the series.
+            calendar: the series' wall clock.
+        """
+        radius = self.radius[:, None]
+        if self.scale:
+            radius = radius * self.scale.at(series, starts, bands.centre, calendar)
+        return clipped(widened(bands, dict.fromkeys(bands.bounds, radius)), self.floor)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays to save."""
+        scale = {} if self.scale is None else vars(self.scale)
+        arrays = {"radius": self.radius, "floor": self.floor}
+        arrays |= {f"scale/{name}": values for name, values in scale.items()}
+        return {PREFIX + name: values for name, values in arrays.items()}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, np.ndarray], intervals: str, n_cells: int, horizon: int
+    ) -> Calibration:
+        """Restore a calibration from its `state`.
+
+        Args:
+            state: its arrays; others are ignored.
+            intervals: the setting of that name.
+            n_cells: number of cells.
+            horizon: steps ahead.
+
+        Raises:
+            InputError: if an array does not fit the settings.
+            KeyError: if an array is missing.
+        """
+        shapes = {"radius": (n_cells, horizon), "floor": (n_cells,)}
+        of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
+        shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
+        found = {name: state[PREFIX + name] for name in shapes}
+        for name, shape in shapes.items():
+            _check(PREFIX + name, found[name], shape)
+        scale = {name: found[f"scale/{name}"] for name in of_scale}
+        return cls(found["radius"], found["floor"], ErrorScale(**scale) if scale else None)
+
+
+def _check(name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
+    if values.shape != shape:
+        raise InputError(f"{name} has shape {values.shape}, the settings say {shape}; {AGAIN}")
+    if np.isnan(values).any():
+        raise InputError(f"{name} has values that are not numbers; {AGAIN}")
+
+
+def calibrate(
+    data: PreparedSeries, known: Forecasts, coming: Forecasts, options: IntervalOptions
+) -> tuple[Bands, dict[float, Calibration]]:
+    """Calibrate the bands of the test part on the validation part.
+
+    Args:
+        data: the series.
+        known: windows whose targets are known when the test part begins.
+        coming: those of the test part, one step apart; `normalised` uses a target only once it is
+            known.
+        options: `conformal` or `normalised`.
+
+    Returns:
+        The bands of the test part, and by coverage what calibrates the window after it.
+    """
+    floor, scale = lowest_scores(data), None
+    of_known = sizes = np.ones((1, 1, 1))
+    if options.intervals == "normalised":
+        errors = np.where(known.mask, np.abs(known.y - known.bands.centre), np.nan)
+        of_parts = (data.z, data.split.fit, data.calendar)
+        scale = ErrorScale.fit(*of_parts, known.starts, known.bands.centre, errors)
+        of_known, sizes = (
+            scale.at(data.z, part.starts, part.bands.centre, data.calendar)
+            for part in (known, coming)
+        )
+    radii, after = {}, {}
+    for coverage, bounds in known.bands.bounds.items():
+        past = scores(bounds, known.y, known.mask) / of_known
+        if scale is None:
+            radius = conformal_radius(past, coverage)[:, None]
+        else:
+            new = scores(coming.bands.bounds[coverage], coming.y, coming.mask) / sizes
+            # Half the width of the whole interval is tracked: it is positive.
+            inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
+            radius = tracked_radii(past + inner, new + inner, coverage) - inner
+        after[coverage] = Calibration(radius[:, -1], floor, scale)
+        radii[coverage] = radius[:, : sizes.shape[1]] * sizes
+    return clipped(widened(coming.bands, radii), floor), after
+
+
+def lowest_scores(data: PreparedSeries) -> np.ndarray:
+    """Return the z-score of 0 of each cell `(cells,)`, if no training value is below 0.
+
+    Traffic and speeds are never negative; for other data it is -inf. It equals the target of a
+    value of 0 in all its digits.
+    """
+    if (data.series.values[data.split.fit] < 0).any():
+        return np.full(len(data.series.cells), -np.inf, dtype=np.float32)
+    zero = np.zeros((1, len(data.series.cells)))
+    return data.scaler.transform(zero)[0].astype(np.float32)

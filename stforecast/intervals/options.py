@@ -1,0 +1,23 @@
+"""Settings of prediction intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stforecast.federated.options import CheckedOptions
+
+
+@dataclass(frozen=True)
+class IntervalOptions(CheckedOptions):
+    """Settings of prediction intervals.
+
+    Attributes:
+        intervals: bounds at --quantiles: `none` (a quantile loss has bounds of its own),
+            `normalised` (recommended: calibrated on the validation errors of each client and step
+            ahead, with widths that follow the hour, the level and recent changes, and widened or
+            narrowed when too many or too few targets are missed) or `conformal` (calibrated once,
+            with one width of each client and step ahead; guaranteed for exchangeable errors).
+    """
+
+    intervals: Literal["none", "normalised", "conformal"] = "none"
