@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -105,11 +106,14 @@ class Evaluation:
         """Return forecasts of the test part, and their bounds if any, in the data's units.
 
         Returns:
-            `y_hat`, `lower` and `upper`, each `(cells, windows, horizon)`.
+            `y_hat`, and `lower` and `upper` of the widest interval, each
+            `(cells, windows, horizon)`; those of one that covers half are `lower_50`, `upper_50`.
         """
         values = {"y_hat": self._test.bands.centre}
-        if self.config.has_intervals:
-            values["lower"], values["upper"] = self._calibrated[0].bounds[self.config.coverage]
+        bounds = self._calibrated[0].bounds if self.config.has_intervals else {}
+        for coverage, (lower, upper) in bounds.items():
+            which = "" if coverage == self.config.coverage else f"_{100 * coverage:g}"
+            values |= {f"lower{which}": lower, f"upper{which}": upper}
         return {name: self.raw(forecast) for name, forecast in values.items()}
 
     def calibration(self) -> Calibration:
@@ -170,7 +174,10 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
     series, units = data.series, {"units": data.series.units}
     y, mask = data.test_targets
     found = {**chosen.test_forecasts(), "y": np.where(mask, chosen.raw(y), np.nan)}
-    about = {name: {**units, "long_name": LONG_NAMES[name]} for name in found}
+    about: dict[str, dict[str, Any]] = {
+        name: {**units, "long_name": LONG_NAMES[name]} for name in ("y_hat", "y")
+    }
+    about |= {name: {**units, **_bound(name, config)} for name in found if name not in about}
     for selection, evaluation in evaluations.items():
         same = evaluation is chosen
         name = "y_hat" if same else f"y_hat_{'_'.join(re.findall('[a-z]+', selection))}"
@@ -206,6 +213,13 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
             **({"coverage": config.coverage} if config.has_intervals else {}),
         },
     )
+
+
+def _bound(name: str, config: Config) -> dict[str, Any]:
+    """Describe a variable such as `lower` or `upper_50`."""
+    side, _, percent = name.partition("_")
+    coverage = float(percent) / 100 if percent else config.coverage
+    return {"long_name": LONG_NAMES[side], "coverage": coverage}
 
 
 def _lon_lat(locations: np.ndarray) -> dict[str, np.ndarray]:

@@ -290,8 +290,9 @@ class Forecaster:
         Returns:
             `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
             data's units; `time` is the first forecast step, `horizon` counts from 1. With
-            intervals, also `lower` and `upper`, and the attribute `coverage`. The forecasts of
-            other selections, such as those of the last round, are `y_hat_last` and the like; the
+            intervals, also `lower` and `upper` of the widest and the attribute `coverage`; bounds
+            that cover 50 % are `lower_50` and `upper_50`, and so on. The forecasts of other
+            selections, such as those of the last round, are `y_hat_last` and the like; the
             attribute `selection` of each names its selections. `seasonal_naive` repeats the day
             before, unless there is none. By `cell` alone: `std`, of the z-scores, `seasonal_mae`
             and `seasonal_rmse`, which scaled errors divide by, and `lon` and `lat` if known.

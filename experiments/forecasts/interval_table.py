@@ -10,7 +10,9 @@ import pandas as pd
 from stforecast.bench.numbers import spread
 from stforecast.bench.run_groups import ALL, select
 from stforecast.bench.tables import markdown
-from stforecast.comparison.folds import by_seed
+from stforecast.comparison.coverage import joined_coverages
+from stforecast.comparison.folds import by_seed, joined_targets
+from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.rows import Row
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.results import ForecastRun
@@ -23,7 +25,10 @@ HEADINGS = {
 
 
 def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Tabulate coverage, pooled and by client, width, pinball loss and CRPS as Markdown.
+    """Tabulate coverage, width, pinball loss and CRPS as Markdown.
+
+    Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
+    `peak_table`.
 
     Args:
         rows: models; those without intervals are left out.
@@ -34,9 +39,10 @@ def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     """
     body = []
     for row, name in zip(rows, names, strict=True):
-        tables = [_interval_errors(runs, row.selection("best")) for runs in by_seed(row.group.runs)]
+        seeds = by_seed(row.group.runs)
+        tables = [_interval_errors(runs, row.selection("best")) for runs in seeds]
         if all(len(t) for t in tables):
-            body.append({"method": name, **_cells(row.first, tables)})
+            body.append({"method": name, **_cells(row, seeds, tables)})
     if not body:
         return ""
     return f"Intervals on the test part, all steps ahead, in data units.\n\n{markdown(body)}"
@@ -77,12 +83,30 @@ def _interval_errors(runs: Sequence[ForecastRun], selection: str) -> pd.DataFram
     return table.groupby(["client", "metric"])["value"].mean().unstack("metric")
 
 
-def _cells(run: ForecastRun, tables: Sequence[pd.DataFrame]) -> dict[str, str]:
+def _cells(
+    row: Row, seeds: Sequence[Sequence[ForecastRun]], tables: Sequence[pd.DataFrame]
+) -> dict[str, str]:
     clients = pd.concat([t.drop(index="all")["coverage"] for t in tables])
     low, middle, high = clients.quantile([0, 0.5, 1])
     cells = {
-        "for": f"{nominal_coverage(run):.0%}",
+        "for": f"{nominal_coverage(row.first):.0%}",
         "coverage": spread([float(t["coverage"]["all"]) for t in tables]),
         "lowest – median – highest client": f"{low:.3f} – {middle:.3f} – {high:.3f}",
+        **_worst(row, seeds),
     }
     return cells | {h: spread([float(t[m]["all"]) for t in tables]) for m, h in HEADINGS.items()}
+
+
+def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
+    """Return the coverage of the worst step ahead and in peak hours, all clients together.
+
+    Runs keep the bounds of one model only, so a method's further models have none.
+    """
+    headings = ("lowest step", "peak hours")
+    if row.view:
+        return dict.fromkeys(headings, "-")
+    found = [joined_coverages(runs) for runs in seeds]
+    widest = [by_level[max(by_level)] for by_level in found]
+    peak = busy_hours(joined_targets(row.group.runs))
+    values = ([c.by_step().min() for c in widest], [c.in_hours(peak) for c in widest])
+    return dict(zip(headings, map(spread, values), strict=True))

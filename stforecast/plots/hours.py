@@ -56,7 +56,7 @@ def hours(
     tables = [_by_hour(curve, metric, busy) for curve in curves]
     fig, (ax, below) = panels(width, 1.6, 2, sharex=True, height_ratios=(2.5, 1))
     for panel in (ax, below):
-        for start, end in _spans(busy):
+        for start, end in spans(busy):
             panel.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
     for i in np.argsort([next(iter(split.values())) for _, split in tables], kind="stable"):
         curve, (table, split) = curves[i], tables[i]
@@ -83,10 +83,10 @@ def _by_hour(
     return pd.concat([found.by_hour() for found in errors], axis=1), split
 
 
-def _spans(busy: Sequence[int]) -> Iterator[tuple[float, float]]:
+def spans(busy: Sequence[int]) -> Iterator[tuple[float, float]]:
     """Return start and end of successive hours.
 
-    >>> list(_spans([0, 1, 22]))
+    >>> list(spans([0, 1, 22]))
     [(-0.5, 1.5), (21.5, 22.5)]
     """
     for _, members in groupby(enumerate(busy), lambda item: item[1] - item[0]):

@@ -1,11 +1,13 @@
 """Tables by steps ahead and of intervals, from runs that were really made."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
 from experiments.forecasts.report import results_table
 from stforecast.bench.published import parse_published
+from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.steps import shown_steps
 from stforecast.runs import run
 
@@ -89,6 +91,13 @@ def test_intervals_have_a_table_with_the_worst_served_client(ridge, naive):
     assert float(rows[0]["coverage"]) == pytest.approx(float(inside.mean()), abs=1e-3)
     expected = " – ".join(f"{q:.3f}" for q in np.quantile(clients, [0, 0.5, 1]))
     assert rows[0]["lowest – median – highest client"] == expected
+    by_step = inside.mean(["time", "cell"])
+    assert float(rows[0]["lowest step"]) == pytest.approx(float(by_step.min()), abs=1e-3)
+    zone, steps = ds.attrs["time_zone"], np.arange(ds.sizes["horizon"])
+    first = ds.indexes["time"].tz_localize("UTC").tz_convert(zone)
+    hours = np.stack([(first + step * pd.Timedelta("1h")).hour for step in steps], axis=1)
+    peak = inside.to_numpy()[:, np.isin(hours, busy_hours(ds))]
+    assert float(rows[0]["peak hours"]) == pytest.approx(np.nanmean(peak), abs=1e-3)
 
 
 def test_refits_are_told_with_their_cost(ridge, naive):

@@ -184,7 +184,7 @@ def test_no_runs(plot):
 
 
 COMPARISONS = ("hours", "heatmap", "cells", "ranks")
-DEMANDING = ("sweep", "divergence", "filter", "intervals", *COMPARISONS)
+DEMANDING = ("sweep", "divergence", "filter", "intervals", "calibration", *COMPARISONS)
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 

@@ -1,0 +1,107 @@
+"""Calibration of prediction intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from data_prep.errors import InputError
+from data_prep.registry import listed
+from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
+from stforecast.comparison.coverage import joined_coverages
+from stforecast.comparison.errors import ModelErrors
+from stforecast.comparison.folds import joined_targets
+from stforecast.comparison.hours import busy_hours
+from stforecast.plots.hours import BUSY, spans
+from stforecast.plots.scores import different_tests
+from stforecast.results import ForecastRun
+
+IDEAL: dict[str, Any] = {"color": "0.3", "linestyle": "--", "linewidth": 0.9}
+"""Style of the line at which coverage is as promised."""
+
+MIDDLE = (0.1, 0.9)
+"""Quantiles of clients between which the bands lie."""
+
+APART = 0.008
+"""Distance of two methods' bars on the axis of nominal coverages."""
+
+
+@listed
+def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
+    """Coverage of the intervals on the test part against what they promise, and by hour.
+
+    On the left the nominal and the observed coverage of each interval, one for each pair of
+    --quantiles; bars reach from the lowest client to the highest. On the right the coverage of the
+    widest interval by hour of local time: a line for all clients, and a band in which the middle
+    80 % of clients lie. Busy hours, as in `hours`, are shaded. Runs that differ only in the seed
+    and the folds of a backtest are pooled.
+
+    Args:
+        runs: runs with intervals (`--intervals`, or `--loss quantile`) tested on the same targets.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if a run has no intervals, or the runs were tested on different targets.
+    """
+    curves = as_curves(runs)
+    if different_tests(runs):
+        raise InputError(
+            "these runs were tested on different targets; draw those of one data set, --split and "
+            "--horizon"
+        )
+    found = [joined_coverages(curve.runs) for curve in curves]
+    fig, (left, right) = panels(width, 2.4, 2, n_columns=2)
+    _draw_levels(left, curves, found)
+    forecasts = joined_targets(runs)
+    for start, end in spans(busy_hours(forecasts)):
+        right.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
+    for curve, by_level in zip(curves, found, strict=True):
+        right.axhline(max(by_level), **IDEAL)
+        _draw_hours(right, curve, by_level[max(by_level)])
+    right.set_xlim(-0.5, 23.5)
+    right.set_xticks(range(0, 24, 3))
+    zone = forecasts.attrs.get("time_zone")
+    right.set_xlabel(f"hour of local time ({zone})" if zone else "hour of local time")
+    right.set_ylabel("coverage of the widest interval")
+    for ax in (left, right):
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    add_legend(fig)
+    return fig
+
+
+def _draw_levels(
+    ax: Axes, curves: Sequence[Curve[ForecastRun]], found: Sequence[dict[float, ModelErrors]]
+) -> None:
+    """Draw observed against nominal coverage, with bars from the lowest client to the highest."""
+    levels = sorted({level for by_level in found for level in by_level})
+    margin = APART * (len(curves) + 4)
+    ends = (levels[0] - margin, levels[-1] + margin)
+    ax.plot(ends, ends, label="as promised", **IDEAL)
+    for curve, by_level in zip(curves, found, strict=True):
+        # Beside each other, so that the bars of several methods can be told apart.
+        x = np.array(list(by_level)) + APART * (curve.place - (len(curves) - 1) / 2)
+        clients = [coverage.by_cell() for coverage in by_level.values()]
+        ax.vlines(x, np.nanmin(clients, axis=1), np.nanmax(clients, axis=1), **curve.line)
+        pooled = [c.finalise(c.total.sum(), c.weight.sum()) for c in by_level.values()]
+        ax.plot(x, pooled, curve.marker, color=curve.color, markersize=4, label=curve.label)
+    ax.set_xticks(levels, [f"{100 * level:g}%" for level in levels])
+    ax.set_xlim(*ends)
+    ax.set_xlabel("nominal coverage")
+    ax.set_ylabel("coverage of clients and of all")
+
+
+def _draw_hours(ax: Axes, curve: Curve[ForecastRun], coverage: ModelErrors) -> None:
+    """Draw coverage by hour: all clients as a line, the middle 80 % of them as a band."""
+    by_hour = coverage.by_hour()
+    ax.plot(by_hour.index, by_hour, **curve.line)
+    total, weight = coverage.by_cell_and_hour()
+    known = np.flatnonzero(weight.any(axis=0))
+    clients = coverage.finalise(total, weight)[:, known]
+    low, high = np.nanquantile(clients, MIDDLE, axis=0)
+    ax.fill_between(known, low, high, **curve.band)
