@@ -10,7 +10,7 @@ features and of gradients; nothing else leaves a client.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +79,7 @@ class ErrorScale:
         change = _positive(_average(np.abs(np.diff(values, axis=0))))
         n = len(FEATURES)
         plain = cls(change, _profile(values, hours), np.zeros(n), np.ones(n), np.zeros(n))
-        x = plain._features(series, starts, y_hat, calendar)
+        x = np.stack([*plain._features(series, starts, y_hat, calendar)], axis=2)
         centre, spread = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
         spread = np.where(spread > 1e-6, spread, 1.0)
         weights = _weights(_standardised(x, centre, spread), errors)
@@ -99,20 +99,22 @@ class ErrorScale:
         Returns:
             `(cells, windows, horizon)`, positive; 1 for mean features.
         """
-        x = self._features(series, starts, y_hat, calendar)
-        return np.exp(_standardised(x, self.centre, self.spread) @ self.weights)
+        scale = np.empty(y_hat.shape)
+        for h, x in enumerate(self._features(series, starts, y_hat, calendar)):
+            scale[..., h] = np.exp(_standardised(x, self.centre, self.spread) @ self.weights)
+        return scale
 
     def _features(
         self, series: np.ndarray, starts: np.ndarray, y_hat: np.ndarray, calendar: Calendar
-    ) -> np.ndarray:
-        """Return `FEATURES` of forecasts, `(cells, windows, horizon, features)`."""
-        steps = starts[:, None] + np.arange(y_hat.shape[2])
-        hours = calendar.local_times(steps.ravel()).hour.to_numpy().reshape(steps.shape)
-        recent = np.log(self._recent_change(series, starts) + OFFSET)[..., None]
-        last = np.nan_to_num(series[np.maximum(starts - 1, 0)]).T[..., None]
-        deviation = np.log(self.by_hour + OFFSET).T[:, hours]
-        features = np.broadcast_arrays(recent, deviation, y_hat, np.abs(y_hat - last))
-        return np.stack(features, axis=-1)
+    ) -> Iterator[np.ndarray]:
+        """Yield `FEATURES` of the forecasts of each step ahead, `(cells, windows, features)`."""
+        recent = np.log(self._recent_change(series, starts) + OFFSET)
+        last = np.nan_to_num(series[np.maximum(starts - 1, 0)]).T
+        by_hour = np.log(self.by_hour + OFFSET).T
+        for h in range(y_hat.shape[2]):
+            deviation = by_hour[:, calendar.local_times(starts + h).hour]
+            level = y_hat[..., h].astype(np.float64)
+            yield np.stack([recent, deviation, level, np.abs(level - last)], axis=-1)
 
     def _recent_change(self, series: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Return the weighted mean of the latest changes over the mean change `(cells, windows)`.
