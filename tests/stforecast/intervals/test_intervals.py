@@ -148,6 +148,18 @@ def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
         )
 
 
+def test_refitted_models_keep_their_bounds(cube, tmp_path):
+    settings = {"split": "days:6,1,3", "service": "internet", "refit": "daily", "horizon": 2}
+    forecaster = Forecaster("ridge", intervals="normalised", **settings).fit(cube)
+    assert len(forecaster.refits_) == 2
+    loaded = Forecaster.load(forecaster.save(tmp_path))
+    before, after = (f.predict_interval(cube) for f in (forecaster, loaded))
+    pd.testing.assert_frame_equal(before.lower, after.lower)
+    pd.testing.assert_frame_equal(before.upper, after.upper)
+    assert np.isfinite(after.upper).all(axis=None)
+    assert rows(forecaster.evaluate(), "coverage")["all"] > 0.7
+
+
 def test_bounds_after_the_data_are_those_of_a_further_test_window():
     # The second table is longer by a day, which the same split leaves out of its first parts.
     table = noisy_days(20)
