@@ -174,7 +174,9 @@ def _continue(
     lr = options.refit_lr or config.training.lr / 10
     method.training = dataclasses.replace(config.training, schedule="constant", lr=lr)
     federation = federate(config, method, data, train=known, validation=known[:0])
-    federation.state = _resumed(fitted.snapshot, federation.state, method.training)
+    state = _resumed(fitted.snapshot, federation.state, method.training)
+    state.clients.memory |= method.sample_memory(federation.train)
+    federation.state = state
     for _ in range(options.refit_rounds):
         federation.run_round()
     reports = federation.reports

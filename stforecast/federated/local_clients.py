@@ -126,6 +126,7 @@ class LocalClients:
         for group in (clients.params, clients.buffers, clients.memory):
             for name in tuple(group):
                 group[name] = copy(group[name][rows])
+        clients.memory |= self.method.sample_memory(self.train_data)
         zeros = store.zeros if store else torch.zeros_like
         clients.moments = kept_moments(clients.params, self.method.training, zeros)
         clients.sizes = own

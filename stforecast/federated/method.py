@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from stforecast.federated.data import Batch
+from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.options import NoOptions
-from stforecast.federated.population import Population
+from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, State
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
@@ -104,6 +104,14 @@ class Method:
             clients: clients with equal model parameters; tensors may be added.
             sizes: `(clients,)` training samples of each client.
             seed: seed of the run.
+        """
+        return {}
+
+    def sample_memory(self, data: ClientData) -> Params:
+        """Return further memory of the clients before training, of shapes that depend on samples.
+
+        Args:
+            data: training samples of the clients.
         """
         return {}
 
