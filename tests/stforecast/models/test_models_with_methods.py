@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import options_type
+from stforecast.config import defaults, options_type
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
@@ -25,7 +25,8 @@ def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, mod
     }
     own = set(MODELS[model].Options.__dataclass_fields__)
     settings |= {"hidden_size": 4} if "hidden_size" in own else {}
-    settings |= {"extra_lags": ""} if model.startswith("dual") or method == "fedlean" else {}
+    reads_a_week = "extra_lags" in defaults(method)
+    settings |= {"extra_lags": ""} if model.startswith("dual") or reads_a_week else {}
     settings |= {"warmup_epochs": 1} if hasattr(options_type(method), "warmup_epochs") else {}
     forecaster = Forecaster(method, model=model, **settings).fit(table)
     forecast = forecaster.predict(table)
