@@ -31,17 +31,20 @@ The server splits each node where the gain (their Eq. 7) is largest.
   training, only rounds, participation and patience apply.
 
 What a client discloses: in round 1, for each input the number of its values in cells 0.01 to 1 wide
-(of z-scores), and the second moments of its inputs and targets; later, for each input the sum of
-residuals and the number of samples between two quantiles of it. A node with one sample tells that
-sample's residual. The server needs only the sums of all uploads over clients, so secure aggregation
-applies. Clipping, noise and quantisation work as for any method.
+(of z-scores), and the second moments of its inputs and targets; later, for each input the sum of r
+and the number of samples in each bin of a node. A bin of a single sample tells its r. The server
+needs only the sums of all uploads over clients, so secure aggregation applies. Clipping, noise and
+quantisation work as for any method.
 
 Floats that a client sends, with F inputs, K outputs, B bins and C = min(K, directions): 1024 F +
-(F + 1)(F + 1 + K) in round 1; in a tree's level l at most 2ˡ (K + 1) and, for l < depth,
+(F + 1)(F + 1 + K) in round 1; in the round of level l of a tree 2ˡ (K + 1) and, for l < depth,
 max(1, 2ˡ⁻¹) F B (C + 1).
 
-LightGBM, XGBoost and scikit-learn offer no public function that takes histograms: they bin, sum and
-split in one call on samples of their own. So the arithmetic is in `stforecast.federated.trees`.
+The arithmetic is our own (`stforecast.federated.trees`), since no library has a public function
+that splits nodes by given histograms. scikit-learn bins, sums and splits in one call on its own
+samples. LightGBM and XGBoost can add histograms up over processes that each hold a part of the
+samples and wait for each other, but not over clients batched in one process, nor in rounds that
+another link carries.
 """
 
 from __future__ import annotations
@@ -226,7 +229,7 @@ class FedTrees(Method):
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
         """Add up the uploads; choose bins and base learner, or values and splits of a level."""
-        total = {name: t.double().sum(0) for name, t in uploads.items()}
+        total = {name: t.sum(0, dtype=torch.float64) for name, t in uploads.items()}
         members = torch.zeros_like(server["members"])
         members[of.ids] = of.sizes
         if "grid" in total:

@@ -22,9 +22,12 @@ from stforecast.forecaster import Forecaster
 SHARES = {"a": (0, 1), "b": (1, 3)}
 
 
-@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "perfedavg"])
+TREES = {"model": "mlp", "period": 24, "extra_lags": "", "depth": 2, "rounds": 6}
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "perfedavg", "fedtrees"])
 def test_errors_and_rounds_are_those_of_one_process(method, federation, cube, tmp_path):
-    run, link, forecaster = federation(method)
+    run, link, forecaster = federation(method, **(TREES if method == "fedtrees" else {}))
     about = serve(link, run)
     forecaster.fit(cube)
     table = forecaster.evaluate()
