@@ -33,8 +33,9 @@ The server splits each node where the gain (their Eq. 7) is largest.
 What a client discloses: in round 1, for each input the number of its values in cells 0.01 to 1 wide
 (of z-scores), and the second moments of its inputs and targets; later, for each input the sum of r
 and the number of samples in each bin of a node. A bin of a single sample tells its r. The server
-needs only the sums of all uploads over clients, so secure aggregation applies. Clipping, noise and
-quantisation work as for any method.
+needs only the sums of all uploads over clients, so secure aggregation applies. Clipping, noise,
+quantisation and delta coding work as for any method; a robust aggregate counts as the upload of
+every client.
 
 Floats that a client sends, with F inputs, K outputs, B bins and C = min(K, directions): 1024 F +
 (F + 1)(F + 1 + K) in round 1; in the round of level l of a tree 2ˡ (K + 1) and, for l < depth,
@@ -100,7 +101,7 @@ class FedTreesOptions(CheckedOptions):
     depth: Annotated[PositiveInt, Le(8)] = 5
     bins: Annotated[int, Ge(2), Le(256)] = 64
     shrinkage: PositiveShare = 0.1
-    min_samples: PositiveInt = 20
+    min_samples: PositiveInt = 100
     l2: NonNegativeFloat = 1.0
     ridge: PositiveFloat = 100.0
     directions: NonNegativeInt = 4
@@ -126,6 +127,7 @@ class FedTrees(Method):
         "extra_lags": "23h,25h,167h,168h,169h",
         "calendar": "week",
         "rounds": 601,
+        "patience": 60,
     }
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:

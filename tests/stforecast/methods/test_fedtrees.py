@@ -19,6 +19,7 @@ from stforecast.federated.rounds import Federation
 from stforecast.federated.state import State
 from stforecast.federated.training import Training
 from stforecast.federated.trees import GRID
+from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods.fedtrees import FedTrees, FedTreesOptions, residuals
 from stforecast.task import ForecastTask, LossOptions
@@ -48,7 +49,7 @@ def pooled(data):
     return ClientData(tensors, torch.tensor([len(real)]))
 
 
-def federate(data, loss="mse", uplink=None, rounds=10, participation=1.0, **options):
+def federate(data, loss="mse", rounds=10, participation=1.0, guards=None, **options):
     task = ForecastTask(1, LossOptions(loss=loss))
     outputs = data.tensors["y"].shape[2] * task.options.n_outputs
     method = FedTrees(
@@ -57,7 +58,7 @@ def federate(data, loss="mse", uplink=None, rounds=10, participation=1.0, **opti
         Training(rounds=rounds, batch_size=1, participation=participation),
         FedTreesOptions(**{**SMALL, **options}),
     )
-    return Federation(method, data, seed=1, uplink=uplink)
+    return Federation(method, data, seed=1, **(guards or {}))
 
 
 def forecasts(federation, data):
@@ -209,25 +210,27 @@ def test_it_goes_on_from_its_state(participation):
 
 
 @pytest.mark.parametrize(
-    "uplink",
+    "guards",
     [
-        Uplink(bits=8),
-        Uplink(bits=8, delta_coding=True),
-        Uplink(delta_coding=True),
-        Uplink(noise="laplace", noise_std=0.05),
-        Uplink(noise="gaussian", noise_std=0.01, clip=1e4),
+        {"uplink": Uplink(bits=8)},
+        {"uplink": Uplink(bits=8, delta_coding=True)},
+        {"uplink": Uplink(delta_coding=True)},
+        {"uplink": Uplink(noise="laplace", noise_std=0.05)},
+        {"uplink": Uplink(noise="gaussian", noise_std=0.01, clip=1e4)},
+        {"robust": Robust("median")},
+        {"robust": Robust("trimmed")},
+        {"robust": Robust("clip")},
     ],
-    ids=["8 bits", "8 bits of differences", "differences", "noise", "Gaussian mechanism"],
+    ids=str,
 )
-def test_uploads_may_be_coded(uplink):
-    data = samples_of((60, 40), dtype=torch.float32)
+def test_uploads_may_be_coded_and_guarded(guards):
     torch.set_default_dtype(torch.float32)
-    plain, coded = federate(data, rounds=13), federate(data, rounds=13, uplink=uplink)
-    for federation in (plain, coded):
-        federation.run()
-    first, last = coded.reports[0].train_loss, coded.reports[-1].train_loss
+    data = samples_of((60, 50, 60, 70, 60), dtype=torch.float32)
+    federation = federate(data, rounds=13, guards=guards)
+    federation.run()
+    first, last = (federation.reports[i].train_loss for i in (0, -1))
     assert last < first / 4
-    assert all(t.isfinite().all() for t in coded.state.server.values())
+    assert all(t.isfinite().all() for t in federation.state.server.values())
 
 
 def test_residuals_have_the_unit_of_the_target():
