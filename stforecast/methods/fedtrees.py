@@ -2,7 +2,8 @@
 
 Boosting with histograms (Ke et al., LightGBM, NeurIPS 2017) needs only sums over samples, so a
 federation can build the trees of the pooled data: each client sums over its own samples, the server
-adds the clients' sums. This is horizontal federation, as in Li et al., FedTree, MLSys 2023.
+adds the clients' sums. This is horizontal federation, as in Li et al., FedTree, MLSys 2023, and
+Tian et al., FederBoost, arXiv 2011.02796. The ridge regression is ours.
 
 Round 1. A client sends how many values of each input lie in each cell of a fixed grid, from which
 the server chooses common bins of about equal counts, and XᵀX and Xᵀy of its inputs and targets. The
@@ -20,8 +21,9 @@ The server splits each node where the gain (their Eq. 7) is largest.
 - Only left children's histograms are sent; the right one's is the parent's minus the left one's. If
   the clients of a level are not those of the level before, which happens when one fails, the tree
   ends at this level. With `participation` below 1 both children's are sent.
-- Trees grow by level, not by leaf. A tree ends early if no node has a split.
-- A sample's weight n is the share of its target steps that were observed, as is exact for one step.
+- Trees grow by level, not by leaf. A tree ends early if no node has a split. An unfinished tree
+  predicts with the values that its nodes have so far.
+- A sample's weight n is the share of its target steps that were observed: exact for one step only.
   The ridge regression reads samples whose steps were all observed.
 - r is -∂loss / ∂prediction, in units in which that of the squared error is y - prediction. The
   Hessian is that of the squared error, for any loss: there is no line search. Quantiles start from
