@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ from stforecast.methods import METHODS
 
 HOUR = pd.Timedelta(hours=1)
 
+TRAINING = pd.Timedelta(weeks=4)
+"""Length of a training part for which lags and calendar are chosen."""
+
 
 @dataclass(frozen=True)
 class RunSettings:
     """Settings in the run's configuration, the same for the server and all nodes.
 
     Attributes:
-        config: settings of the forecast.
+        config: settings of the forecast. Lags and calendar that are `auto` become those of a
+            training part of four weeks, as the server does not know the nodes' data.
         n_clients: number of cells of all nodes together.
         patience: time limits of the server.
         out: folder on the server for its results.
@@ -36,6 +41,11 @@ class RunSettings:
     patience: Patience
     out: str
     step: pd.Timedelta = HOUR
+
+    def __post_init__(self) -> None:
+        """Choose lags and calendar."""
+        window = self.config.window.chosen(self.step, TRAINING // self.step)
+        object.__setattr__(self, "config", dataclasses.replace(self.config, window=window))
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""

@@ -118,7 +118,7 @@ def test_a_linear_map_of_the_last_value_learns_level_and_change_alike():
     series, starts = np.random.default_rng(0).normal(size=(300, 2)), np.arange(30, 250)
 
     def forecast(target):
-        spec = WindowSpec(closeness=3, periods=1, horizon=2, target=target)
+        spec = WindowSpec(closeness=3, periods=1, period=24, horizon=2, target=target)
         ridge = Ridge(RidgeConfig(alpha=1e-9)).fit(series, starts, spec, HOURLY)
         return ridge.predict(series, np.arange(250, 300), HOURLY), ridge.state()["weights"]
 

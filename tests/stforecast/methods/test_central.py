@@ -20,7 +20,7 @@ from stforecast.models.mlp import MLP, MLPOptions
 from stforecast.trained_method import TrainedMethod, train
 
 CALENDAR = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
-WINDOW = {"closeness": 3, "periods": 0, "horizon": 2}
+WINDOW = {"closeness": 3, "periods": 0, "period": 24, "horizon": 2}
 STARTS = np.arange(3, 43)
 SPLIT = Split(STARTS[:30], STARTS[30:35], STARTS[35:], slice(0, 33))
 
