@@ -34,7 +34,7 @@ SPANS: dict[Target, pd.Timedelta] = {"day": DAY, "week": WEEK}
 def targets(step: pd.Timedelta) -> list[Target]:
     """Return the targets to choose from; those with an anchor of a day or week only if it is whole.
 
-    >>> targets(pd.Timedelta("1h")), targets(pd.Timedelta("5d"))
+    >>> targets(pd.Timedelta("1h")), targets(pd.Timedelta("5D"))
     (['level', 'change', 'day', 'week'], ['level', 'change'])
 
     Args:
