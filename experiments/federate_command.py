@@ -9,10 +9,13 @@ import click
 
 from experiments.forecasts.commands import run_options
 from experiments.options import HELP, PATH, OptionSections
+from stforecast.default import DEFAULT_METHOD
 
 
 @click.command("federate", cls=OptionSections, sections=run_options, context_settings=HELP)
-@click.option("--method", default="fuels", show_default=True, help="See: stforecast list methods.")
+@click.option(
+    "--method", default=DEFAULT_METHOD, show_default=True, help="See: stforecast list methods."
+)
 @click.option("--clients", type=int, required=True, help="Number of cells of all nodes together.")
 @click.option("--out", type=PATH, required=True, help="Folder for the app.")
 @click.option("--results", type=PATH, required=True, help="Folder on the server for the results.")

@@ -27,6 +27,7 @@ from stforecast.data.prepared import prepare
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Data, Series, as_series
 from stforecast.data.splits import Split
+from stforecast.default import DEFAULT_METHOD
 from stforecast.evaluation import Evaluation, check_calibration, error_table, forecasts_dataset
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
@@ -83,7 +84,7 @@ class Forecaster:
         [[100.0, 200.0]]
     """
 
-    def __init__(self, method: str = "fuels", **settings: Any) -> None:
+    def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
         self.asked: Config = resolve(method, **settings)
         self.config = self.asked
         self.rounds_ = pd.DataFrame()

@@ -13,6 +13,7 @@ from experiments import shared_commands
 from experiments.lists import LISTS
 from experiments.options import HELP, PATH, OptionSections, from_dataclass, peek
 from experiments.targets import check_ending
+from stforecast.default import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     from stforecast.baselines import BASELINES
     from stforecast.config import defaults, sections
 
-    method = peek(args, "--method", "fuels")
+    method = peek(args, "--method", DEFAULT_METHOD)
     made_for = defaults(method)
     model = peek(args, "--model", made_for["model"])
     unused = f" (not used by {method})" if method in BASELINES else ""
@@ -39,7 +40,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 @click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
 @click.option("--data", type=PATH, help="Cube written by prepare.  [required]")
-@shared_commands.run_options("fuels", "stforecast list methods")
+@shared_commands.run_options(DEFAULT_METHOD, "stforecast list methods")
 @click.pass_context
 def run_command(
     ctx: click.Context, data: Path, method: str, out: Path, label: str | None,

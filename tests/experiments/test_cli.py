@@ -40,7 +40,20 @@ def run_folder(town, tmp_path_factory):
     """A run of FUELS made by the command."""
     out = tmp_path_factory.mktemp("cli") / "fuels"
     with pytest.raises(SystemExit) as exit_:
-        main(["run", "--data", str(town), "--service", "internet", *TINY, "--out", str(out)])
+        main(
+            [
+                "run",
+                "--data",
+                str(town),
+                "--method",
+                "fuels",
+                "--service",
+                "internet",
+                *TINY,
+                "--out",
+                str(out),
+            ]
+        )
     assert not exit_.value.code
     return out
 
@@ -90,9 +103,9 @@ def test_a_data_set_without_sources_cannot_be_downloaded(stforecast, tmp_path):
 
 
 def test_run_writes_the_folder_and_sums_it_up(stforecast, run_folder, town, tmp_path):
-    args = ["run", "--data", town, "--service", "internet", *TINY]
+    args = ["run", "--data", town, "--method", "fuels", "--service", "internet", *TINY]
     code, out, err = stforecast(*args, "--out", tmp_path / "r", "--label", "mine", "--seed", 1)
-    assert (code, err) == (0, "")
+    assert (code, err.split(";")[0]) == (0, "fuels: 3 batches an epoch")
     assert out.splitlines()[0].split()[:3] == ["model", "MSE", "MAE"]
     assert "best round, 2" in out
     assert "in a round a client sends 384 floats and receives 768" in out
@@ -141,7 +154,8 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     assert known["time"].unique().tolist() == ["2013-11-11 00:00:00+00:00"]
     assert (known["lower"] < known["internet"]).all()
     assert (known["internet"] < known["upper"]).all()
-    assert stforecast("plot", "intervals", tmp_path / "r", "--out", tmp_path / "i.png")[0] == 0
+    for kind in ("intervals", "calibration"):
+        assert stforecast("plot", kind, tmp_path / "r", "--out", tmp_path / "i.png")[0] == 0
     code, out, err = stforecast("leaks", tmp_path / "r", "--history", town)
     assert (code, err) == (0, "")
     assert "no leak found" in out
@@ -155,7 +169,8 @@ def test_a_leak_is_bad_news(stforecast, run_folder, town, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in PLOTS if k not in ("predictions", "sweep", "intervals", "ranks")]
+    "kind",
+    [k for k in PLOTS if k not in ("predictions", "sweep", "intervals", "calibration", "ranks")],
 )
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
     path = tmp_path / f"{kind}.svg"
@@ -243,7 +258,8 @@ def test_every_command_has_help_that_lists_its_options(stforecast, words, monkey
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["run"], ["Options of fuels:", "--tau", "--hidden-size"]),
+        (["run"], ["Options of fedlean:", "--shrinkage", "--hidden-size"]),
+        (["run", "--method", "fuels"], ["Options of fuels:", "--tau"]),
         (["run", "--method", "solo"], ["Training:", "Options of dual_gru:"]),
         (["run", "--method", "ridge"], ["Training (not used by ridge):", "--alpha"]),
         (["plot"], ["predictions", "cdf", "communication", "horizon", "rounds"]),
@@ -278,7 +294,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["run", "--method", "solo", "--model", "x"], "unknown model 'x'; choose one of"),
         (["prepare"], "Missing command. See: stforecast prepare --help"),
         (["prepare", "rome"], "unknown data set 'rome'; choose one of: fedda-h5, metr-la"),
-        (["plot", "pie", "r"], "unknown figure 'pie'; choose one of: bars, cdf, cells"),
+        (["plot", "pie", "r"], "unknown figure 'pie'; choose one of: bars, calibration, cdf"),
         (["plot", "cdf", "nowhere", "--out", "a.png"], "nowhere: no finished run here"),
         (
             ["predict", "nowhere", "--history", "a", "--out", "b.csv"],

@@ -20,8 +20,8 @@ def type_in(*words):
 def test_the_app_holds_what_was_typed(tmp_path):
     app = tmp_path / "app"
     done = type_in(
-        "--clients", 7, "--out", app, "--results", tmp_path / "results", "--rounds", 9,
-        "--tau", 0.5, "--service", "net", "--enough", 5, "--answer", 30,
+        "--method", "fuels", "--clients", 7, "--out", app, "--results", tmp_path / "results",
+        "--rounds", 9, "--tau", 0.5, "--service", "net", "--enough", 5, "--answer", 30,
     )  # fmt: skip
     assert done.output == f"begin it with: flwr run {app} --stream\n"
     project = tomllib.loads((app / "pyproject.toml").read_text())
