@@ -29,6 +29,9 @@ The server splits each node where the gain (their Eq. 7) is largest.
   Hessian is that of the squared error, for any loss: there is no line search. Quantiles start from
   the ridge regression, too.
 - The server sends all trees in every round, so a client may sit out, join late or be restarted.
+- Lags, loss and the least number of samples of a child were chosen by validation errors on Milan's
+  25 and 88 cells. All of the last 168 hours as lags were worse, as was a child of 20 samples. On
+  METR-LA the loss `mse` has the lower MSE.
 - The model of the run is not trained; it only tells the number of outputs. Of the settings of
   training, only rounds, participation and patience apply.
 
@@ -128,6 +131,7 @@ class FedTrees(Method):
         "period": 0,
         "extra_lags": "23h,25h,167h,168h,169h",
         "calendar": "week",
+        "loss": "huber",
         "rounds": 601,
         "patience": 60,
     }
