@@ -17,7 +17,7 @@ from stforecast.data.windows import Calendar, WindowSpec, target_windows
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 TRAIN, VALIDATION = np.arange(30, 180), np.arange(180, 260)
-SPEC = WindowSpec(closeness=3, periods=1, horizon=2)
+SPEC = WindowSpec(closeness=3, periods=1, period=24, horizon=2)
 KINDS = {Ridge: RidgeConfig, Boosting: BoostingConfig, LightGBM: LightGBMOptions}
 GIVEN = {
     Ridge: {"alpha": 7.0},
