@@ -13,7 +13,7 @@ r: of a window with inputs x, known inputs (calendar) c and targets y,
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client.
 
-A ridge regression of sums is that of Nikolaenko et al., "Privacy-Preserving Ridge Regression on
+Where the run's `target` is a difference, r is not added. A ridge regression of sums is that of Nikolaenko et al., "Privacy-Preserving Ridge Regression on
 Hundreds of Millions of Records", IEEE S&P 2013. Subtracting the newest reading is NLinear's
 normalisation (Zeng et al., AAAI 2023); a linear path beside a perceptron is TiDE's (Das et al.,
 TMLR 2023); Dₙ is shrunk towards 0, so it is empirical Bayes of the clients' maps around W.
@@ -121,10 +121,10 @@ class FedLean(FedAvg):
         if cohort.round > 0:
             return super().local_update(cohort, payload)
         for batch in cohort.data.chunks(CHUNK):
-            loss = self.task.loss(self._newest(batch["x"]), batch)
+            loss = self.task.loss(self._base(batch["x"]), batch)
             cohort.record("loss", loss)
             cohort.record("task_loss", loss)
-        products, moments = self._means(cohort, self._newest)
+        products, moments = self._means(cohort, self._base)
         row, column = torch.triu_indices(*products.shape[1:])
         return {PRODUCTS: products[:, row, column].float(), MOMENTS: moments.float()}
 
@@ -169,12 +169,12 @@ class FedLean(FedAvg):
         inputs = relative(x, self.task.window)
         features = self.population.encode(params, inputs.network)
         rest = self.population.decode(params, features)
-        return torch.baddbmm(rest, inputs.linear, params[MAP]) + inputs.newest
+        return torch.baddbmm(rest, inputs.linear, params[MAP]) + inputs.base
 
-    def _newest(self, x: Tensor) -> Tensor:
-        """Return the newest reading as the forecast of every output."""
-        newest = relative(x, self.task.window).newest
-        return newest.expand(*newest.shape[:2], self.task.n_outputs)
+    def _base(self, x: Tensor) -> Tensor:
+        """Return the newest reading, r, as the forecast of every output."""
+        base = relative(x, self.task.window).base
+        return base.expand(*base.shape[:2], self.task.n_outputs)
 
     @torch.no_grad()
     def _means(self, cohort: Cohort, forecast: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

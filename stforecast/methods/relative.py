@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stforecast.data.anchors import LEVEL
 from stforecast.data.windows import WindowSpec
 
 
@@ -14,14 +15,15 @@ class RelativeInputs(NamedTuple):
     """Inputs of windows, whose readings are relative to the newest one.
 
     Attributes:
-        newest: `(clients, batch, 1)` the newest reading.
+        base: `(clients, batch, 1)` what forecasts are relative to: the newest reading, or 0 where the
+            targets are differences already.
         linear: `(clients, batch, 1 + inputs)` a 1, the other readings less the newest one (which is
             0 itself), and the inputs known in advance.
         network: `(clients, batch, inputs)` the same without the 1, and with the newest reading in
             its own place.
     """
 
-    newest: Tensor
+    base: Tensor
     linear: Tensor
     network: Tensor
 
@@ -39,4 +41,5 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
     differences = torch.cat([x[..., :n_readings] - newest, x[..., n_readings:]], dim=-1)
     linear = torch.cat([torch.ones_like(newest), differences], dim=-1)
     differences[..., place] = newest[..., 0]
-    return RelativeInputs(newest, linear, differences)
+    base = newest if window.target == LEVEL else torch.zeros_like(newest)
+    return RelativeInputs(base, linear, differences)

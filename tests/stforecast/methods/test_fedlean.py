@@ -31,7 +31,7 @@ def windows_of(table, forecaster):
     data = prepare(as_series(table), config.window, SPLIT, "cell")
     windows = data.windows(data.split.train)
     inputs = relative(torch.from_numpy(windows.x), config.window)
-    arrays = (inputs.linear, inputs.newest, torch.from_numpy(windows.y))
+    arrays = (inputs.linear, inputs.base, torch.from_numpy(windows.y))
     return *(t.double().numpy() for t in arrays), windows.mask
 
 
@@ -57,7 +57,7 @@ def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
     x = torch.tensor([[[1.0, 3.0, 7.0, 0.1, 0.2, 0.3, 0.4]]])
     inputs = relative(x, window)
     calendar = [pytest.approx(c) for c in (0.1, 0.2, 0.3, 0.4)]
-    assert inputs.newest.tolist() == [[[3.0]]]
+    assert inputs.base.tolist() == [[[3.0]]]
     assert inputs.linear.tolist() == [[[1.0, -2.0, 0.0, 4.0, *calendar]]]
     assert inputs.network.tolist() == [[[-2.0, 3.0, 4.0, *calendar]]]
 
@@ -73,7 +73,7 @@ def test_the_first_round_is_the_ridge_regression_of_all_clients_data(table):
     data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
     x = torch.from_numpy(data.windows(data.split.test[:1]).x)
     inputs = relative(x, forecaster.config.window)
-    by_hand = inputs.newest + inputs.linear @ torch.from_numpy(expected).float()
+    by_hand = inputs.base + inputs.linear @ torch.from_numpy(expected).float()
     np.testing.assert_allclose(forecasts, by_hand, rtol=1e-3, atol=1e-4)
 
 
@@ -142,6 +142,14 @@ def test_the_network_learns_what_the_map_leaves(table):
     curved = table.abs()
     first, *_, last = Forecaster("fedlean", **SMALL).fit(curved).rounds_["validation_loss"]
     assert last < first
+
+
+def test_a_difference_is_learned_as_well_as_the_level(table):
+    """The change from the newest reading is what the map and the network learn in any case."""
+    level = Forecaster("fedlean", rounds=2, **SMALL).fit(table)
+    change = Forecaster("fedlean", rounds=2, target="change", **SMALL).fit(table)
+    columns = ["train_loss", "validation_loss"]
+    np.testing.assert_allclose(change.rounds_[columns], level.rounds_[columns], rtol=1e-3)
 
 
 def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
