@@ -13,17 +13,18 @@ r: of a window with inputs x, known inputs (calendar) c and targets y,
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client.
 
-Where the run's `target` is a difference, r is not added. A ridge regression of sums is that of Nikolaenko et al., "Privacy-Preserving Ridge Regression on
-Hundreds of Millions of Records", IEEE S&P 2013. Subtracting the newest reading is NLinear's
-normalisation (Zeng et al., AAAI 2023); a linear path beside a perceptron is TiDE's (Das et al.,
-TMLR 2023); Dₙ is shrunk towards 0, so it is empirical Bayes of the clients' maps around W.
+Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
+of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
+S&P 2013. Subtracting the newest reading is NLinear's normalisation (Zeng et al., AAAI 2023). A
+linear path beside a perceptron is TiDE's (Das et al., TMLR 2023). Penalising Dₙ draws the clients' maps
+towards W, as in Evgeniou, Pontil: Regularized Multi-Task Learning, KDD 2004.
 
-Gₙ discloses the autocovariance of a client's readings and Mₙ nothing beyond it but the calendar's
-covariance with them; the server only needs their sums, so secure aggregation applies. Uploads are
-processed like any other (`stforecast.federated.uploads`): negative eigenvalues of a noisy G count
-as 0. Where targets are missing, means are over the observed ones.
+Gₙ and Mₙ disclose the mean, the covariances of a client's readings at different lags, and those of
+readings and calendar. The server needs their sums only, so secure aggregation applies. Clipping,
+noise and quantisation work as for any upload; eigenvalues below 0 of a noisy G count as 0. Where
+targets are missing, Mₙ is a mean over the observed ones.
 
-Tried and left out: see docs/results.md and `experiments/configs/trials`.
+Which part brings how much: `experiments/configs/fedlean.toml` and docs/results.md.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ class RelativeInputs(NamedTuple):
     """Inputs of windows, whose readings are relative to the newest one.
 
     Attributes:
-        base: `(clients, batch, 1)` what forecasts are relative to: the newest reading, or 0 where the
-            targets are differences already.
+        base: `(clients, batch, 1)` what forecasts are relative to: the newest reading, or 0 where
+            the targets are differences already.
         linear: `(clients, batch, 1 + inputs)` a 1, the other readings less the newest one (which is
             0 itself), and the inputs known in advance.
         network: `(clients, batch, inputs)` the same without the 1, and with the newest reading in
