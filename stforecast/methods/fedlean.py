@@ -16,8 +16,8 @@ r: of a window with inputs x, known inputs (calendar) c and targets y,
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
 S&P 2013. Subtracting the newest reading is NLinear's normalisation (Zeng et al., AAAI 2023). A
-linear path beside a perceptron is TiDE's (Das et al., TMLR 2023). Penalising Dₙ draws the clients' maps
-towards W, as in Evgeniou, Pontil: Regularized Multi-Task Learning, KDD 2004.
+linear path beside a perceptron is TiDE's (Das et al., TMLR 2023). Penalising Dₙ draws a client's
+map towards W, as in Evgeniou, Pontil: Regularized Multi-Task Learning, KDD 2004.
 
 Gₙ and Mₙ disclose the mean, the covariances of a client's readings at different lags, and those of
 readings and calendar. The server needs their sums only, so secure aggregation applies. Clipping,
