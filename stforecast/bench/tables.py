@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from tabulate import tabulate
 from data_prep.cube import atomic_path
 from stforecast.bench.figures import Gallery
 from stforecast.bench.run_groups import R
-from stforecast.bench.traffic import floats
+from stforecast.bench.traffic import floats, floats_sent
 from stforecast.federated.runs.run import Run
 
 
@@ -63,8 +64,14 @@ def floats_up_and_down(run: Run) -> str:
 
 def traffic_sentence(run: Run) -> str:
     """Return the floats that a client sends and receives in a round, as a sentence."""
-    sent, received = (floats(run.rounds(), way) for way in ("up", "down"))
-    return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
+    rounds = run.rounds()
+    sent, received, in_all = floats(rounds, "up"), floats(rounds, "down"), floats_sent(rounds)
+    if math.isclose(in_all, sent * len(rounds)):
+        return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
+    return (
+        f"in a round a client sends at most {sent:,.0f} floats and receives {received:,.0f}; it "
+        f"sends {in_all:,.0f} in all rounds"
+    )
 
 
 def mean_seconds(runs: Sequence[Run], decimals: int) -> str:

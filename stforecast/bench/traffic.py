@@ -8,14 +8,23 @@ import pandas as pd
 
 
 def floats(rounds: pd.DataFrame, way: str) -> float:
-    """Return the floats that one client sends (up) or receives (down) in a full round.
+    """Return the most floats that one client sends (up) or receives (down) in a round.
 
     >>> reports = {"participants": [3], "failed": [1], "bytes_up": [80], "bytes_down": [240]}
     >>> floats(pd.DataFrame(reports), "up"), floats(pd.DataFrame(reports), "down")
     (10.0, 20.0)
     """
+    return float(_by_round(rounds, way).max())
+
+
+def floats_sent(rounds: pd.DataFrame) -> float:
+    """Return the floats that a client sends in all rounds together, if it takes part in all."""
+    return float(_by_round(rounds, "up").sum())
+
+
+def _by_round(rounds: pd.DataFrame, way: str) -> pd.Series:
     clients = rounds["participants"] - (_failed(rounds) if way == "up" else 0)
-    return float((rounds[f"bytes_{way}"] / clients / 4).max())
+    return rounds[f"bytes_{way}"] / clients / 4
 
 
 def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:

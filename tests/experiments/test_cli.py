@@ -122,6 +122,20 @@ def test_run_gives_a_reference_forecaster_its_own_options(stforecast, town, tmp_
     assert stforecast(*args, "--tau", "1", "--out", tmp_path / "s")[0] == 2
 
 
+def test_the_default_forecaster_needs_no_setting_and_says_what_it_chose(stforecast, town, tmp_path):
+    args = ["run", "--data", town, "--service", "internet", "--split", "days:7,1,2"]
+    code, out, err = stforecast(*args, "--rounds", 3, "--out", tmp_path / "r")
+    assert (code, err) == (0, "")
+    # The triangle of 1 + 48 readings and 4 of the calendar, and as many moments; then a network.
+    most, network = 53 * 54 // 2 + 53, 52 * 64 + 64 + 64 * 32 + 32 + 32 + 1
+    total = most + 2 * network
+    assert f"a client sends at most {max(most, network):,} floats" in out
+    assert f"it sends {total:,} in all rounds" in out
+    assert "period 24, extra_lags 2-48, calendar day\n" in out
+    assert "chosen on the validation part" not in out
+    assert Forecaster.load(tmp_path / "r").config.method == "fedlean"
+
+
 def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town, tmp_path):
     path = tmp_path / "forecast.csv"
     code, out, err = stforecast(
