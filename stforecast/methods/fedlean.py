@@ -88,7 +88,6 @@ class FedLean(FedAvg):
         "model": "mlp",
         "closeness": 1,
         "periods": 0,
-        "period": 0,
         "extra_lags": "auto",
         "calendar": "auto",
         "impute": "newest",

@@ -128,7 +128,6 @@ class FedTrees(Method):
     defaults: ClassVar[Mapping[str, Any]] = {
         "model": "linear",
         "closeness": 6,
-        "period": 0,
         "extra_lags": "23h,25h,167h,168h,169h",
         "calendar": "week",
         "loss": "huber",
