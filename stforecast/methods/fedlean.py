@@ -11,7 +11,8 @@ r: of a window with inputs x, known inputs (calendar) c and targets y,
    `W = (G + ridge I)⁻¹ M` is the ridge regression of all clients' data, without an iteration.
 2. In all further rounds FedAvg trains f, the run's model, on what W leaves. Its head begins at 0.
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
-   `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client.
+   `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client. All quantiles of a step
+   have the correction of the middle one: their own would draw them to the mean.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
@@ -159,7 +160,7 @@ class FedLean(FedAvg):
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Fit each client's correction of the map to its residuals, in closed form."""
         params = {**cohort.state, **payload}
-        products, moments = self._means(cohort, lambda x: self._forecast(params, x))
+        products, moments = self._means(cohort, lambda x: self._middle(self._forecast(params, x)))
         scale = products.diagonal(dim1=-2, dim2=-1).clamp(min=SMALLEST)
         penalty = torch.diag_embed(self.options.shrinkage * scale)
         cohort.memory[OWN].copy_(torch.linalg.solve(products + penalty, moments))
@@ -170,6 +171,12 @@ class FedLean(FedAvg):
         features = self.population.encode(params, inputs.network)
         rest = self.population.decode(params, features)
         return torch.baddbmm(rest, inputs.linear, params[MAP]) + inputs.base
+
+    def _middle(self, forecast: Tensor) -> Tensor:
+        """Return a forecast with each step's middle level in place of all its levels."""
+        levels = forecast.unflatten(-1, (self.task.window.horizon, -1))
+        middle = levels.shape[-1] // 2
+        return levels[..., middle : middle + 1].expand_as(levels).flatten(-2)
 
     def _base(self, x: Tensor) -> Tensor:
         """Return the newest reading, r, as the forecast of every output."""

@@ -161,6 +161,21 @@ def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
     torch.testing.assert_close(server, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_correction_moves_the_quantiles_of_a_step_together(table):
+    settings = {"loss": "quantile", "rounds": 3, **SMALL}
+    corrected = Forecaster("fedlean", shrinkage=0.1, **settings).fit(table)
+    own = snapshot(corrected).clients.memory[OWN].unflatten(-1, (2, 3))
+    assert own.any()
+    assert own.equal(own[..., :1].expand_as(own))
+    common = Forecaster("fedlean", shrinkage=0, **settings).fit(table)
+    data = prepare(as_series(table), common.config.window, SPLIT, "cell")
+    windows = data.z, data.split.test, data.calendar
+    ends = [f._fitted["last"].quantiles(*windows) for f in (corrected, common)]
+    widths = [q[..., -1] - q[..., 0] for q in ends]
+    np.testing.assert_allclose(*widths, rtol=1e-3, atol=1e-5)
+    assert not np.allclose(*ends, atol=1e-3)
+
+
 def test_a_history_must_reach_as_far_back_as_the_inputs(table):
     forecaster = Forecaster("fedlean", split=SPLIT, rounds=1).fit(table)
     assert len(forecaster.predict(table[-168:])) == 1
