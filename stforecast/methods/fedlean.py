@@ -129,10 +129,6 @@ class FedLean(FedAvg):
         row, column = torch.triu_indices(*products.shape[1:])
         return {PRODUCTS: products[:, row, column].float(), MOMENTS: moments.float()}
 
-    def receive(self, cohort: Cohort, payload: Payload) -> None:
-        """Overwrite the cohort's network; the map stays in the payload."""
-        super().receive(cohort, {n: t for n, t in payload.items() if n != MAP})
-
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the task's loss of the map and the network together, `(clients,)`."""
         params = {**cohort.state, MAP: payload[MAP]}
