@@ -35,7 +35,8 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
         x: `(clients, batch, inputs)`.
         window: shape of the windows.
     """
-    place = window.lags.index(min(window.lags))
+    lags = (*window.lags, *window.further_lags)
+    place = lags.index(min(lags))
     newest = x[..., place : place + 1]
     n_readings = window.n_inputs - window.n_known
     differences = torch.cat([x[..., :n_readings] - newest, x[..., n_readings:]], dim=-1)

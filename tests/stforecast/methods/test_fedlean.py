@@ -62,6 +62,14 @@ def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
     assert inputs.network.tolist() == [[[-2.0, 3.0, 4.0, *calendar]]]
 
 
+def test_the_newest_reading_may_be_a_further_lag():
+    window = WindowSpec(closeness=0, periods=1, period=24, extra_lags="2,1")
+    inputs = relative(torch.tensor([[[7.0, 1.0, 3.0]]]), window)
+    assert inputs.base.tolist() == [[[3.0]]]
+    assert inputs.linear.tolist() == [[[1.0, 4.0, -2.0, 0.0]]]
+    assert inputs.network.tolist() == [[[4.0, -2.0, 3.0]]]
+
+
 def test_the_first_round_is_the_ridge_regression_of_all_clients_data(table):
     forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, ridge=0.3, **SMALL).fit(table)
     z, newest, y, _ = windows_of(table, forecaster)
