@@ -8,7 +8,8 @@ r: of a window with inputs x, known inputs (calendar) c and targets y,
 
 1. In the first round, client n sends the mean products `Gₙ = E[z zᵀ]` and `Mₙ = E[z (y - r)ᵀ]` of
    its windows. Their means over clients, weighted by windows, are those of the pooled windows; so
-   `W = (G + ridge I)⁻¹ M` is the ridge regression of all clients' data, without an iteration.
+   `W = (G + ridge I)⁻¹ M` is the ridge regression of the participants' data, without an iteration.
+   The intercept has a millionth of the penalty.
 2. In all further rounds FedAvg trains f, the run's model, on what W leaves. Its head begins at 0.
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client. All quantiles of a step
@@ -20,10 +21,15 @@ S&P 2013. Subtracting the newest reading is NLinear's normalisation (Zeng et al.
 linear path beside a perceptron is TiDE's (Das et al., TMLR 2023). Penalising Dₙ draws a client's
 map towards W, as in Evgeniou, Pontil: Regularized Multi-Task Learning, KDD 2004.
 
-Gₙ and Mₙ disclose the mean, the covariances of a client's readings at different lags, and those of
-readings and calendar. The server needs their sums only, so secure aggregation applies. Clipping,
-noise and quantisation work as for any upload; eigenvalues below 0 of a noisy G count as 0. Where
-targets are missing, Mₙ is a mean over the observed ones.
+Gₙ and Mₙ disclose the mean changes of a client's readings from lag to lag, their covariances, and
+those of readings and calendar. They disclose readings, too: consecutive windows share all but their
+ends, so the products of two lags and of the same lags one step further back differ by the first
+and the last readings alone, and linear equations give these up to a constant. The server needs
+only sums over clients, and secure aggregation hides the rest. Clipping, noise and quantisation work
+as for any upload; eigenvalues of G below 0 count as 0.
+
+Where targets are missing, Mₙ is a mean over the observed ones and Gₙ one over all windows, and
+clients weigh by windows; so W is then not exactly the ridge regression of the observed targets.
 
 Which part brings how much: `experiments/configs/fedlean.toml` and docs/results.md.
 """
