@@ -11,6 +11,7 @@ r: of a window with inputs x, known inputs (calendar) c and targets y,
    `W = (G + ridge I)⁻¹ M` is the ridge regression of the participants' data, without an iteration.
    The intercept has a millionth of the penalty.
 2. In all further rounds FedAvg trains f, the run's model, on what W leaves. Its head begins at 0.
+   A model that subtracts r itself must not here: `--model linear` needs `--normalise none`.
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client. All quantiles of a step
    have the correction of the middle one: their own would draw them to the mean.
@@ -161,6 +162,7 @@ class FedLean(FedAvg):
     @torch.no_grad()
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Fit each client's correction of the map to its residuals, in closed form."""
+        self.population.train(False)  # Dropout would add noise to the residuals.
         params = {**cohort.state, **payload}
         products, moments = self._means(cohort, lambda x: self._middle(self._forecast(params, x)))
         scale = products.diagonal(dim1=-2, dim2=-1).clamp(min=SMALLEST)
