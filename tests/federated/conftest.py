@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from stforecast.data.windows import WindowSpec
 from stforecast.federated.data import ClientData
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.population import PerClient, Population, SplitModel
@@ -17,9 +18,14 @@ N_INPUTS, N_OUTPUTS, N_KEYS = 3, 2, 4
 
 @dataclass(frozen=True)
 class Regression:
-    """Squared error where `mask` is True; sample s has key s mod `n_keys`."""
+    """Squared error where `mask` is True; sample s has key s mod `n_keys`.
+
+    For methods of forecasts, the inputs are the newest readings of a window.
+    """
 
     n_keys: int = N_KEYS
+    n_outputs: int = N_OUTPUTS
+    window: WindowSpec = WindowSpec(closeness=N_INPUTS, periods=0, horizon=N_OUTPUTS)  # noqa: RUF009
 
     def loss(self, prediction, batch):
         total, count = self.score(prediction, batch)
@@ -27,6 +33,9 @@ class Regression:
 
     def keys(self, batch):
         return batch["slot"]
+
+    def residual(self, prediction, batch):
+        return torch.where(batch["mask"], batch["y"] - prediction, 0.0), batch["mask"]
 
     def score(self, prediction, batch):
         error = torch.where(batch["mask"], prediction - batch["y"], 0.0)
