@@ -29,8 +29,9 @@ and the last readings alone, and linear equations give these up to a constant. T
 only sums over clients, and secure aggregation hides the rest. Clipping, noise and quantisation work
 as for any upload; eigenvalues of G below 0 count as 0.
 
-Where targets are missing, Mₙ is a mean over the observed ones and Gₙ one over all windows, and
-clients weigh by windows; so W is then not exactly the ridge regression of the observed targets.
+A window without an observed target counts as 0 in Gₙ and Mₙ, so a cell that begins late weighs less.
+Where only some steps of a window were observed, a step's column of Mₙ is a mean over its own windows
+and Gₙ one over all, so W is not exactly the ridge regression of the observed targets.
 
 Which part brings how much: `experiments/configs/fedlean.toml` and docs/results.md.
 """
@@ -191,6 +192,8 @@ class FedLean(FedAvg):
     def _means(self, cohort: Cohort, forecast: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return E[z zᵀ] and E[z (y - forecast)ᵀ] of each client, in double precision.
 
+        Windows without an observed target count as 0 in both, so that they weigh nothing.
+
         Args:
             cohort: clients of equal size.
             forecast: function of inputs `(clients, batch, inputs)` that returns
@@ -198,11 +201,16 @@ class FedLean(FedAvg):
         """
         parts = []
         for batch in cohort.data.chunks(CHUNK):
-            z = relative(batch["x"], self.task.window).linear.double()
             error, known = self.task.residual(forecast(batch["x"]), batch)
-            parts.append((z.mT @ z, z.mT @ error.double(), known.sum(1, keepdim=True)))
-        products, moments, count = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
-        return products / int(cohort.data.sizes[0]), moments / count.clamp(min=1)
+            seen = known.any(-1, keepdim=True)
+            z = relative(batch["x"], self.task.window).linear.double() * seen
+            counts = (n.sum(1, keepdim=True) for n in (known, seen))
+            parts.append((z.mT @ z, z.mT @ error.double(), *counts))
+        products, moments, known, seen = (
+            torch.stack(part).sum(0) for part in zip(*parts, strict=True)
+        )
+        n_windows = int(cohort.data.sizes[0])
+        return products / n_windows, moments / known.clamp(min=1) * (seen / n_windows)
 
 
 def symmetric(triangle: Tensor, n: int) -> Tensor:

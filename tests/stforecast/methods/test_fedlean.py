@@ -114,19 +114,25 @@ def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
     assert not snapshot(forecaster).clients.memory[OWN].any()
 
 
-def test_missing_targets_are_left_out_of_the_first_round(table):
+@pytest.mark.parametrize("missing", [slice(100, 110), slice(0, 340)])
+def test_windows_without_a_target_weigh_nothing_in_the_map_and_the_corrections(table, missing):
     holes = table.copy()
-    holes.iloc[100:110, 0] = np.nan
-    settings = {**SMALL, "impute": "none", "horizon": 1}
-    forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, **settings).fit(holes)
+    holes.iloc[missing, 0] = np.nan
+    settings = {**SMALL, "horizon": 1}
+    forecaster = Forecaster("fedlean", rounds=1, shrinkage=2.0, **settings).fit(holes)
     z, newest, y, mask = windows_of(holes, forecaster)
     assert not mask.all()
-    error = np.where(mask, y - newest, 0.0)
-    products = np.einsum("cwi,cwj->ij", z, z) / (z.shape[0] * z.shape[1])
-    moments = (np.einsum("cwi,cwo->cio", z, error) / mask.sum(1)[:, None]).mean(0)
+    n_windows, state = z.shape[1], snapshot(forecaster)
+    seen = [(z[c][m], (y - newest)[c][m]) for c, m in enumerate(mask[..., 0])]
+    products = [z.T @ z / n_windows for z, _ in seen]
+    moments = [z.T @ change / n_windows for z, change in seen]
     penalties = np.array([1e-6, *[1.0] * (z.shape[-1] - 1)])
-    expected = ridge(products, moments, penalties)
-    np.testing.assert_allclose(snapshot(forecaster).server[MAP], expected, rtol=1e-3, atol=1e-5)
+    shared = ridge(np.mean(products, 0), np.mean(moments, 0), penalties)
+    np.testing.assert_allclose(state.server[MAP], shared, rtol=1e-3, atol=1e-5)
+    for own, product, moment in zip(state.clients.memory[OWN], products, moments, strict=True):
+        penalties = 2.0 * np.diag(product).clip(1e-3)
+        expected = ridge(product, moment - product @ state.server[MAP].double().numpy(), penalties)
+        np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_a_triangle_becomes_a_matrix_and_noise_cannot_make_the_map_explode():
