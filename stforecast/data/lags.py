@@ -20,15 +20,16 @@ BESIDE = 2
 """Steps before and after the same time of another day that are lags, too."""
 
 COARSE_STEPS = 28
-"""Largest number of lags of a series with steps above an hour: four weeks of days."""
+"""Largest number of lags of a series with steps of six hours or longer: four weeks of days."""
 
 
 def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int = 0) -> str:
     """Choose lags that a week's rhythm needs, and no more than the training part can teach.
 
-    Hourly series read the whole last week, or two days if training is shorter than two weeks. Finer
-    steps read the newest steps, and the steps around each target one day and one week before, as
-    far as training is twice as long. Coarser steps read up to 28, a quarter of the training part.
+    Series with steps of one to five hours read the whole last week, or two days if training is
+    shorter than two weeks. Finer steps read the newest steps, and the steps around each target one
+    day and one week before, as far as training is twice as long. Steps of six hours or longer read
+    up to 28, a quarter of the training part.
 
     >>> auto_lags(pd.Timedelta("1h"), horizon=24, n_training=20 * 24)
     '1-168'
@@ -45,9 +46,9 @@ def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int 
         Text for `WindowSpec.extra_lags`.
     """
     day, week = (max(1, span // step) for span in (DAY, WEEK))
-    if step > HOUR:
+    if week <= COARSE_STEPS:
         spans = [(1, min(COARSE_STEPS, n_training // 4))]
-    elif step == HOUR:
+    elif step >= HOUR:
         spans = [(1, week if n_training >= 2 * week else min(2 * day, n_training // 2))]
     else:
         others = [lag for lag in (day, week) if n_training >= 2 * lag]

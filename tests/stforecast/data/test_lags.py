@@ -4,7 +4,7 @@ import pytest
 from stforecast.data.lags import auto_calendar, auto_lags
 from stforecast.data.windows import WindowSpec
 
-DAYS = {"5min": 288, "10min": 144, "15min": 96, "30min": 48, "1h": 24, "2h": 12}
+DAYS = {"5min": 288, "10min": 144, "15min": 96, "30min": 48, "1h": 24, "2h": 12, "6h": 4}
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,10 @@ DAYS = {"5min": 288, "10min": 144, "15min": 96, "30min": 48, "1h": 24, "2h": 12}
         ("5min", 12, 3, "1-36,275-290"),
         ("5min", 12, 1, "1-36"),
         ("30min", 48, 20, "1-36,37-50,287-338"),
-        ("2h", 1, 40, "1-28"),
+        ("2h", 1, 40, "1-84"),
+        ("2h", 12, 10, "1-24"),
+        ("6h", 1, 14, "1-14"),
+        ("6h", 1, 60, "1-28"),
     ],
 )
 def test_lags_are_those_that_the_length_allows(step, horizon, days, expected):
