@@ -29,9 +29,9 @@ and the last readings alone, and linear equations give these up to a constant. T
 only sums over clients, and secure aggregation hides the rest. Clipping, noise and quantisation work
 as for any upload; eigenvalues of G below 0 count as 0.
 
-A window without an observed target counts as 0 in Gₙ and Mₙ, so a cell that begins late weighs less.
-Where only some steps of a window were observed, a step's column of Mₙ is a mean over its own windows
-and Gₙ one over all, so W is not exactly the ridge regression of the observed targets.
+A window without an observed target counts as 0 in Gₙ and Mₙ, so a cell that begins late weighs
+less. Where some steps of a window were not observed, a step's column of Mₙ is a mean over fewer
+windows than Gₙ, so W is not exactly the ridge regression of the observed targets.
 
 Which part brings how much: `experiments/configs/fedlean.toml` and docs/results.md.
 """
