@@ -29,7 +29,12 @@ def prepared(values, split="days:6,2,2", **window):
     """Ten days of hours of the cells in columns."""
     values = np.asarray(values, dtype=float).reshape(240, -1)
     hours = pd.date_range("2013-11-01", periods=240, freq="h")
-    return prepare(as_series(pd.DataFrame(values, hours)), WindowSpec(**window), split, "cell")
+    return prepare(
+        as_series(pd.DataFrame(values, hours)),
+        WindowSpec(**{"period": 24, **window}),
+        split,
+        "cell",
+    )
 
 
 def test_bounds_never_pass_the_forecast():
