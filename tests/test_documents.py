@@ -162,7 +162,7 @@ def check_pip(line):
 def check_bench(line):
     """The benchmark exists, and its file and preset can be read."""
     words = shlex.split(line)
-    path = CONFIGS / Path(words[2]).name
+    (path,) = CONFIGS.rglob(Path(words[2]).name)
     assert words[2] in (path.name, str(path.relative_to(ROOT))), line
     preset = words[words.index("--preset") + 1] if "--preset" in words else None
     if is_image_file(path):
