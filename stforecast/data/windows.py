@@ -120,8 +120,10 @@ class WindowSpec(CheckedOptions):
     def chosen(self, step: pd.Timedelta, n_training: int) -> WindowSpec:
         """Choose lags and calendar where they are `auto`.
 
-        >>> WindowSpec(extra_lags="auto", calendar="auto").chosen(pd.Timedelta("1h"), 480).lags
-        (3, 2, 1, 72, 48, 24)
+        >>> spec = WindowSpec(closeness=1, extra_lags="auto", calendar="auto")
+        >>> spec = spec.chosen(pd.Timedelta("1h"), n_training=480)
+        >>> spec.extra_lags, spec.calendar
+        ('2-168', 'week')
 
         Args:
             step: length of a step.
