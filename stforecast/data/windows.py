@@ -111,8 +111,9 @@ class WindowSpec(CheckedOptions):
             public_holidays(self.holidays)
         if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
             raise InputError(
-                f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like 167, "
-                f"ranges like 145-168, times like 23h,7d, or auto (at most {MOST_STEPS})"
+                f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
+                f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
+                "; or auto"
             )
         if not self.closeness and not self.periods:
             raise InputError("closeness and periods are both 0: a window needs at least one input")

@@ -53,7 +53,7 @@ from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import CheckedOptions
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
-from stforecast.methods.relative import relative
+from stforecast.methods.relative import RelativeInputs, relative
 from stforecast.task import ForecastTask
 
 MAP, OWN = "map", "map.own"
@@ -130,7 +130,8 @@ class FedLean(FedAvg):
         if cohort.round > 0:
             return super().local_update(cohort, payload)
         for batch in cohort.data.chunks(CHUNK):
-            loss = self.task.loss(self._base(batch["x"]), batch)
+            base = self._base(relative(batch["x"], self.task.window))
+            loss = self.task.loss(base, batch)
             cohort.record("loss", loss)
             cohort.record("task_loss", loss)
         products, moments = self._means(cohort, self._base)
@@ -140,7 +141,8 @@ class FedLean(FedAvg):
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the task's loss of the map and the network together, `(clients,)`."""
         params = {**cohort.state, MAP: payload[MAP]}
-        loss = self.task.loss(self._forecast(params, batch["x"]), batch)
+        inputs = relative(batch["x"], self.task.window)
+        loss = self.task.loss(self._forecast(params, inputs), batch)
         cohort.record("task_loss", loss)
         return loss
 
@@ -158,21 +160,20 @@ class FedLean(FedAvg):
         """Forecast with the common map, the network and the client's correction."""
         params = {**state, **payload}
         params[MAP] = params[MAP] + state[OWN]
-        return self._forecast(params, x)
+        return self._forecast(params, relative(x, self.task.window))
 
     @torch.no_grad()
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Fit each client's correction of the map to its residuals, in closed form."""
         self.population.train(False)  # Dropout would add noise to the residuals.
         params = {**cohort.state, **payload}
-        products, moments = self._means(cohort, lambda x: self._middle(self._forecast(params, x)))
+        products, moments = self._means(cohort, lambda of: self._middle(self._forecast(params, of)))
         scale = products.diagonal(dim1=-2, dim2=-1).clamp(min=SMALLEST)
         penalty = torch.diag_embed(self.options.shrinkage * scale)
         cohort.memory[OWN].copy_(torch.linalg.solve(products + penalty, moments))
 
-    def _forecast(self, params: Payload, x: Tensor) -> Tensor:
+    def _forecast(self, params: Payload, inputs: RelativeInputs) -> Tensor:
         """Return `r + z W + f(x')`, with W under `MAP`, `(clients, batch, outputs)`."""
-        inputs = relative(x, self.task.window)
         features = self.population.encode(params, inputs.network)
         rest = self.population.decode(params, features)
         return torch.baddbmm(rest, inputs.linear, params[MAP]) + inputs.base
@@ -183,27 +184,28 @@ class FedLean(FedAvg):
         middle = levels.shape[-1] // 2
         return levels[..., middle : middle + 1].expand_as(levels).flatten(-2)
 
-    def _base(self, x: Tensor) -> Tensor:
+    def _base(self, inputs: RelativeInputs) -> Tensor:
         """Return the newest reading, r, as the forecast of every output."""
-        base = relative(x, self.task.window).base
-        return base.expand(*base.shape[:2], self.task.n_outputs)
+        return inputs.base.expand(*inputs.base.shape[:2], self.task.n_outputs)
 
     @torch.no_grad()
-    def _means(self, cohort: Cohort, forecast: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    def _means(
+        self, cohort: Cohort, forecast: Callable[[RelativeInputs], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return E[z zᵀ] and E[z (y - forecast)ᵀ] of each client, in double precision.
 
         Windows without an observed target count as 0 in both, so that they weigh nothing.
 
         Args:
             cohort: clients of equal size.
-            forecast: function of inputs `(clients, batch, inputs)` that returns
-                `(clients, batch, outputs)`.
+            forecast: function of inputs that returns `(clients, batch, outputs)`.
         """
         parts = []
         for batch in cohort.data.chunks(CHUNK):
-            error, known = self.task.residual(forecast(batch["x"]), batch)
+            inputs = relative(batch["x"], self.task.window)
+            error, known = self.task.residual(forecast(inputs), batch)
             seen = known.any(-1, keepdim=True)
-            z = relative(batch["x"], self.task.window).linear.double() * seen
+            z = inputs.linear.double() * seen
             counts = (n.sum(1, keepdim=True) for n in (known, seen))
             parts.append((z.mT @ z, z.mT @ error.double(), *counts))
         products, moments, known, seen = (

@@ -66,7 +66,7 @@ CASES = {
         "--extra-lags 1,x": "extra_lags is '1,x'; give positive whole numbers",
         "--extra-lags 0": "extra_lags is '0'; give positive whole numbers",
         "--extra-lags 5-3": "extra_lags is '5-3'; give positive whole numbers",
-        "--extra-lags 1-9999999": "extra_lags is '1-9999999'; .* .at most 1000000.",
+        "--extra-lags 1-9999999": "extra_lags is '1-9999999'; .* 1000000 lags at most",
         f"--extra-lags {FAR}": "extra_lags is '9.*'; give positive whole numbers",
         "--hidden-size 0": "hidden_size is 0; it must be positive",
         "--hidden-size -4": "hidden_size is -4; it must be positive",

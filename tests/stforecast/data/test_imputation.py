@@ -24,7 +24,8 @@ def test_gaps_are_filled_from_the_past(how, expected):
 
 
 def test_an_unknown_rule_lists_the_rules():
-    with pytest.raises(InputError, match="impute is 'mean'; choose none, ffill, newest or"):
+    rules = "none, ffill, newest or last-week"
+    with pytest.raises(InputError, match=f"impute is 'mean'; choose {rules}"):
         WindowSpec(impute="mean", period=24)
 
 

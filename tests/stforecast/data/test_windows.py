@@ -222,7 +222,8 @@ def test_further_lags_are_positive_whole_numbers(lags):
 
 
 def test_an_unknown_calendar_is_refused():
-    with pytest.raises(InputError, match="calendar is 'moon'; choose none, day, week, weekdays or"):
+    kinds = "none, day, week, weekdays or auto"
+    with pytest.raises(InputError, match=f"calendar is 'moon'; choose {kinds}"):
         WindowSpec(calendar="moon")
 
 
