@@ -80,12 +80,11 @@ def test_options_that_are_given_stay(kind):
     # With all of them given there is nothing to choose, and no validation part is needed.
     fixed = fitted(kind, validation=None, tune=True, **GIVEN[kind])
     plain = fitted(kind, **GIVEN[kind])
-    for model in (fixed, plain):
-        np.testing.assert_allclose(
-            model.predict(series(), VALIDATION, HOURLY),
-            fixed.predict(series(), VALIDATION, HOURLY),
-            rtol=0, atol=1e-6,
-        )  # fmt: skip
+    np.testing.assert_allclose(
+        fixed.predict(series(), VALIDATION, HOURLY),
+        plain.predict(series(), VALIDATION, HOURLY),
+        rtol=0, atol=1e-6,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
