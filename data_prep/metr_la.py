@@ -33,6 +33,7 @@ from data_prep.dcrnn.frame import read_frame
 from data_prep.dcrnn.sensors import read_adjacency, read_locations
 from data_prep.download import Archive
 from data_prep.errors import InputError, check_regular, no_file
+from data_prep.tabular.gaps import check_steps
 from data_prep.tabular.times import regular_steps
 
 # The mirror of torch-spatiotemporal, because DCRNN's authors link to shared drives only.
@@ -161,7 +162,8 @@ def _check_speeds(frame: pd.DataFrame, name: str, allow_gaps: bool) -> pd.DataFr
             f"{name}: speed {speeds[row, column]} at {times[row]}, sensor "
             f"{frame.columns[column]}, expected mph from 0 (missing) up; correct it or set it to 0"
         )
-    axis, _ = regular_steps(times, name, allow_gaps=allow_gaps)
+    axis, at = regular_steps(times, name)
+    check_steps(axis, at, name, allow_gaps)
     if len(axis) > 1 and axis[1] - axis[0] != STEP:
         raise InputError(
             f"{name}: time steps of {axis[1] - axis[0]}, expected 5 minutes; give the published "

@@ -1,17 +1,25 @@
-"""Your own table: CSV or Parquet, long (time, cell, values) or wide (time × cell).
+"""Your own table: CSV, Excel or Parquet, long (time, cell, values) or wide (time × cell).
 
-- Files: `.csv`, `.tsv`, `.csv.gz` (separator `,`, `;` or tab, decimal point, UTF-8) and `.parquet`.
+- Files: `.csv`, `.tsv`, `.csv.gz` (separator `,`, `;` or tab, UTF-8), `.parquet` and, with the
+  extra `excel`, `.xlsx`.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
-- Times: ISO 8601. Times with an offset (`+01:00`, `Z`) are converted to UTC; those without one are
-  interpreted by `clock`. Whole numbers are seconds or milliseconds since 1970, distinguished by
-  their size; a number outside the years 1985 to 2030 in both units (`20240101`, `202401010000`) is
-  refused.
-- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan` or `null`. Negative values are kept.
+  Services: one column per service of a single cell, which is named like the file.
+- What only one reading fits is taken, and said: the usual names of the columns of times and cells
+  (Timestamp, Station), dates such as 23/10/2017, decimal commas. Where two fit, the error says
+  which option to give. `--dry-run` shows what was understood and writes nothing.
+- Times: ISO 8601, or `time_format`. Times with an offset (`+01:00`, `Z`) are converted to UTC;
+  those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
+  1970, distinguished by their size; a number outside the years 1985 to 2030 in both units
+  (`20240101`, `202401010000`) is refused. A table without times takes `start` and `step`.
+- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan` or `null`. Negative values are kept. A cell
+  with rows in a part of the time only is NaN outside of it.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
+  Columns such as lon and lat of a long table place the cells on a map.
 - Rows may be in any order. Nothing is dropped, padded or averaged unless an option asks for it; a
-  column without numbers is left out with a warning unless `values` names it.
+  column without numbers, or of the calendar (HOUR, weekday), is left out with a notice unless
+  `values` names it.
 - Trap: a wall clock repeats an hour in autumn and skips one in spring. Write times with their
   offset, or set `duplicates` and `allow_gaps` for a local clock.
 - Units are an option; the licence is stored as "not stated". The cube keeps the file's name and
@@ -20,37 +28,66 @@
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import polars as pl
+import xarray as xr
 
 from data_prep.checksum import checksum
 from data_prep.cube import write_cube
-from data_prep.errors import InputError, choose, close_to
-from data_prep.tabular.advice import START
-from data_prep.tabular.columns import MAX_NAMES, value_columns
-from data_prep.tabular.file import Origin, read_table, whole_numbers
+from data_prep.errors import InputError, choose
+from data_prep.tabular.cell_choice import keep_cells
+from data_prep.tabular.columns import is_text
+from data_prep.tabular.dialect import Dialect
+from data_prep.tabular.file import read_table, whole_numbers
 from data_prep.tabular.frames import TableOptions, from_frame, from_long
-from data_prep.text import some
+from data_prep.tabular.layout import CELL, LAYOUTS, TIME, Layout, find_layout, find_time
+from data_prep.tabular.names import KeyColumns
+from data_prep.tabular.origin import Origin
+from data_prep.tabular.resampling import Resampling, step_length
 
 SOURCES: tuple = ()
-LAYOUTS = ("auto", "long", "wide")
-CELL = "cell"
-logger = logging.getLogger(__name__)
 
 
-def prepare(
+def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
+    """Turn a table into a cube.
+
+    Args:
+        raw: The table.
+        out: The cube to write, a .nc file.
+        progress: No effect; a table is read at once.
+        **options: Options of `read`.
+
+    Returns:
+        The path of the cube.
+
+    Raises:
+        InputError: as `read`.
+    """
+    return write_cube(read(raw, **options), out)
+
+
+def read(
     raw: Path,
-    out: Path,
     *,
-    layout: Literal["auto", "long", "wide"] = "auto",
-    time: str = "time",
+    layout: Literal["auto", "long", "wide", "services"] = "auto",
+    time: str = TIME,
     cell: str = CELL,
     values: str | None = None,
+    cells: str | None = None,
+    time_format: str = "",
+    start: str | None = None,
+    step: str | None = None,
+    no_header: bool = False,
+    decimal: Literal["auto", "point", "comma"] = "auto",
+    sheet: str | None = None,
+    resample: str | None = None,
+    agg: Literal["sum", "mean"] | None = None,
     name: str = "value",
     units: str = "1",
     time_zone: str | None = None,
@@ -58,17 +95,26 @@ def prepare(
     zero_is_missing: bool = False,
     allow_gaps: bool = False,
     duplicates: Literal["error", "sum", "mean"] = "error",
-    progress: bool = False,
-) -> Path:
-    """Turn a CSV or Parquet table into a cube.
+) -> xr.Dataset:
+    """Read a table as a cube.
 
     Args:
-        raw: The table, a .csv, .tsv, .csv.gz or .parquet file.
-        out: The cube to write, a .nc file.
-        layout: "long", "wide", or "auto": long if there is a column of cells.
+        raw: The table, a .csv, .tsv, .csv.gz, .xlsx or .parquet file.
+        layout: long, wide (a column for each cell), services (a column for each service of one
+            cell), or auto, which asks where the columns leave it open.
         time: Name of the column of times.
         cell: Name of the column of cell ids in a long table.
         values: Comma-separated value columns to take, by default every column that holds numbers.
+        cells: Cells to keep, such as 5,11-20, or to leave out, such as all-but:5.
+        time_format: Format of the times: dayfirst, monthfirst or of strptime, such as '%d.%m.%Y
+            %H:%M'; by default ISO 8601, or the only order of day and month that fits.
+        start: First time of a table without times, which needs --step, too.
+        step: Time from row to row of a table without times, such as 10min.
+        no_header: The first row holds values; columns are named 1, 2 and so on.
+        decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
+        sheet: Sheet of an Excel file with several.
+        resample: Longer step to put records of uneven times into, such as 10min; needs --agg.
+        agg: Merge the records of a step and cell by their sum (counts) or mean (levels).
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
@@ -76,18 +122,23 @@ def prepare(
         zero_is_missing: Treat 0 as missing.
         allow_gaps: Leave NaN where a row is missing instead of refusing the table.
         duplicates: Treatment of several rows for one time and cell: "error", "sum" or "mean".
-        progress: No effect; a table is read at once.
 
     Returns:
-        The path of the cube.
+        The cube.
 
     Raises:
-        InputError: if the table is invalid; names the file and the line.
+        InputError: if the table is invalid or an option is needed; names the file and the line.
     """
     raw = Path(raw)
     if layout not in LAYOUTS:
         raise choose("layout", layout, LAYOUTS)
-    df, origin = read_table(raw, text_columns=("", time), id_column=cell)
+    resampling = Resampling.of(resample, agg)
+    dialect = Dialect(not no_header, decimal, sheet)
+    df, origin = read_table(raw, text_columns=KeyColumns(time, cell), dialect=dialect)
+    if start is None and step is None:
+        time = find_time(df, time, origin, header=dialect.header)
+    else:
+        time = _set_times(df, time, cell, start, step, origin)
     chosen = None if values is None else [v.strip() for v in values.split(",")]
     options = TableOptions(
         units=units,
@@ -96,55 +147,75 @@ def prepare(
         zero_is_missing=zero_is_missing,
         allow_gaps=allow_gaps,
         duplicates=duplicates,
+        time_format=time_format,
+        resampling=resampling,
         title=f"Table {raw.name}",
         source=raw.name,
         checksums={raw.name: checksum(raw)},
         origin=origin,
     )
-    _require_time(df, time, cell, origin)
-    if layout == "long" or (layout == "auto" and (cell in df.columns or cell != CELL)):
-        ds = from_long(df, time=time, cell=cell, values=chosen, options=options)
-        hint = "choose others with --values"
-        _log_columns(origin, "services", list(ds.data_vars), chosen, hint)
+    found = find_layout(df, layout, time, cell, chosen, origin)
+    if found.kind == "wide":
+        return from_frame(_wide(df, found, cells, origin), name=name, options=options)
+    return _long(df, found, cells, options)
+
+
+def _set_times(
+    df: pd.DataFrame, time: str, cell: str, start: str | None, step: str | None, origin: Origin
+) -> str:
+    """Insert a column of times, which count the rows, or the rows of each cell.
+
+    Raises:
+        InputError: if there is such a column, or only one of start and step is given.
+    """
+    if start is None or step is None:
+        raise InputError(
+            "start and step belong together: the time of the first row and the time from row to "
+            "row; give both"
+        )
+    if time in df.columns:
+        raise InputError(
+            f"{origin.name}: has times in column {time!r}; leave out --start and --step, or "
+            "--values the columns to take and another --time"
+        )
+    length = step_length(step, "step")
+    try:
+        first = pd.Timestamp(start)
+    except ValueError as e:
+        raise InputError(f"start is {start!r}; write it like 2024-01-01T00:00") from e
+    row = df.groupby(cell).cumcount() if cell in df.columns else pd.Series(np.arange(len(df)))
+    df.insert(0, time, first + row * length)
+    return time
+
+
+def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOptions) -> xr.Dataset:
+    """Return the cube of a long table, or of a table of services of one cell."""
+    origin = options.origin
+    if layout.kind == "services":
+        df = df.assign(**{layout.cell: origin.name.partition(".")[0]})
     else:
-        wide = _set_time_and_cells(df, time, chosen, origin)
-        ds = from_frame(wide, name=name, options=options)
-        one_cell = origin.advice("df.insert(0, 'cell', 'A')")
-        hint = f"if they are services of one cell, add a column of cells: {one_cell}"
-        _log_columns(origin, "cells", list(wide.columns), chosen, hint)
-    return write_cube(ds, out)
+        df = df.assign(**{layout.cell: _ids(df[layout.cell])})
+    if cells is not None:
+        kept = keep_cells(cells, df[layout.cell].dropna().unique().tolist(), origin.name)
+        ids = df[layout.cell].dropna().unique()[kept]
+        rows = np.flatnonzero(df[layout.cell].isin(ids) | df[layout.cell].isna())
+        df, origin = df.iloc[rows], dataclasses.replace(origin, rows=rows)
+        options = dataclasses.replace(options, origin=origin)
+    return from_long(df, time=layout.time, cell=layout.cell, values=layout.values, options=options)
 
 
-def _require_time(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None:
-    """Refuse a table without a column of times; the message says how to name or add one."""
-    if time in df.columns or df.columns[0] == "":
-        return
-    axis = f"pd.date_range({START!r}, periods=len(df), freq='1h')"
-    if cell in df.columns:
-        axis = f"pd.Timestamp({START!r}) + df.groupby({cell!r}).cumcount() * pd.Timedelta('1h')"
-    names = ", ".join(map(repr, df.columns[:20]))[:MAX_NAMES]
-    raise InputError(
-        f"{origin.name}: no column {time!r} among {names}{close_to(time, df.columns)}; "
-        "name the column of times with --time or, if there is none, add one with your start and "
-        f"step: {origin.advice(f'df.insert(0, {time!r}, {axis})')}"
-    )
+def _ids(column: pd.Series) -> pd.Series:
+    """Return ids that were read as text as integers, if all of them look like integers."""
+    if not is_text(column):
+        return column
+    at, texts = pd.factorize(column)
+    ids = whole_numbers(pl.Series(list(texts), dtype=pl.String))
+    return column if ids.dtype == pl.String else pd.Series(ids.to_numpy()[at]).where(at >= 0)
 
 
-def _log_columns(
-    origin: Origin, what: str, names: Sequence[object], chosen: Sequence[str] | None, other: str
-) -> None:
-    """Log how columns were interpreted, unless `values` named them."""
-    if chosen is None and len(names) > 1:
-        logger.info("%s: took %d columns for %d %s: %s; %s", origin.name, len(names), len(names),
-                    what, some(names, 12), other)  # fmt: skip
-
-
-def _set_time_and_cells(
-    df: pd.DataFrame, time: str, values: Sequence[str] | None, origin: Origin
-) -> pd.DataFrame:
+def _wide(df: pd.DataFrame, layout: Layout, cells: str | None, origin: Origin) -> pd.DataFrame:
     """Return a wide table as a frame with times as index and cell ids as columns."""
-    unnamed = time not in df.columns and df.columns[0] == ""
-    time = "" if unnamed else time
-    columns = value_columns(df, [time], values, origin)
+    columns: Sequence[str] = layout.values
     ids = whole_numbers(pl.Series(columns, dtype=pl.String)).to_list()
-    return df.set_index(time)[columns].set_axis(ids, axis="columns")
+    wide = df.set_index(layout.time)[columns].set_axis(ids, axis="columns")
+    return wide if cells is None else wide.loc[:, keep_cells(cells, ids, origin.name)]

@@ -52,7 +52,7 @@ print("imported", len([m for m in sys.modules if m.partition(".")[0] in LAYERS])
 
 WITHOUT_EXTRAS = """
 import sys
-extras = ["dp_accounting", "flwr", "holidays", "ray", "timm", "torchvision"]
+extras = ["dp_accounting", "flwr", "holidays", "openpyxl", "ray", "timm", "torchvision"]
 sys.modules.update(dict.fromkeys(extras))
 
 import experiments.cli, experiments.federation_demo, stforecast, vision

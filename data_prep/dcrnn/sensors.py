@@ -12,7 +12,8 @@ import pandas as pd
 from data_prep.errors import InputError
 from data_prep.npz import Header, read_npz
 from data_prep.tabular.columns import numbers, require_columns
-from data_prep.tabular.file import Origin, read_table
+from data_prep.tabular.file import read_table
+from data_prep.tabular.origin import Origin
 
 logger = logging.getLogger(__name__)
 

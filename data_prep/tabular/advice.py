@@ -1,4 +1,4 @@
-"""Suggest pandas code that repairs a table, for the ends of error messages."""
+"""Recognise dates and headers, for what a table means and for the ends of error messages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import re
 from collections.abc import Sequence
 
 import pandas as pd
-
-START = "2024-01-01 00:00"
-"""Example of a first time, which the user replaces."""
 
 _DATE = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(.*)", re.DOTALL)
 _CLOCKS = {
@@ -18,7 +15,6 @@ _CLOCKS = {
     r"\d{1,2}:\d{2} ?[AP]M": "%I:%M %p",
     r"\d{1,2}:\d{2}:\d{2} ?[AP]M": "%I:%M:%S %p",
 }
-_COMMA = re.compile(r"[+-]?\d+,\d+|[+-]?\d{1,3}(?:\.\d{3})+,\d+")
 
 
 def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -45,15 +41,6 @@ def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
     if all(int(match[1]) <= 12 for match in dates):
         orders.append(("month/day/year", f"%m{mark}%d{mark}%Y{gap}{_CLOCKS[pattern]}"))
     return orders
-
-
-def has_comma(text: str) -> bool:
-    """Return whether a text may be a number with a decimal comma.
-
-    >>> has_comma("1,5"), has_comma("1.234,5"), has_comma("1.5"), has_comma("a,5")
-    (True, True, False, False)
-    """
-    return _COMMA.fullmatch(text.strip()) is not None
 
 
 def looks_like_values(names: Sequence[str]) -> bool:

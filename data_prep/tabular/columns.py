@@ -11,10 +11,11 @@ import pandas as pd
 from pandas.api import types
 
 from data_prep.errors import InputError, close_to
-from data_prep.tabular.advice import has_comma
+from data_prep.tabular.decimals import has_comma
+from data_prep.tabular.names import CALENDAR, LATITUDES, LONGITUDES, named
 
 if TYPE_CHECKING:
-    from data_prep.tabular.file import Origin
+    from data_prep.tabular.origin import Origin
 
 MAX_NAMES = 400
 """Maximum number of characters of column names in an error."""
@@ -52,12 +53,31 @@ def value_columns(
     columns = list(values) if values else [c for c in others if _holds_numbers(df[c])]
     for c in columns if values else others:
         _refuse_commas(df[c], origin)
+    if values is None:
+        columns = _without_calendar(columns, origin)
     if not columns:
         raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
-    if values is None and len(columns) < len(others):
-        text = [c for c in others if c not in columns]
+    if values is None and (text := [c for c in others if not _holds_numbers(df[c])]):
         logger.warning("%s: columns without numbers are left out: %s", origin.name, text)
     return columns
+
+
+def _without_calendar(columns: list[str], origin: Origin) -> list[str]:
+    """Leave out columns of the calendar and of places, such as `HOUR` and `lon`, with a notice."""
+    names = [c for c in columns if isinstance(c, str)]
+    known = named(names, CALENDAR | LONGITUDES | LATITUDES)
+    if known and len(known) < len(columns):
+        logger.info(
+            "%s: not taken as values: %s; --values names columns to take", origin.name,
+            ", ".join(known),
+        )  # fmt: skip
+        return [c for c in columns if c not in known]
+    return columns
+
+
+def is_text(column: pd.Series) -> bool:
+    """Return whether a column holds neither numbers nor times."""
+    return not (types.is_numeric_dtype(column) or types.is_datetime64_any_dtype(column))
 
 
 def _holds_numbers(column: pd.Series) -> bool:
@@ -70,16 +90,14 @@ def _refuse_commas(column: pd.Series, origin: Origin) -> None:
     first = column.iloc[filled[0]] if filled.size else None
     if not isinstance(first, str) or not has_comma(first):
         return
-    if origin.unit == "line":  # a CSV file, which pandas can read with `decimal=","`
-        pointed = column.astype(str).str.contains(".", regex=False).any()
-        advice = origin.advice(decimal=",", **({"thousands": "."} if pointed else {}))
-    else:
-        at = f"df[{column.name!r}]"
-        advice = origin.advice(f"{at} = {at}.str.replace(',', '.').astype(float)")
+    at = f"df[{column.name!r}]"
+    advice = origin.either(
+        "pass --decimal comma", f"{at} = {at}.str.replace(',', '.').astype(float)"
+    )
     raise InputError(
         f"{origin.at(filled[0])}: column {column.name!r} holds {first!r}, which has a decimal "
-        "comma, expected a decimal point; convert it, such as with "
-        f"{advice}"
+        f"comma, expected numbers with a decimal point in all rows; {advice}, and look at the rows "
+        "that are not numbers"
     )
 
 

@@ -14,8 +14,11 @@ from data_prep.cube import CLOCKS, make_cube
 from data_prep.errors import InputError, choose
 from data_prep.limits import check_size
 from data_prep.tabular.columns import cell_ids, factorize, numbers, value_columns
-from data_prep.tabular.file import Origin
-from data_prep.tabular.times import check_time_zone, read_times, refuse_gap, regular_steps
+from data_prep.tabular.gaps import check_periods, check_steps
+from data_prep.tabular.origin import Origin
+from data_prep.tabular.places import read_places
+from data_prep.tabular.resampling import Resampling
+from data_prep.tabular.times import check_time_zone, read_times, regular_steps
 
 DUPLICATES = ("error", "sum", "mean")
 RESERVED = ("time", "cell", "lon", "lat")
@@ -33,6 +36,8 @@ class TableOptions:
         allow_gaps: leave NaN where a row is missing instead of raising.
         duplicates: treatment of several rows for one time and cell: `"error"`, or the `"sum"` or
             `"mean"` of the recorded values.
+        time_format: format of times that are text, see `tabular.times.read_times`.
+        resampling: longer even steps to put the records into, or None.
         title: title of the data.
         source: origin of the data.
         license: licence of the data.
@@ -49,6 +54,8 @@ class TableOptions:
     zero_is_missing: bool = False
     allow_gaps: bool = False
     duplicates: str = "error"
+    time_format: str = ""
+    resampling: Resampling | None = None
     title: str = "A table"
     source: str = "a pandas DataFrame"
     license: str = "not stated"
@@ -62,6 +69,16 @@ class TableOptions:
             raise choose("choice for duplicates", self.duplicates, DUPLICATES)
         if self.time_zone is not None:
             check_time_zone(self.time_zone)
+
+    @property
+    def merge(self) -> str:
+        """Treatment of several rows for one time and cell, those of a longer step included."""
+        return self.resampling.agg if self.resampling else self.duplicates
+
+    @property
+    def gaps(self) -> bool:
+        """Whether missing rows are left as NaN; resampled tables report the missing values."""
+        return self.allow_gaps or self.resampling is not None
 
 
 def from_frame(
@@ -88,13 +105,15 @@ def from_frame(
     origin = options.origin
     _check_not_empty(df, origin)
     cells = cell_ids(df.columns, origin)
-    times, zone = read_times(df.index.to_series(), options.clock, origin)
-    axis, at = regular_steps(times, origin.name, allow_gaps=options.allow_gaps)
+    times, zone = read_times(df.index.to_series(), options.clock, origin, options.time_format)
+    axis, at = _place_times(times, options)
+    if options.resampling is None:
+        check_steps(axis, at, origin.name, options.gaps)
     repeat = _first_repeat(at)
-    if repeat and options.duplicates == "error":
+    if repeat and options.merge == "error":
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]} is already in {origin.unit} "
-            f"{origin.first + repeat[0]}, expected one row per time; name the column of cells with "
+            f"{origin.number(repeat[0])}, expected one row per time; name the column of cells with "
             "--cell if the table is long, or pass --duplicates sum or mean"
         )
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
@@ -128,22 +147,33 @@ def from_long(
     origin = options.origin
     _check_not_empty(df, origin)
     columns = value_columns(df, [time, cell], values, origin)
-    times, zone = read_times(df[time], options.clock, origin)
+    times, zone = read_times(df[time], options.clock, origin, options.time_format)
     cells, cell_at = factorize(df[cell], origin)
-    _check_periods(times, cells, cell_at, options)
-    axis, time_at = regular_steps(times, origin.name, allow_gaps=options.allow_gaps)
+    axis, time_at = _place_times(times, options)
     at = time_at * len(cells) + cell_at
     repeat = _first_repeat(at)
-    if repeat and options.duplicates == "error":
+    if repeat and options.merge == "error":
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
-            f"is already in {origin.unit} {origin.first + repeat[0]}, expected one row for "
+            f"is already in {origin.unit} {origin.number(repeat[0])}, expected one row for "
             "each; remove one or pass --duplicates sum or mean"
         )
-    _check_holes(at, axis, cells, options)
+    if options.resampling is None:
+        check_periods(axis, time_at, cells, cell_at, origin.name, options.gaps)
     shape = len(axis), len(cells)
     grids = {c: _place(numbers(df[c], origin), at, shape[0] * shape[1], options) for c in columns}
-    return _make_cube({c: g.reshape(shape) for c, g in grids.items()}, axis, cells, zone, options)
+    cube = {c: grid.reshape(shape) for c, grid in grids.items()}
+    places = read_places(df, cell_at, len(cells), origin)
+    return _make_cube(cube, axis, cells, zone, options, places)
+
+
+def _place_times(
+    times: pd.DatetimeIndex, options: TableOptions
+) -> tuple[pd.DatetimeIndex, np.ndarray]:
+    """Return the time axis and the position of each row on it."""
+    if options.resampling is None:
+        return regular_steps(times, options.origin.name)
+    return options.resampling.place(times, options.origin.name)
 
 
 def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:
@@ -163,38 +193,6 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
 
 
-def _check_periods(
-    times: pd.DatetimeIndex, cells: np.ndarray, cell_at: np.ndarray, options: TableOptions
-) -> None:
-    """Refuse or log cells whose recorded periods do not overlap."""
-    spans = pd.Series(times).groupby(cell_at).agg(["min", "max"])
-    early, late = int(spans["max"].argmin()), int(spans["min"].argmax())
-    if spans["max"].iloc[early] < spans["min"].iloc[late]:
-        one, other = (
-            f"cell {cells[i]} has rows from {spans['min'].iloc[i]} to {spans['max'].iloc[i]}"
-            for i in (early, late)
-        )
-        message = f"{options.origin.name}: {one}, {other}: not at the same time"
-        refuse_gap(message, options.allow_gaps, "make a cube of each period")
-
-
-def _check_holes(
-    at: np.ndarray, axis: pd.DatetimeIndex, cells: np.ndarray, options: TableOptions
-) -> None:
-    """Refuse or log cells without a row at a time where others have one."""
-    check_size(2 * len(axis) * len(cells), f"{options.origin.name}: the cube")
-    present = np.zeros((len(axis), len(cells)), dtype=bool)
-    present.flat[at] = True
-    holes = ~present & present.any(axis=1, keepdims=True)
-    if holes.any():
-        step, cell = divmod(int(holes.argmax()), len(cells))
-        message = (
-            f"{options.origin.name}: {holes.sum()} of {holes.size} (time, cell) pairs have no row, "
-            f"the first is {axis[step]}, cell {cells[cell]}"
-        )
-        refuse_gap(message, options.allow_gaps)
-
-
 def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions) -> np.ndarray:
     """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions."""
     check_size(8 * size * math.prod(values.shape[1:]), f"{options.origin.name}: the cube")
@@ -207,7 +205,7 @@ def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions)
     np.add.at(count, at, seen)
     with np.errstate(over="ignore"):  # `write_cube` checks for overflow
         np.add.at(total, at, np.where(seen, values, 0.0))
-    merged = total / np.maximum(count, 1) if options.duplicates == "mean" else total
+    merged = total / np.maximum(count, 1) if options.merge == "mean" else total
     return np.where(count > 0, merged, np.nan)
 
 
@@ -217,6 +215,7 @@ def _make_cube(
     cells: np.ndarray,
     zone: str | None,
     options: TableOptions,
+    places: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> xr.Dataset:
     odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
     if odd:
@@ -224,6 +223,9 @@ def _make_cube(
             f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); "
             "rename it or choose columns with --values"
         )
+    if options.resampling:
+        options.resampling.report(values, options.origin.name)
+    lon, lat = places or (None, None)
     return make_cube(
         values,
         axis,
@@ -236,4 +238,6 @@ def _make_cube(
         clock=options.clock,
         zero_is_missing=options.zero_is_missing,
         checksums=options.checksums,
+        lon=lon,
+        lat=lat,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
@@ -16,17 +17,18 @@ from data_prep.tabular.advice import date_formats, frequency
 from data_prep.tabular.columns import refuse_empty
 
 if TYPE_CHECKING:
-    from data_prep.tabular.file import Origin
+    from data_prep.tabular.origin import Origin
 
 # The years 1985 to 2030 in seconds; outside them digits may be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)
 BYTES_PER_STEP = 64  # memory of a time axis, including its index
+ORDERS = {"dayfirst": "day/month/year", "monthfirst": "month/day/year"}
 _OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 logger = logging.getLogger(__name__)
 
 
 def read_times(
-    column: pd.Series, clock: str, origin: Origin
+    column: pd.Series, clock: str, origin: Origin, time_format: str = ""
 ) -> tuple[pd.DatetimeIndex, str | None]:
     """Parse times `(rows,)`; return them without a zone, and the name of their zone, if any.
 
@@ -34,6 +36,8 @@ def read_times(
         column: `(rows,)` dates, ISO 8601 texts, or seconds or milliseconds since 1970.
         clock: meaning of times without a zone, `"utc"` or `"local"`.
         origin: location of the rows, for errors.
+        time_format: format of texts: of strptime, `"dayfirst"` or `"monthfirst"`; `""` takes
+            ISO 8601, or dates that allow one order of day and month only.
 
     Raises:
         InputError: if a row is empty, ambiguous or not a time.
@@ -41,6 +45,8 @@ def read_times(
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):
         times = pd.DatetimeIndex(column)
+    elif time_format:
+        times = parse_times(column.astype(str), time_format, origin)
     elif types.is_numeric_dtype(column):
         times = _from_epoch(column.to_numpy(dtype=np.float64), origin)
     else:
@@ -88,29 +94,80 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
         )
     times = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=bool(offset.all()))
     wrong = np.flatnonzero(times.isna())
-    if wrong.size:
+    if not wrong.size:
+        return pd.DatetimeIndex(times)
+    return _in_only_order(texts, int(wrong[0]), origin)
+
+
+def _in_only_order(texts: pd.Series, wrong: int, origin: Origin) -> pd.DatetimeIndex:
+    """Parse dates that allow one order of day and month only; refuse others.
+
+    Args:
+        texts: `(rows,)` times that are not ISO 8601.
+        wrong: the first row that is not.
+        origin: location of the rows.
+    """
+    known = date_formats(texts.unique().tolist())
+    if len(known) == 1:
+        (order, form) = known[0]
+        logger.info("%s: times are read as %s (%s)", origin.name, order, form)
+        return parse_times(texts, form, origin)
+    found = f"{origin.at(wrong)}: cannot read time {texts.iloc[wrong]!r}"
+    if known:
+        first, other = (form for _, form in known)
+        advice = origin.either(
+            "pass --time-format dayfirst or monthfirst", f"{_conversion(first)}  # or {other!r}"
+        )
+        raise InputError(f"{found}: day and month cannot be told apart; {advice}")
+    advice = origin.either("--time-format '%d %b %Y %H:%M'", _conversion("%d %b %Y %H:%M"))
+    raise InputError(
+        f"{found}, expected ISO 8601 such as 2013-11-01T00:00+01:00; give its own format, such as "
+        f"{advice}"
+    )
+
+
+def _conversion(form: str) -> str:
+    return f"df.index = pd.to_datetime(df.index, format={form!r})"
+
+
+def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.DatetimeIndex:
+    """Parse texts `(rows,)` in a given format.
+
+    Args:
+        texts: times.
+        time_format: a format of strptime, `"dayfirst"` or `"monthfirst"`.
+        origin: location of the rows, for errors.
+
+    Raises:
+        InputError: if the format is invalid or a row does not match.
+    """
+    form = time_format
+    if form in ORDERS:
+        known = dict(date_formats(texts.unique().tolist()))
+        form = known.get(ORDERS[form], "")
+        if not form:
+            raise InputError(
+                f"{origin.at(0)}: times such as {texts.iloc[0]!r} are not all {ORDERS[time_format]}"
+                " with a year of four digits; give their strptime format, such as --time-format "
+                "'%d/%m/%y %H:%M'"
+            )
+    elif "%" not in form:
         raise InputError(
-            f"{origin.at(wrong[0])}: cannot read time {texts.iloc[wrong[0]]!r}, expected ISO 8601 "
-            f"such as 2013-11-01T00:00+01:00; {_rewrite(texts, origin)}"
+            f"time_format is {form!r}; give dayfirst, monthfirst or a strptime format such as "
+            "'%d/%m/%Y %H:%M'"
+        )
+    try:
+        times = pd.to_datetime(texts, format=form, errors="coerce", utc="%z" in form)
+    except (ValueError, re.error) as e:
+        raise InputError(f"time_format {form!r}: {e}; give a strptime format") from e
+    wrong = np.flatnonzero(times.isna())
+    if wrong.size:
+        row = int(wrong[0])
+        raise InputError(
+            f"{origin.at(row)}: time {texts.iloc[row]!r} is not {form}, the format of the others; "
+            "correct it or give another --time-format"
         )
     return pd.DatetimeIndex(times)
-
-
-def _rewrite(texts: pd.Series, origin: Origin) -> str:
-    """Return advice on times in another format, with that format if it can be guessed."""
-    name = texts.name or "Unnamed: 0"  # as pandas calls a column without a name
-    at = f"df[{name!r}]" if origin.reader else "df.index"
-    known = date_formats(texts.tolist())
-    lines = [
-        origin.advice(f"{at} = pd.to_datetime({at}, format={form!r})")
-        for _, form in known or [("", "%d %b %Y %H:%M")]
-    ]
-    if not known:
-        return f"convert it by its own format, such as with {lines[0]}"
-    if len(known) == 1:
-        return f"this is {known[0][0]}, convert it with {lines[0]}"
-    ways = "; ".join(f"if {known[i][0]}, with {line}" for i, line in enumerate(lines))
-    return f"day and month cannot be told apart, convert it: {ways}"
 
 
 def zone_name(zone: str) -> str | None:
@@ -132,57 +189,43 @@ def check_time_zone(name: str) -> None:
 
 
 def regular_steps(
-    times: pd.DatetimeIndex, name: str, *, allow_gaps: bool = False
+    times: pd.DatetimeIndex, name: str, step: pd.Timedelta | None = None
 ) -> tuple[pd.DatetimeIndex, np.ndarray]:
-    """Find the regular time axis of some times; its step is their most frequent difference.
+    """Find the regular time axis of some times.
 
     Args:
         times: `(rows,)` in any order, repeated or not.
         name: name of the table in errors.
-        allow_gaps: log steps without a row instead of raising.
+        step: length of a step; by default the most frequent difference of times.
 
     Returns:
         The axis `(steps,)` and the position of each time on it, `(rows,)`.
 
     Raises:
-        InputError: if a time is not on the axis, or a step has no row and `allow_gaps` is False.
+        InputError: if a time is not on the axis.
     """
     unique = times.unique().sort_values()
     if len(unique) == 1:
         return unique, np.zeros(len(times), dtype=np.int64)
     gaps = np.diff(unique)
-    lengths, counts = np.unique(gaps, return_counts=True)
-    step = lengths[counts.argmax()]
-    uneven = np.flatnonzero(gaps % step)
+    length = usual_step(unique) if step is None else step
+    uneven = np.flatnonzero(gaps % length.to_timedelta64())
     if uneven.size:
         i = int(uneven[0])
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
-            f"{pd.Timedelta(gaps[i])}, most steps are {pd.Timedelta(step)} "
-            f"({len(uneven)} of {len(gaps)} are not a multiple of it); resample to even steps, "
-            "such as with `df.assign(time=pd.to_datetime(df['time'])).set_index('time').resample("
-            f"'{frequency(pd.Timedelta(step))}').mean()`, for a long table with "
-            "`.groupby('cell')` before `.resample`"
+            f"{pd.Timedelta(gaps[i])}, most steps are {length} "
+            f"({len(uneven)} of {len(gaps)} are not a multiple of it); put the records into even "
+            f"steps with --resample {frequency(length)} --agg mean (or sum), a DataFrame with "
+            "df.resample"
         )
-    n_steps = int((unique[-1] - unique[0]) // pd.Timedelta(step)) + 1
-    if n_steps > len(unique):
-        i = int(np.argmax(gaps > step))
-        message = (
-            f"{name}: {n_steps - len(unique)} of {n_steps} time steps have no row, the first "
-            f"after {unique[i]} (next row {unique[i + 1]})"
-        )
-        refuse_gap(message, allow_gaps)
+    n_steps = int((unique[-1] - unique[0]) // length) + 1
     check_size(BYTES_PER_STEP * n_steps, f"{name}: an axis of {n_steps} time steps")
-    axis = pd.date_range(unique[0], unique[-1], freq=pd.Timedelta(step))
+    axis = pd.date_range(unique[0], unique[-1], freq=length)
     return axis, axis.get_indexer(times)
 
 
-def refuse_gap(message: str, allow_gaps: bool, remedy: str = "add what is missing") -> None:
-    """Raise for missing rows, or log a warning if gaps are allowed.
-
-    Raises:
-        InputError: if gaps are not allowed.
-    """
-    if not allow_gaps:
-        raise InputError(f"{message}; {remedy} or pass --allow-gaps to leave NaN there")
-    logger.warning("%s; left as NaN", message)
+def usual_step(unique: pd.DatetimeIndex) -> pd.Timedelta:
+    """Return the most frequent difference of times `(steps,)`, which increase."""
+    lengths, counts = np.unique(np.diff(unique), return_counts=True)
+    return pd.Timedelta(lengths[counts.argmax()])

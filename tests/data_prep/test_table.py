@@ -16,8 +16,9 @@ from data_prep.cube import make_cube, open_cube
 from data_prep.errors import InputError
 from data_prep.table import prepare
 from data_prep.tabular.columns import numbers
-from data_prep.tabular.file import Origin, read_table
+from data_prep.tabular.file import read_table
 from data_prep.tabular.frames import TableOptions, from_frame, from_long
+from data_prep.tabular.origin import Origin
 from data_prep.tabular.times import regular_steps
 
 NAN = np.nan
@@ -87,7 +88,7 @@ def test_options_reach_the_cube(prepared):
 
 def test_wide_variable_and_columns_have_names(tmp_path):
     (tmp_path / "my.csv").write_text("date,a,b,note\n2024-01-01,1,2,x\n2024-01-02,3,4,y\n")
-    prepare(tmp_path / "my.csv", tmp_path / "o.nc", time="date", name="flow", values="b,a")
+    prepare(tmp_path / "my.csv", tmp_path / "o.nc", name="flow", values="b,a", layout="wide")
     ds = open_cube(tmp_path / "o.nc")
     assert list(ds["cell"].values) == ["b", "a"]
     np.testing.assert_array_equal(ds["flow"], [[2, 1], [4, 3]])
@@ -207,7 +208,8 @@ def test_times_without_a_zone_and_dates():
         (["202401010000", "202401010010"], "time 202401010000 is ambiguous"),
         ([1729989000, 1729992600000], "row 1: time 1729992600000 is ambiguous"),
         ([0, 1], "row 0: time 0 is ambiguous"),
-        (["31/12/2013 00:00", "31/12/2013 01:00"], "row 0: cannot read time '31/12/2013 00:00'"),
+        (["31/12/13 00:00", "31/12/13 01:00"], "row 0: cannot read time '31/12/13 00:00'"),
+        (["31/12/2013", "12/31/2013"], "row 0: cannot read time '31/12/2013', expected ISO 8601"),
         (["2024-01-01", "2024-01-32"], "row 1: cannot read time '2024-01-32'"),
         (
             ["2024-01-01T00:00Z", "2024-01-01T01:00"],
@@ -240,7 +242,7 @@ def test_absolute_times_have_no_local_clock():
 def test_ids_of_a_file_are_integers_only_if_nothing_is_lost(prepared, ids, cells):
     ds = prepared(f"time,cell,value\n2024-01-01,{ids[0]},1\n2024-01-01,{ids[1]},2\n")
     assert ds["cell"].values.tolist() == cells
-    wide = prepared(f"time,{ids[0]},{ids[1]}\n2024-01-01,1,2\n")
+    wide = prepared(f"time,{ids[0]},{ids[1]}\n2024-01-01,1,2\n", layout="wide")
     assert sorted(wide["cell"].values.tolist()) == cells
 
 
@@ -273,7 +275,8 @@ def test_the_frame_of_a_user_loses_no_column():
         ("", r"my\.csv, line 1: nothing, expected column names"),
         ("time,cell,value\n", r"my\.csv: 0 rows and 3 columns"),
         ("time,cell,v,v\n2024-01-01,1,2,3\n", "line 1: column 'v' more than once"),
-        ("date,cell,v\n2024-01-01,1,2\n", r"no column 'time' among 'date', 'cell', 'v'"),
+        ("t,cell,v\n2024-01-01,1,2\n", r"no column 'time' among 't', 'cell', 'v'"),
+        ("date,ds,v\n2024-01-01,1,2\n", r"no column 'time' among 'date', 'ds', 'v'"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2x\n", "line 3: column 'v' holds '2x'"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,inf\n", "line 3: column 'v' holds 'inf'"),
         ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: cannot read time 'yesterday'"),
@@ -290,8 +293,8 @@ def test_the_frame_of_a_user_loses_no_column():
             "line 4: time 2024-01-01 00:00:00, cell 1 is already in line 2",
         ),
         (
-            "time,sensor,v\n2024-01-01,1,2\n2024-01-01,2,2\n",
-            "line 3: time 2024-01-01 00:00:00 is already in line 2.*name the column of cells",
+            "time,where,v\n2024-01-01,1,2\n2024-01-01,2,2\n",
+            r"2 columns \(where, v\) and no column of cells; say .* --cell NAME if a column names",
         ),
         (
             "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-03,2\n2024-01-04T01:00,2\n",
@@ -302,8 +305,9 @@ def test_the_frame_of_a_user_loses_no_column():
             "2 of 5 time steps have no row, the first after 2024-01-02 .*next row 2024-01-05",
         ),
         (
-            "time,cell,v\n2024-01-01,1,2\n2024-01-01,2,2\n2024-01-02,1,2\n",
-            r"1 of 4 \(time, cell\) pairs have no row, the first is 2024-01-02 00:00:00, cell 2",
+            "time,cell,v\n"
+            "2024-01-01,1,2\n2024-01-01,2,2\n2024-01-02,1,2\n2024-01-03,1,2\n2024-01-03,2,2\n",
+            r"1 of 6 \(time, cell\) pairs have no row, the first is 2024-01-02 00:00:00, cell 2",
         ),
     ],
 )
@@ -325,13 +329,14 @@ def test_a_line_cut_short_at_the_end_of_a_download_is_refused(prepared):
     [
         ("none.csv", r"none\.csv: no table here \(found nothing\)"),
         ("folder", r"folder: no table here \(found a folder\)"),
-        ("my.xlsx", r"my\.xlsx: unknown kind of file '\.xlsx', expected one of \.csv, .*\.parquet"),
+        ("my.xls", r"my\.xls: unknown kind of file '\.xls', expected one of \.csv, .*\.parquet"),
+        ("my.xlsx", r"my\.xlsx: cannot be read as an Excel workbook .*; save it again"),
         ("my.parquet", r"my\.parquet: cannot be read as Parquet"),
     ],
 )
 def test_what_is_no_table(tmp_path, name, message):
     (tmp_path / "folder").mkdir()
-    for file in ("my.xlsx", "my.parquet"):
+    for file in ("my.xls", "my.xlsx", "my.parquet"):
         (tmp_path / file).write_text(LONG)
     with pytest.raises(InputError, match=message):
         prepare(tmp_path / name, tmp_path / "o.nc")
@@ -340,7 +345,7 @@ def test_what_is_no_table(tmp_path, name, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layout": "tall"}, "unknown layout 'tall'; choose one of: auto, long, wide"),
+        ({"layout": "tall"}, "unknown layout 'tall'; choose one of: auto, long, services, wide"),
         ({"clock": "gmt"}, "unknown clock 'gmt'; choose one of: local, utc"),
         ({"duplicates": "max"}, "unknown choice for duplicates 'max'; choose one of: error, mean"),
         ({"time_zone": "Rome"}, "unknown time zone 'Rome'; give an IANA name"),
@@ -368,12 +373,13 @@ def test_duplicates_are_merged_over_what_was_recorded(duplicates, zero_is_missin
 
 
 def test_allowed_gaps_are_nan_and_logged(prepared, caplog):
-    text = "time,cell,v\n2024-01-01,1,1\n2024-01-02,1,2\n2024-01-04,1,4\n2024-01-04,2,5\n"
+    rows = "2024-01-01,1,1\n2024-01-02,1,2\n2024-01-04,1,4\n2024-01-01,2,3\n2024-01-04,2,5\n"
+    text = f"time,cell,v\n{rows}"
     with caplog.at_level(logging.WARNING):
         ds = prepared(text, allow_gaps=True)
-    np.testing.assert_array_equal(ds["v"], [[1, NAN], [2, NAN], [NAN, NAN], [4, 5]])
+    np.testing.assert_array_equal(ds["v"], [[1, 3], [2, NAN], [NAN, NAN], [4, 5]])
     assert "1 of 4 time steps have no row" in caplog.text
-    assert "2 of 8 (time, cell) pairs have no row" in caplog.text
+    assert "1 of 8 (time, cell) pairs have no row" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -410,7 +416,7 @@ def test_read_table_and_numbers(tmp_path):
     (tmp_path / "d.csv").write_text("from,to,cost\n007,1,2.5\n1,007,\n")
     df, origin = read_table(tmp_path / "d.csv", text_columns=("from", "to"))
     assert df["from"].tolist() == ["007", "1"]
-    assert origin == Origin("d.csv", "line", 2, "pd.read_csv('d.csv')")
+    assert origin == Origin("d.csv", "line", 2, is_file=True)
     np.testing.assert_array_equal(numbers(df["cost"], origin), [2.5, NAN])
 
 

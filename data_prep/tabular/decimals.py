@@ -1,0 +1,87 @@
+"""Numbers written with a decimal comma, and with separators of thousands."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Container
+from typing import Literal
+
+import polars as pl
+
+from data_prep.errors import InputError
+from data_prep.tabular.origin import Origin
+
+Decimal = Literal["auto", "point", "comma"]
+DECIMALS = ("auto", "point", "comma")
+
+_COMMA = r"^\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
+_POINT = r"^\s*[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?\s*$"
+# Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
+_SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|\d{1,3}(\.\d{3})+,\d+)\s*$"
+
+log = logging.getLogger(__name__)
+
+
+def has_comma(text: str) -> bool:
+    """Return whether a text may be a number with a decimal comma.
+
+    >>> has_comma("1,5"), has_comma("1.234,5"), has_comma("1.5"), has_comma("a,5")
+    (True, True, False, False)
+    """
+    return "," in text and re.match(_COMMA, text) is not None
+
+
+def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> Decimal:
+    """Find the decimal mark of a table that was read with points.
+
+    Args:
+        table: the table; a column with commas holds text.
+        keys: columns of times and ids, which hold no values.
+        origin: location of the rows.
+
+    Returns:
+        `"comma"` if the texts allow nothing else, else `"point"`.
+
+    Raises:
+        InputError: if the commas may separate thousands as well.
+    """
+    unclear: str | None = None
+    for column in table.iter_columns():
+        if column.dtype != pl.String or column.name in keys:
+            continue
+        texts = column.drop_nulls()
+        with_comma = texts.filter(texts.str.contains(",", literal=True))
+        if not len(with_comma) or not texts.str.contains(_COMMA).all():
+            continue
+        if texts.str.contains(_SURELY).any():
+            log.info(
+                "%s: decimal commas, such as %r; --decimal point if they separate thousands",
+                origin.name, with_comma[0],
+            )  # fmt: skip
+            return "comma"
+        unclear = unclear or f"column {column.name!r} holds {with_comma[0]!r}"
+    if unclear:
+        raise InputError(
+            f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? pass "
+            "--decimal comma or --decimal point"
+        )
+    return "point"
+
+
+def to_numbers(table: pl.DataFrame, decimal: Decimal, keys: Container[str]) -> pl.DataFrame:
+    """Convert the columns of text that hold numbers only, with separators of thousands or without.
+
+    >>> table = pl.DataFrame({"a": ["1.234,5", None], "b": ["x", "1,5"]})
+    >>> to_numbers(table, "comma", [])["a"].to_list()
+    [1234.5, None]
+    """
+    pattern, thousands = (_COMMA, ".") if decimal == "comma" else (_POINT, ",")
+    converted = []
+    for column in table.iter_columns():
+        if column.dtype != pl.String or column.name in keys:
+            continue
+        if column.null_count() < len(column) and column.drop_nulls().str.contains(pattern).all():
+            plain = column.str.strip_chars().str.replace_all(thousands, "", literal=True)
+            converted.append(plain.str.replace(",", ".", literal=True).cast(pl.Float64))
+    return table.with_columns(converted)

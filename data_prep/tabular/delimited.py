@@ -1,0 +1,152 @@
+"""Read a text file of separated values, without guessing and without dropping a field."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections import Counter
+from collections.abc import Container
+from pathlib import Path
+from typing import TextIO
+
+import polars as pl
+
+from data_prep.errors import InputError
+from data_prep.limits import CHUNK, check_size, gunzip
+from data_prep.tabular.advice import looks_like_values
+from data_prep.tabular.decimals import find_decimal, to_numbers
+from data_prep.tabular.dialect import FIELD, ROW, Dialect, check_columns
+from data_prep.tabular.origin import Origin
+
+MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
+MAX_HEADER = 2**22  # characters in the line of column names
+
+
+def read_delimited(
+    path: Path, keys: Container[str], dialect: Dialect
+) -> tuple[pl.DataFrame, Origin]:
+    """Read a file of values that are separated by commas, semicolons or tabs.
+
+    Args:
+        path: the file, which may be packed by gzip.
+        keys: columns to keep as text, without type inference.
+        dialect: how the file is written.
+
+    Raises:
+        InputError: if it cannot be read, or a line has too few or too many fields.
+    """
+    with _open(path) as file:
+        header = file.readline(MAX_HEADER)
+    if len(header) == MAX_HEADER:
+        raise InputError(
+            f"{path.name}, line 1: longer than {MAX_HEADER:,} characters, expected column names"
+        )
+    if "\N{REPLACEMENT CHARACTER}" in header:
+        raise InputError(
+            f"{path.name}, line 1: {header.strip()!r:.100} is not UTF-8; save the table as UTF-8, "
+            f"from Latin-1 with pandas.read_csv({path.name!r}, encoding='latin-1')"
+            ".to_csv('utf8.csv', index=False)"
+        )
+    separator = max(",;\t", key=header.count)
+    check_columns(header.count(separator) + 1, path.name)
+    first = next(csv.reader([header], delimiter=separator), [])
+    names = _names(path, first, dialect)
+    origin = Origin(path.name, "line", 2 if dialect.header else 1, is_file=True)
+    text = _text_of(path, separator.encode())
+    if _is_short(path if text is None else text, separator.encode(), len(names)):
+        _check_field_counts(path, separator, len(names))
+    source = path if text is None else text
+    table = _parse(path, source, separator, names, keys, dialect, dialect.decimal != "auto")
+    if table[table.columns[-1]].null_count():
+        # Polars fills a short row with nulls, so the last field of such a row is null.
+        _check_field_counts(path, separator, len(names))
+    decimal = dialect.decimal
+    if decimal == "auto" and find_decimal(table, keys, origin) == "comma":
+        decimal = "comma"
+        table = _parse(path, source, separator, names, keys, dialect, True)
+    return (table if decimal == "auto" else to_numbers(table, decimal, keys)), origin
+
+
+def _names(path: Path, first: list[str], dialect: Dialect) -> list[str]:
+    """Return the names of the columns, from the first line or numbered from 1."""
+    if not dialect.header:
+        return dialect.numbered(len(first))
+    if looks_like_values(first):
+        raise InputError(
+            f"{path.name}, line 1: {', '.join(map(repr, first[:4]))} are values, expected the "
+            "columns' names; pass --no-header to number the columns from 1, or add names"
+        )
+    repeated = [name for name, count in Counter(first).items() if count > 1]
+    if repeated or not first:
+        found = f"column {repeated[0]!r} more than once" if repeated else "nothing"
+        raise InputError(f"{path.name}, line 1: {found}, expected column names; write one for each")
+    return first
+
+
+def _parse(
+    path: Path,
+    source: Path | bytes,
+    separator: str,
+    names: list[str],
+    keys: Container[str],
+    dialect: Dialect,
+    as_text: bool,
+) -> pl.DataFrame:
+    try:
+        return pl.read_csv(
+            source,
+            glob=False,
+            separator=separator,
+            has_header=dialect.header,
+            new_columns=None if dialect.header else names,
+            infer_schema=not as_text,
+            infer_schema_length=None,
+            null_values=MISSING,
+            schema_overrides={} if as_text else {n: pl.String for n in names if n in keys},
+        )
+    except pl.exceptions.PolarsError:
+        _check_field_counts(path, separator, len(names))
+        raise
+
+
+def _text_of(path: Path, separator: bytes) -> bytes | None:
+    """Check a table's size; return its text if the file is packed, else None."""
+    if path.suffix != ".gz":
+        check_size(4 * path.stat().st_size, path.name)
+        return None
+
+    def cost(text: bytes) -> int:
+        n_lines = text.count(b"\n")
+        return len(text) + FIELD * (text.count(separator) + n_lines) + ROW * n_lines
+
+    return gunzip(path, cost)
+
+
+def _is_short(source: Path | bytes, separator: bytes, n_columns: int) -> bool:
+    """Return whether some line lacks fields; a one-byte line would become a full row of nulls."""
+    n_separators = n_lines = 0
+    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
+        while part := file.read(CHUNK):
+            if b'"' in part:  # a quoted field may contain separators or newlines
+                return False
+            n_separators += part.count(separator)
+            n_lines += part.count(b"\n")
+    return n_separators < (n_columns - 1) * n_lines
+
+
+def _check_field_counts(path: Path, separator: str, expected: int) -> None:
+    with _open(path) as file:
+        reader = csv.reader(file, delimiter=separator)
+        for row in reader:
+            if len(row) != expected:
+                raise InputError(
+                    f"{path.name}, line {reader.line_num}: {len(row)} fields, expected {expected} "
+                    "as in line 1; complete or remove the line"
+                )
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")

@@ -1,0 +1,106 @@
+"""Rows that a table lacks: between its times, and within the periods of its cells."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+from data_prep.limits import check_size
+
+logger = logging.getLogger(__name__)
+
+
+def refuse_gap(message: str, allow_gaps: bool) -> None:
+    """Raise for missing rows, or log a warning if gaps are allowed.
+
+    Raises:
+        InputError: if gaps are not allowed.
+    """
+    if not allow_gaps:
+        raise InputError(f"{message}; add what is missing or pass --allow-gaps to leave NaN there")
+    logger.warning("%s; left as NaN", message)
+
+
+def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, name: str, allow_gaps: bool) -> None:
+    """Refuse or log steps without a row.
+
+    Args:
+        axis: `(steps,)` times.
+        at: `(rows,)` position of each row on it.
+        name: name of the table in errors.
+        allow_gaps: log instead of raising.
+
+    Raises:
+        InputError: if a step has no row and gaps are not allowed.
+    """
+    present = np.zeros(len(axis), dtype=bool)
+    present[at] = True
+    if not present.all():
+        first = int(np.argmin(present))
+        after = first + int(np.argmax(present[first:]))
+        message = (
+            f"{name}: {np.sum(~present)} of {len(axis)} time steps have no row, the first after "
+            f"{axis[first - 1]} (next row {axis[after]})"
+        )
+        refuse_gap(message, allow_gaps)
+
+
+def check_periods(
+    axis: pd.DatetimeIndex,
+    time_at: np.ndarray,
+    cells: np.ndarray,
+    cell_at: np.ndarray,
+    name: str,
+    allow_gaps: bool,
+) -> None:
+    """Refuse or log missing rows within the cells' periods; log cells of shorter periods.
+
+    A cell's period reaches from its first row to its last. Outside of it the cell is masked.
+
+    Args:
+        axis: `(steps,)` times.
+        time_at: `(rows,)` position of each row on it.
+        cells: `(cells,)` ids.
+        cell_at: `(rows,)` position of each row's cell.
+        name: name of the table in errors.
+        allow_gaps: log instead of raising.
+
+    Raises:
+        InputError: if a row is missing and gaps are not allowed.
+    """
+    check_size(4 * len(axis) * len(cells), f"{name}: the cube")
+    present = np.zeros((len(axis), len(cells)), dtype=bool)
+    present[time_at, cell_at] = True
+    first = present.argmax(axis=0)
+    last = len(axis) - 1 - present[::-1].argmax(axis=0)
+    steps = np.arange(len(axis))[:, None]
+    inside = (first <= steps) & (steps <= last)
+    holes = ~present & inside
+    whole = inside.any(axis=1) & ~present.any(axis=1)
+    if whole.any():
+        step = int(whole.argmax())
+        row = step + int(present[step:].any(axis=1).argmax())
+        message = (
+            f"{name}: {whole.sum()} of {len(axis)} time steps have no row, the first after "
+            f"{axis[step - 1]} (next row {axis[row]})"
+        )
+        refuse_gap(message, allow_gaps)
+    if (partly := holes & ~whole[:, None]).any():
+        step, cell = divmod(int(partly.argmax()), len(cells))
+        message = (
+            f"{name}: {partly.sum()} of {partly.size} (time, cell) pairs have no row, the first is "
+            f"{axis[step]}, cell {cells[cell]}"
+        )
+        refuse_gap(message, allow_gaps)
+    shorter = np.flatnonzero((first > 0) | (last < len(axis) - 1))
+    if len(shorter):
+        i = int(shorter[0])
+        logger.warning(
+            "%s: %d of %d cells have rows in a part of the time only, such as cell %s from %s to "
+            "%s; left as NaN outside of it (%.1f %% of all values)",
+            name, len(shorter), len(cells), cells[i], axis[first[i]], axis[last[i]],
+            100 * float(np.mean(~inside)),
+        )  # fmt: skip

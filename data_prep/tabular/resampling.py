@@ -1,0 +1,103 @@
+"""Longer even steps for records of uneven times."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError, choose
+from data_prep.tabular.times import regular_steps, usual_step
+
+AGGREGATES = ("sum", "mean")
+DAY = pd.Timedelta("1D")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """Even steps that records are put into; those of one step and cell are merged.
+
+    Args:
+        step: length of a step.
+        agg: `"sum"` for counts, `"mean"` for levels; of the recorded values.
+
+    Raises:
+        InputError: if the aggregate is unknown.
+    """
+
+    step: pd.Timedelta
+    agg: str
+
+    def __post_init__(self) -> None:
+        if self.agg not in AGGREGATES:
+            raise choose("aggregate", self.agg, AGGREGATES)
+
+    @classmethod
+    def of(cls, step: str | None, agg: str | None) -> Resampling | None:
+        """Read the options `--resample` and `--agg`.
+
+        Raises:
+            InputError: if only one is given, or the step is no divisor or multiple of a day.
+        """
+        if step is None and agg is None:
+            return None
+        if step is None:
+            raise InputError(f"agg is {agg!r} without a step; give --resample too, such as 10min")
+        if agg is None:
+            raise InputError(
+                f"resample is {step!r}; say how to merge the records of a step: --agg sum for "
+                "counts, --agg mean for levels such as a speed"
+            )
+        return cls(step_length(step, "resample"), agg)
+
+    def place(self, times: pd.DatetimeIndex, name: str) -> tuple[pd.DatetimeIndex, np.ndarray]:
+        """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`.
+
+        Raises:
+            InputError: if the records are farther apart than a step.
+        """
+        unique = times.unique().sort_values()
+        if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
+            raise InputError(
+                f"{name}: its records are {usual} apart, more than the {self.step} of --resample; "
+                "give at least that"
+            )
+        return regular_steps(times.floor(self.step), name, self.step)
+
+    def report(self, values: Mapping[str, np.ndarray], name: str) -> None:
+        """Log the share of missing values of each variable."""
+        shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
+        log.info(
+            "%s: records put into steps of %s by their %s; missing: %s", name, self.step, self.agg,
+            ", ".join(shares),
+        )  # fmt: skip
+
+
+def step_length(text: str, option: str) -> pd.Timedelta:
+    """Read the length of a step.
+
+    Args:
+        text: such as `10min`.
+        option: name of the option, for errors.
+
+    Raises:
+        InputError: if it is no length of time, or neither divides a day nor is whole days.
+
+    >>> step_length("10min", "step")
+    Timedelta('0 days 00:10:00')
+    """
+    try:
+        length = pd.Timedelta(text)
+    except ValueError:
+        length = pd.Timedelta(0)
+    if pd.isna(length) or length <= pd.Timedelta(0) or (DAY % length and length % DAY):
+        raise InputError(
+            f"{option} is {text!r}; give a length of time that divides a day, or whole days, such "
+            "as 10min, 1h or 1D"
+        )
+    return length

@@ -1,0 +1,287 @@
+"""Tables as people have them: taken where one reading fits, asked for an option where two do."""
+
+import datetime
+import logging
+import re
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.cube import observed
+from data_prep.errors import InputError
+from data_prep.limits import ALLOWANCE
+from data_prep.table import read
+from data_prep.tabular.frames import from_frame, from_long
+
+HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")
+DAYS = pd.date_range("2017-10-01", periods=20, freq="D")
+VALUES = np.arange(48) + 0.5
+NAN = np.nan
+
+
+@pytest.fixture
+def table(tmp_path, caplog):
+    """Write columns as a CSV file, and give its path."""
+    caplog.set_level(logging.INFO)
+
+    def write(columns, **options):
+        pd.DataFrame(columns).to_csv(tmp_path / "my.csv", **{"index": False, **options})
+        return tmp_path / "my.csv"
+
+    return write
+
+
+def refusal(path, **options):
+    with pytest.raises(InputError) as e:
+        read(path, **options)
+    assert "\n" not in str(e.value)
+    return str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "order"),
+    [
+        ("%m/%d/%Y %H:%M:%S", "month/day/year"),
+        ("%d.%m.%Y %H:%M", "day/month/year"),
+        ("%m/%d/%Y %I:%M:%S %p", "month/day/year"),
+    ],
+)
+def test_dates_that_tell_their_order_are_taken_and_said(table, form, order, caplog):
+    ds = read(table({"time": HOURS.strftime(form), "a": VALUES}))
+    np.testing.assert_array_equal(ds.indexes["time"], HOURS)
+    assert f"my.csv: times are read as {order} ({form})" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("time_format", "month"), [("dayfirst", 10), ("monthfirst", 1), ("%m/%d/%Y", 1)]
+)
+def test_dates_that_do_not_need_the_option(table, time_format, month):
+    path = table({"time": ["01/10/2017"], "a": 1.0})
+    message = refusal(path)
+    assert "line 2: cannot read time '01/10/2017': day and month cannot be told apart" in message
+    assert "pass --time-format dayfirst or monthfirst" in message
+    assert read(path, time_format=time_format).indexes["time"][0].month == month
+
+
+def test_times_of_another_format(table):
+    path = table({"time": DAYS.strftime("%d %b %Y"), "a": 1.0})
+    assert "give its own format, such as --time-format '%d %b %Y %H:%M'" in refusal(path)
+    assert list(read(path, time_format="%d %b %Y").indexes["time"]) == list(DAYS)
+    assert "time '01 Oct 2017' is not %d" in refusal(path, time_format="%d")
+    assert "give dayfirst, monthfirst or a strptime" in refusal(path, time_format="iso")
+    assert "give a strptime format" in refusal(path, time_format="%Q %d")
+    assert "are not all day/month/year" in refusal(path, time_format="dayfirst")
+    path = table({"time": DAYS.strftime("%Y%m%d"), "a": 1.0})
+    assert list(read(path, time_format="%Y%m%d").indexes["time"]) == list(DAYS)
+    path = table({"time": DAYS.strftime("%d.%m.%Y 00:00 +0100"), "a": 1.0})
+    zoned = read(path, time_format="%d.%m.%Y %H:%M %z")
+    assert zoned.indexes["time"][0] == pd.Timestamp("2017-09-30 23:00")
+
+
+def test_a_frame_is_told_the_line_of_pandas_that_converts_its_times():
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=["01/02/2017", "02/02/2017"])
+    line = "`df.index = pd.to_datetime(df.index, format='%d/%m/%Y')"
+    with pytest.raises(InputError, match=re.escape(line)):
+        from_frame(frame)
+
+
+@pytest.mark.parametrize("scale", [1, 1000])
+def test_decimal_commas_are_taken_where_nothing_else_fits(table, scale, caplog):
+    path = table({"time": HOURS, "a": VALUES * scale, "b": 2}, sep=";", decimal=",")
+    if scale > 1:
+        path.write_text(re.sub(r"(\d)(\d{3},)", r"\1.\2", path.read_text()))
+    ds = read(path, layout="wide")
+    np.testing.assert_array_equal(ds["value"].values, np.stack([VALUES * scale, 2 + 0 * VALUES], 1))
+    assert "my.csv: decimal commas, such as " in caplog.text
+
+
+def test_commas_that_may_separate_thousands_need_the_option(table):
+    path = table({"time": HOURS[:2], "a": ["1,234", "5,678"]}, sep=";")
+    message = refusal(path)
+    assert "column 'a' holds '1,234': a decimal comma or a separator of thousands?" in message
+    assert read(path, decimal="comma")["value"].values.tolist() == [[1.234], [5.678]]
+    assert read(path, decimal="point")["value"].values.tolist() == [[1234.0], [5678.0]]
+    path = table({"time": HOURS[:2], "a": ["1.234", "5.678"]}, sep=";")
+    assert read(path, decimal="comma")["value"].values.tolist() == [[1234.0], [5678.0]]
+    path = table({"time": HOURS[:3], "a": ["1,5", "2,5", "x"]}, sep=";")
+    assert "column 'a' holds '1,5', which has a decimal comma" in refusal(path)
+    df = pd.DataFrame({"time": HOURS[:2], "cell": 1, "a": ["0,5", "1,5"]})
+    with pytest.raises(InputError, match="holds '0,5'.*astype") as e:
+        from_long(df)
+    exec(re.findall("`(.*)`", str(e.value))[0], {"df": df})
+    assert from_long(df)["a"].values.tolist() == [[0.5], [1.5]]
+
+
+def test_a_file_without_a_header(table):
+    path = table({"time": HOURS, "a": VALUES, "b": VALUES}, header=False)
+    message = refusal(path)
+    assert "my.csv, line 1: '2017-10-23 03:00:00', '0.5', '0.5' are values" in message
+    assert "pass --no-header to number the columns from 1" in message
+    ds = read(path, no_header=True)
+    assert ds["cell"].values.tolist() == [2, 3]
+    np.testing.assert_array_equal(ds.indexes["time"], HOURS)
+    services = read(path, no_header=True, layout="long", cell="2", values="3")
+    assert list(services.data_vars) == ["3"]
+    bare = table({"a": VALUES, "b": VALUES}, header=False)
+    assert read(bare, no_header=True, start="2020-01-01", step="2h").sizes["cell"] == 2
+
+
+@pytest.mark.parametrize("cells", [None, [1, 2]])
+def test_a_table_without_times_takes_a_start_and_a_step(table, cells):
+    columns = {"v": VALUES} if cells is None else {"cell": np.repeat(cells, 24), "v": VALUES}
+    path = table(columns)
+    message = refusal(path)
+    assert "my.csv: no column 'time' among " in message
+    assert "give the first time and the step, such as --start 2024-01-01T00:00 --step 1h" in message
+    ds = read(path, start="2020-02-01T00:00+01:00", step="30min")
+    assert ds.sizes == {"time": 48 // len(cells or [1]), "cell": len(columns)}
+    assert list(ds.indexes["time"][:2]) == list(
+        pd.to_datetime(["2020-01-31 23:00", "2020-01-31 23:30"])
+    )
+    assert "start and step belong together" in refusal(path, start="2020-01-01")
+    assert "start is 'soon'" in refusal(path, start="soon", step="1h")
+    assert "step is '7min'; give a length" in refusal(path, start="2020-01-01", step="7min")
+    timed = table({"time": HOURS, "v": VALUES})
+    assert "has times in column 'time'" in refusal(timed, start="2020-01-01", step="1h")
+
+
+def test_names_that_are_nearly_right(table):
+    path = table({"Time": HOURS, "Plant": "A", "v": VALUES})
+    assert "(did you mean 'Plant'?)" in refusal(path, cell="plnat")
+    assert "(did you mean 'Time'?)" in refusal(path, time="tme")
+    assert "(did you mean 'v'?)" in refusal(path, values="V", cell="Plant")
+
+
+def test_usual_names_are_taken_and_said_and_the_calendar_is_no_service(table, caplog):
+    columns = {"Timestamp": HOURS, "Station_ID": ["007"] * 48, "HOUR": HOURS.hour, "v": VALUES}
+    ds = read(table(columns))
+    assert (list(ds.data_vars), ds["cell"].values.tolist()) == (["v"], ["007"])
+    for text in (
+        "took 'Timestamp' for the times; --time names another",
+        "took 'Station_ID' for the cells: 007; --cell names another",
+        "not taken as values: HOUR; --values names columns to take",
+    ):
+        assert text in caplog.text
+    assert list(read(table(columns), values="HOUR").data_vars) == ["HOUR"]
+
+
+def test_a_text_that_makes_times_unique_names_the_cells(table, caplog):
+    columns = {"time": [*HOURS, *HOURS], "plant": ["A"] * 48 + ["B"] * 48, "v": [*VALUES, *VALUES]}
+    assert read(table(columns))["cell"].values.tolist() == ["A", "B"]
+    assert "took 'plant' for the cells: A, B" in caplog.text
+    message = refusal(table(columns | {"line": columns["plant"]}))
+    assert "'plant', 'line' may name the cells; choose one with --cell" in message
+
+
+def test_columns_that_may_be_cells_or_services_need_the_option(table, caplog):
+    path = table({"time": HOURS} | {f"counter{i}": VALUES for i in range(11)})
+    message = refusal(path)
+    assert "my.csv: 11 columns (counter0, counter1, " in message
+    assert "--layout wide if each is a cell, --layout services if they are services" in message
+    assert read(path, layout="wide").sizes["cell"] == 11
+    services = read(path, layout="services")
+    assert (services["cell"].values.tolist(), len(services.data_vars)) == (["my"], 11)
+    assert "took 11 columns for services: counter0, " in caplog.text
+    named = table({"time": HOURS, "sensor 1": VALUES, "sensor 2": VALUES})
+    assert read(named).sizes["cell"] == 2
+
+
+def test_records_of_uneven_times_are_resampled(table, caplog):
+    times = pd.date_range("2017-10-23", periods=60, freq="2min").to_series().reset_index(drop=True)
+    times[[7, 9]] += pd.Timedelta("37s")
+    path = table({"time": times.drop(range(20, 25)), "a": np.arange(60.0)[np.r_[:20, 25:60]]})
+    message = refusal(path)
+    assert "is 0 days 00:02:37, most steps are 0 days 00:02:00 (4 of 54 are not" in message
+    assert "with --resample 2min --agg mean (or sum)" in message
+    ds = read(path, resample="10min", agg="mean")
+    expected = np.arange(60.0).reshape(12, 5).mean(axis=1)
+    expected[4] = NAN
+    np.testing.assert_allclose(ds["value"].values[:, 0], expected)
+    assert "by their mean; missing: 8.3 % of value" in caplog.text
+    np.testing.assert_allclose(read(path, resample="10min", agg="sum")["value"][:, 0], 5 * expected)
+    assert "say how to merge the records of a step: --agg sum" in refusal(path, resample="10min")
+    assert "agg is 'sum' without a step" in refusal(path, agg="sum")
+    assert "resample is '7min'; give a length" in refusal(path, resample="7min", agg="sum")
+    assert "its records are 0 days 00:02:00 apart" in refusal(path, resample="1min", agg="sum")
+
+
+@pytest.mark.parametrize("later", ["60D", "48h", "5h"])
+def test_stations_of_different_periods_are_masked(table, later, caplog):
+    times = [*HOURS, *(HOURS + pd.Timedelta(later))]
+    path = table({"time": times, "cell": ["A"] * 48 + ["B"] * 48, "v": [*VALUES, *VALUES]})
+    values = observed(read(path), "v")
+    for cell in values.transpose("cell", "time").to_numpy():
+        np.testing.assert_array_equal(cell[~np.isnan(cell)], VALUES)
+    assert "2 of 2 cells have rows in a part of the time only, such as cell A" in caplog.text
+
+
+def test_cells_are_kept_and_left_out(table):
+    columns = {"time": np.tile(HOURS[:2], 12), "cell": np.repeat(range(1, 13), 2), "v": 1.0}
+    path = table(columns)
+    assert read(path, cells="3,7-9")["cell"].values.tolist() == [3, 7, 8, 9]
+    assert read(path, cells="all-but:2-11")["cell"].values.tolist() == [1, 12]
+    message = refusal(path, cells="12,13")
+    assert "my.csv: no cell '13' among its 12 cells, such as '1' (did you mean " in message
+    assert "leaves no cell" in refusal(path, cells="all-but:1-12")
+    wide = table({"time": HOURS, "north": VALUES, "south": VALUES})
+    assert read(wide, layout="wide", cells="all-but:north")["cell"].values.tolist() == ["south"]
+    assert "(did you mean 'south'?)" in refusal(wide, layout="wide", cells="suoth")
+    columns["v"] = np.where(columns["cell"] == 5, np.inf, 1.0)
+    assert "line 10: column 'v' holds 'inf'" in refusal(table(columns), cells="4-12")
+    read(table(columns), cells="all-but:5")
+
+
+def test_columns_of_places_become_coordinates(table, caplog):
+    columns = {"time": [*HOURS, *HOURS], "cell": np.repeat([1, 2], 48), "v": 1.0,
+               "Longitude": np.repeat([9.1, 9.2], 48), "lat": 45.4}  # fmt: skip
+    ds = read(table(columns))
+    assert (ds["lon"].values.tolist(), ds["lat"].values.tolist()) == ([9.1, 9.2], [45.4, 45.4])
+    assert list(ds.data_vars) == ["v"]
+    columns["lat"] = np.linspace(40, 50, 96)
+    assert "lon" not in read(table(columns)).coords
+    assert "not one place in degrees for each cell; left out" in caplog.text
+
+
+def write_book(path, rows, *more):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for name in more:
+        book.create_sheet(name).append(["time", 1])
+    book.save(path)
+    return path
+
+
+def test_a_sheet_of_a_workbook(tmp_path):
+    times = [datetime.datetime(2017, 10, 23, hour) for hour in range(4)]
+    rows = [["time", 7, 8, None], *([t, 1.5, i, None] for i, t in enumerate(times)), [None]]
+    path = write_book(tmp_path / "a.xlsx", rows)
+    ds = read(path)
+    assert ds["cell"].values.tolist() == [7, 8]
+    np.testing.assert_array_equal(ds["value"], [[1.5, i] for i in range(4)])
+    assert list(ds.indexes["time"]) == times
+    several = write_book(tmp_path / "b.xlsx", rows, "Notes")
+    assert "b.xlsx: its sheets are 'Sheet', 'Notes'; choose one with --sheet" in refusal(several)
+    assert "(did you mean 'Sheet'?)" in refusal(several, sheet="sheet1")
+    assert read(several, sheet="Sheet").sizes["cell"] == 2
+    bare = write_book(tmp_path / "c.xlsx", rows[1:])
+    assert "c.xlsx, row 1: " in refusal(bare)
+    assert read(bare, no_header=True).sizes["time"] == 4
+    texts = [
+        ["Zeit", "Station", "v"],
+        ["23.10.2017 00:00", "A", "1,5"],
+        ["23.10.2017 01:00", "A", 2],
+    ]
+    long = write_book(tmp_path / "d.xlsx", texts)
+    assert read(long, time="Zeit", decimal="comma")["v"].values.tolist() == [[1.5], [2.0]]
+    assert "d.xlsx, row 2" in refusal(long, time="Zeit")
+
+
+def test_a_workbook_that_unpacks_to_too_much_is_refused_unread(tmp_path):
+    path = write_book(tmp_path / "bomb.xlsx", [["time", 1], ["2017-10-23", 1]])
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as book:
+        book.writestr("xl/media/zeros.bin", bytes(2 * ALLOWANCE))
+    assert "bomb.xlsx: unpacked, it would take" in refusal(path)
