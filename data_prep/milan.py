@@ -14,7 +14,8 @@
 - Variables: `sms_in`, `sms_out`, `call_in`, `call_out`, `internet` as published; `sms` and `call`,
   the sums in + out, and `net` (internet), as the federated-forecasting papers use them.
 
-Kaggle has a different copy: hourly, comma-separated and one week long. It is not accepted.
+- Kaggle's copy of the first week (hourly, comma-separated, with a header, `.csv`) is read as it
+  is: its times are local, and its rows are summed over country codes, too.
 """
 
 from data_prep.download import Dataverse

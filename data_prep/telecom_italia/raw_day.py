@@ -146,7 +146,7 @@ def _is_activity(text: str) -> bool:
 def foreign_copy(line: bytes) -> str | None:
     """Return advice if a line comes from a known foreign copy of the data, else None."""
     if line.lower().startswith(b"datetime,cellid"):
-        return "this is the Kaggle copy (hourly, one week); download the raw files"
+        return "this is Kaggle's hourly copy; name it .csv, and keep it apart from raw days"
     if b"\t" in line:
         return None
     if b"," in line:

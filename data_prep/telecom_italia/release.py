@@ -9,7 +9,7 @@ Province of Trentino", Scientific Data 2, 150055 (2015).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,11 +22,13 @@ from tqdm import tqdm
 from data_prep.atomic import check_target
 from data_prep.chunked_writing import write_chunks
 from data_prep.city.marker import read_marker
-from data_prep.cube import make_cube
+from data_prep.cube import make_cube, write_cube
 from data_prep.errors import InputError
+from data_prep.telecom_italia import hourly_copy
 from data_prep.telecom_italia.cdr import SERVICES
 from data_prep.telecom_italia.day_store import DayStore, StoredDay
 from data_prep.telecom_italia.grid import Grid, read_grid
+from data_prep.telecom_italia.hourly_copy import HourlyDay
 from data_prep.telecom_italia.raw_day import INTERVAL, RawDay
 from data_prep.telecom_italia.raw_folder import (
     check_dates,
@@ -91,7 +93,8 @@ class TelecomItalia:
         """Sum the raw days over country codes and time steps, and write them as a cube.
 
         Args:
-            raw: Folder of the daily files (`.txt`, or packed as `.txt.gz`), or a single one.
+            raw: Folder of the daily files (`.txt`, or packed as `.txt.gz`), or a single one; or
+                those of the hourly copy (`.csv`).
             out: The netCDF file to write.
             step: Length of a time step: 10min, or a multiple of it that divides a day.
             cells: Cells to keep: ids and ranges separated by commas, such as 1-100,5060.
@@ -114,6 +117,11 @@ class TelecomItalia:
         places = read_grid(grid) if grid else None
         known = np.arange(1, self.max_cell + 1) if places is None else places.cells
         selection.check(known)
+        if hourly := hourly_copy.find_files(raw, self.prefix):
+            days_of_copy = hourly_copy.read_days(hourly, self.prefix, known, allow_gaps)
+            occurring = np.unique(np.concatenate([day.cells for day in days_of_copy]))
+            chosen = selection.choose(occurring, known if grid else None)
+            return write_cube(self._hourly_cube(days_of_copy, chosen, per_step, places), out)
         raw_days = find_days(raw, self.prefix, known, self.time_zone)
         origin = self._origin(raw_days)
         check_dates(raw_days, self.name, allow_gaps)
@@ -142,6 +150,32 @@ class TelecomItalia:
             "none, the records are invented",
         )
 
+    def _hourly_cube(
+        self,
+        days: list[HourlyDay],
+        cells: np.ndarray,
+        per_step: int,
+        places: Grid | None,
+    ) -> xr.Dataset:
+        """Return the cube of the hourly copy.
+
+        Raises:
+            InputError: if a step is not whole hours.
+        """
+        n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
+        if rest:
+            raise InputError(
+                f"{days[0].path.parent}: holds hours, of which no step of {per_step * INTERVAL} "
+                "can be made; choose --step 1h or longer, or download the raw files"
+            )
+        hours, values = hourly_copy.join(days, cells, self.time_zone)
+        shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)
+        sums = values.reshape(shape).sum(axis=2)
+        origin = _Origin(f"{self.title}, hourly copy", "Kaggle's hourly copy", "ODbL-1.0")
+        checksums = {day.path.name: day.checksum for day in days}
+        times = hours[::n_hours]
+        return self._cube(_with_totals(sums), times, cells, origin, checksums, places)
+
     def _describe(
         self,
         days: Sequence[StoredDay],
@@ -155,10 +189,24 @@ class TelecomItalia:
         end = last.start + last.n_intervals * INTERVAL
         time = pd.date_range(first.start, end, freq=INTERVAL * per_step, inclusive="left")
         nothing = np.broadcast_to(np.float64(np.nan), (len(time), len(cells)))
+        checksums = {day.raw.path.name: day.checksum for day in days}
+        values = dict.fromkeys(LONG_NAMES, nothing)
+        return self._cube(values, time, cells, origin, checksums, places)
+
+    def _cube(
+        self,
+        values: Mapping[str, np.ndarray],
+        time: pd.DatetimeIndex,
+        cells: np.ndarray,
+        origin: _Origin,
+        checksums: dict[str, str],
+        places: Grid | None,
+    ) -> xr.Dataset:
+        """Return a cube of values `(step, cell)` at zoned times, with all its attributes."""
         here = places.at(cells) if places else None
         grid_checksum = {places.path.name: places.checksum} if places else {}
         return make_cube(
-            dict.fromkeys(LONG_NAMES, nothing),
+            values,
             time.tz_convert("UTC").tz_localize(None),
             cells,
             title=origin.title,
@@ -167,7 +215,7 @@ class TelecomItalia:
             units="1",
             time_zone=self.time_zone,
             long_names=LONG_NAMES,
-            checksums={day.raw.path.name: day.checksum for day in days} | grid_checksum,
+            checksums=checksums | grid_checksum,
             lon=here.lon if here else None,
             lat=here.lat if here else None,
         )
@@ -218,6 +266,11 @@ def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np
     sums[:, ~complete] = np.nan
     _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
     sums[:, :, to] = day.values()[:, :, of]
+    return _with_totals(sums)
+
+
+def _with_totals(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Return all variables of sums `(service, step, cell)`, by name."""
     services = dict(zip(SERVICES, sums, strict=True))
     with np.errstate(over="ignore"):  # `write_chunks` checks for overflow
         sms, call = (services[f"{name}_in"] + services[f"{name}_out"] for name in ("sms", "call"))

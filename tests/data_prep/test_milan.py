@@ -268,15 +268,6 @@ def test_a_name_that_does_not_tell_its_day_is_refused(raw, out, name):
     assert f"{PREFIX}{name}: expected a name like {PREFIX}2013-11-01.txt; rename it" in str(e.value)
 
 
-def test_the_kaggle_copy_is_refused(tmp_path, out):
-    path = tmp_path / f"{PREFIX}2013-11-01.csv"
-    path.write_text("datetime,CellID,countrycode,smsin,smsout,callin,callout,internet\n")
-    with pytest.raises(InputError, match="this is the Kaggle copy"):
-        milan.prepare(tmp_path, out)
-    with pytest.raises(InputError, match=r"line 1: .*this is the Kaggle copy"):
-        milan.prepare(path.rename(path.with_suffix(".txt")), out)
-
-
 def test_two_files_of_one_day_are_refused(raw, out):
     path = raw / f"{PREFIX}2013-11-02.txt"
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))

@@ -108,7 +108,7 @@ def test_commas_that_may_separate_thousands_need_the_option(table):
     path = table({"time": HOURS[:3], "a": ["1,5", "2,5", "x"]}, sep=";")
     assert "column 'a' holds '1,5', which has a decimal comma" in refusal(path)
     df = pd.DataFrame({"time": HOURS[:2], "cell": 1, "a": ["0,5", "1,5"]})
-    with pytest.raises(InputError, match="holds '0,5'.*astype") as e:
+    with pytest.raises(InputError, match=r"holds '0,5'.*astype") as e:
         from_long(df)
     exec(re.findall("`(.*)`", str(e.value))[0], {"df": df})
     assert from_long(df)["a"].values.tolist() == [[0.5], [1.5]]
