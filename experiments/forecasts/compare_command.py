@@ -43,16 +43,16 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
     RUNS are folders of runs, benchmarks or backtests. Runs that differ only in the seed or the fold
     are one row. All runs on one data set must be tested on the same targets.
     """
-    from experiments.forecasts.comparison_table import (
+    from stforecast.bench.tables import plain
+    from stforecast.comparison.compare import compare as compare_runs
+    from stforecast.comparison.compare import overall
+    from stforecast.comparison.table import (
         basis,
         comparison_rows,
         conclusions,
         legend,
         overall_rows,
     )
-    from stforecast.bench.tables import plain
-    from stforecast.comparison.compare import compare as compare_runs
-    from stforecast.comparison.compare import overall
     from stforecast.federated.runs.run_folder import check_folder
     from stforecast.results import ForecastRun
 
@@ -77,8 +77,8 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
 def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> None:
     """Write the tables as Markdown, LaTeX and CSV."""
     from data_prep.atomic import atomic_path
-    from experiments.forecasts.comparison_table import basis, comparison_rows, conclusions, legend
     from stforecast.bench.tables import latex, markdown
+    from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
     from stforecast.federated.runs.run_folder import write_csv
 
     out.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ import numpy as np
 
 from data_prep.registry import join
 from data_prep.text import counted
-from experiments.forecasts.comparison_table import basis, comparison_rows, conclusions, legend
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, refit_notes
 from experiments.forecasts.peak_table import peak_table
@@ -28,6 +27,7 @@ from stforecast.comparison.folds import by_seed, folds_of
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.ranks import rank_groups
 from stforecast.comparison.rows import Row
+from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
 from stforecast.methods import METHODS
 from stforecast.metrics import METRICS
 from stforecast.results import ForecastRun, units_of

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from experiments.forecasts.comparison_table import per_cent
 from experiments.forecasts.interval_table import nominal_coverage, refit_notes
 from experiments.forecasts.report import further_columns, is_pooled
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.tables import plain, traffic_sentence
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row
+from stforecast.comparison.table import per_cent
 from stforecast.results import ForecastRun, units_of
 
 
