@@ -12,7 +12,7 @@ import click
 
 from data_prep.errors import InputError
 from experiments import bench_command, data_commands, federate_command
-from experiments.forecasts import backtest_command, compare_command
+from experiments.forecasts import backtest_command, compare_command, report_command
 from experiments.forecasts import commands as forecast_commands
 from experiments.images import commands as image_commands
 from experiments.options import HELP
@@ -55,7 +55,7 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
 
 MODULES = (
     data_commands, forecast_commands, bench_command, backtest_command, compare_command,
-    image_commands, federate_command,
+    report_command, image_commands, federate_command,
 )  # fmt: skip
 
 for module in MODULES:

@@ -1,0 +1,1 @@
+"""A page on finished runs: one HTML file that opens without a network."""

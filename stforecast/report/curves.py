@@ -1,0 +1,64 @@
+"""Losses by round and by communication, and errors by time ahead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stforecast.bench.run_groups import RunGroup
+from stforecast.results import ForecastRun
+
+LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
+"""Losses of the task and their columns in `rounds.csv`."""
+
+MOST_ROUNDS = 400
+"""Largest number of rounds to draw of a run."""
+
+MOST_MINUTES = 120
+"""Longest time ahead on an axis of minutes."""
+
+
+def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
+    """Return the losses of each run that trained in rounds.
+
+    Args:
+        groups: runs of each method, in the order of the page.
+
+    Returns:
+        Place of the method, name of the run, rounds, bytes sent and received so far by all clients,
+        and losses. Of many rounds, evenly spread ones with the last.
+    """
+    found = []
+    for place, group in enumerate(groups):
+        for run in group.runs:
+            table = run.rounds()
+            values = {name: table[column].to_numpy(float) for name, column in LOSSES.items()}
+            if not any(np.isfinite(v).any() for v in values.values()):
+                continue
+            sent = (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy(float)
+            shown = np.unique(np.linspace(0, len(table) - 1, MOST_ROUNDS).round().astype(int))
+            found.append(
+                {
+                    "method": place,
+                    "name": group.run_label(run) if len(group.runs) > 1 else group.name,
+                    "loss": str(run.settings.get("loss", "mse")),
+                    "round": table["round"].to_numpy()[shown],
+                    "bytes": sent[shown],
+                    **{name: v[shown] for name, v in values.items()},
+                }
+            )
+    return found
+
+
+def time_axis(run: ForecastRun, n_steps: int) -> tuple[str, np.ndarray]:
+    """Return the title of an axis of times ahead, and the place of each step on it."""
+    steps = np.arange(1, n_steps + 1)
+    minutes = float(run.about.get("step_minutes", math.nan))
+    if math.isnan(minutes):
+        return "steps ahead", steps
+    if n_steps * minutes > MOST_MINUTES:
+        return "hours ahead", steps * minutes / 60
+    return "minutes ahead", steps * minutes

@@ -1,0 +1,147 @@
+"""Data sheet: origin, extent, gaps and checksums of a run's data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.cube import local_time, observed, step_of
+from data_prep.text import counted, some
+from stforecast.report.tables import Table, share
+from stforecast.results import ForecastRun, data_of
+
+AT_ONCE = 20_000_000
+"""Values to read at once."""
+
+MOST_VALUES = 400_000_000
+"""Values of a service up to which it is searched for gaps."""
+
+ABOUT_GAPS = (
+    "missing: share of steps × cells without a value. blank cells: cells without any value, or "
+    "with nothing but zeros. Telecom Italia leaves a field empty where nothing was recorded; it is "
+    "read as 0."
+)
+
+N_NAMES = 8
+"""Number of cells to name."""
+
+
+@dataclass(frozen=True)
+class DataSheet:
+    """What is known of the data.
+
+    Attributes:
+        facts: texts by name.
+        services: missing values and zeros of each service; None if the data are gone.
+        checksums: of the source files, by name.
+    """
+
+    facts: dict[str, str]
+    services: Table | None
+    checksums: dict[str, str]
+
+
+@dataclass
+class _Gaps:
+    """Counts of one service."""
+
+    n_steps: int = 0
+    missing: int = 0
+    zeros: int = 0
+    longest: int = 0
+    steps_without: int = 0
+
+
+def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
+    """Describe the data of a run.
+
+    Args:
+        run: the run.
+        cube: its data; None if they are not there any more.
+    """
+    path = data_of(run.about)
+    if cube is None:
+        gone = f"{path}: not there any more, so their gaps and sources are unknown"
+        units = _units(str(run.about.get("units", "1")))
+        return DataSheet({"data": gone, "service": run.about["service"], "units": units}, None, {})
+    checksums = json.loads(str(cube.attrs.get("source_checksums", "{}")))
+    names = [str(n) for n, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
+    rows = [_service_row(cube, name) for name in names]
+    table = Table("What was not recorded", rows, [ABOUT_GAPS])
+    return DataSheet(_facts(run, path, cube), table, checksums)
+
+
+def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
+    times, step = local_time(cube), step_of(cube)
+    zone, clock = str(cube.attrs.get("time_zone", "UTC")), str(cube.attrs.get("clock", "utc"))
+    kept = "UTC" if clock == "utc" else "the local wall clock, never adjusted"
+    service = cube[run.about["service"]]
+    long_name = str(service.attrs.get("long_name", run.about["service"]))
+    zero = "missing" if service.attrs.get("zero_is_missing", 0) else "a value"
+    return {
+        "data": str(path),
+        "title": str(cube.attrs.get("title", "-")),
+        "source": str(cube.attrs.get("source", "-")),
+        "licence": str(cube.attrs.get("license", "-")),
+        "service": f"{run.about['service']} ({long_name})",
+        "units": _units(str(service.attrs.get("units", "1"))),
+        "a zero is": zero,
+        "cells": f"{cube.sizes['cell']:,}, of which {run.about['clients']:,} were forecast",
+        "steps": f"{cube.sizes['time']:,} of {_length(step)}",
+        "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, local time",
+        "time zone": f"{zone}; the file keeps {kept}",
+    }
+
+
+def _units(units: str) -> str:
+    return "none" if units == "1" else units
+
+
+def _length(step: pd.Timedelta) -> str:
+    minutes = step / pd.Timedelta(minutes=1)
+    return f"{minutes:g} min" if minutes < 60 or minutes % 60 else f"{minutes / 60:g} h"
+
+
+def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
+    """Return one row of the table of services."""
+    n_cells, n_values = cube.sizes["cell"], cube[name].size
+    if n_values > MOST_VALUES:
+        return {"service": name, "missing": "not counted, too large"}
+    found = _Gaps()
+    recorded, above_zero = (np.zeros(n_cells, dtype=bool) for _ in range(2))
+    run = 0
+    for values in _chunks(cube, name):
+        missing = np.isnan(values)
+        found.n_steps += len(values)
+        found.missing += int(missing.sum())
+        found.zeros += int((values == 0).sum())
+        recorded |= ~missing.all(axis=0)
+        above_zero |= (~missing & (values != 0)).any(axis=0)
+        for nothing in missing.all(axis=1).tolist():
+            run = run + 1 if nothing else 0
+            found.steps_without += nothing
+            found.longest = max(found.longest, run)
+    blank = cube["cell"].to_numpy()[~(recorded & above_zero)]
+    named = f"{len(blank):,}: {some(blank.tolist(), N_NAMES)}" if len(blank) else "0"
+    gaps = f"{counted(found.steps_without, 'step')}, at most {found.longest} in a row"
+    return {
+        "service": name,
+        "units": _units(str(cube[name].attrs.get("units", "1"))),
+        "missing": share(found.missing / n_values),
+        "zeros": share(found.zeros / n_values),
+        "steps without any value": gaps if found.steps_without else "0",
+        "blank cells": named,
+    }
+
+
+def _chunks(cube: xr.Dataset, name: str) -> Iterator[np.ndarray]:
+    """Yield the observed values of some steps at once, `(steps, cells)`."""
+    n_at_once = max(1, AT_ONCE // cube.sizes["cell"])
+    for start in range(0, cube.sizes["time"], n_at_once):
+        yield observed(cube.isel(time=slice(start, start + n_at_once)), name).to_numpy()

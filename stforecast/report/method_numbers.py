@@ -1,0 +1,148 @@
+"""Numbers of one method for a page: errors by cell, hour, day and step, loads and coverage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from stforecast.bench.run_groups import RunGroup
+from stforecast.comparison.coverage import coverages
+from stforecast.comparison.errors import SEASONAL, ModelErrors, model_errors, variables
+from stforecast.comparison.folds import by_seed, folds_of, join_errors
+from stforecast.report.successive import Successive, successive
+from stforecast.results import ForecastRun
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Errors of one model on one test part, over all windows.
+
+    Attributes:
+        by_cell: `(cells,)`, not finite where the model diverged or nothing was observed.
+        by_cell_and_hour: `(cells, 24)` by hour of local time.
+        by_hour: `(24,)` over all cells.
+        by_step: `(horizon,)` over all cells.
+        by_day: over all cells, by local day.
+    """
+
+    by_cell: np.ndarray
+    by_cell_and_hour: np.ndarray
+    by_hour: np.ndarray
+    by_step: np.ndarray
+    by_day: pd.Series
+
+
+@dataclass(frozen=True, eq=False)
+class MethodNumbers:
+    """Numbers of one method; errors are means over seeds, the rest is of the first seed.
+
+    Attributes:
+        errors: in the metric of the page.
+        mae: `(cells,)` mean absolute error in the data's units.
+        forecast: `(cells,)` mean forecast.
+        load: `(cells,)` mean observed value.
+        coverage: `(cells,)` share of targets inside the widest interval; None without intervals.
+        nominal: what the widest interval promises; NaN without intervals.
+        path: forecasts of successive windows.
+        naive: errors of seasonal naive; None where it could not forecast.
+    """
+
+    errors: Errors
+    mae: np.ndarray
+    forecast: np.ndarray
+    load: np.ndarray
+    coverage: np.ndarray | None
+    nominal: float
+    path: Successive
+    naive: Errors | None
+
+
+def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
+    """Read the numbers of a method from its runs, one seed after the other.
+
+    Args:
+        group: runs that differ only in seed and fold.
+        metric: error as in `metrics.csv`.
+
+    Raises:
+        InputError: if the metric is unknown, or a file is damaged.
+    """
+    seeds = by_seed(group.runs)
+    n_folds = len(folds_of(group.runs))
+    whole = [runs for runs in seeds if len(folds_of(runs)) == n_folds] or seeds[:1]
+    first = [run.forecasts() for run in folds_of(whole[0]).values()]
+    found = [_errors(first, metric)]
+    mae = [_joined(first, "raw_mae").by_cell()]
+    for runs in whole[1:]:
+        forecasts = [run.forecasts() for run in folds_of(runs).values()]
+        found.append(_errors(forecasts, metric))
+        mae.append(_joined(forecasts, "raw_mae").by_cell())
+    nominal, coverage = _coverage(first)
+    known = all(SEASONAL in variables(part) for part in first)
+    return MethodNumbers(
+        _mean(found),
+        np.mean(mae, axis=0),
+        _mean_by_cell(first, "y_hat"),
+        _mean_by_cell(first, "y"),
+        coverage,
+        nominal,
+        successive(first),
+        _errors(first, metric, SEASONAL) if known else None,
+    )
+
+
+def _joined(
+    forecasts: Sequence[xr.Dataset], metric: str, selection: str | None = None
+) -> ModelErrors:
+    return join_errors([model_errors(part, metric, selection) for part in forecasts])
+
+
+def _errors(forecasts: Sequence[xr.Dataset], metric: str, selection: str | None = None) -> Errors:
+    errors = _joined(forecasts, metric, selection)
+    by_day = [sums.sum(axis=0) for sums in errors.by_day()]
+    with np.errstate(invalid="ignore"):  # Where the method diverged.
+        return Errors(
+            errors.by_cell(),
+            errors.finalise(*errors.by_cell_and_hour()),
+            errors.by_hour().to_numpy(),
+            errors.by_step().to_numpy(),
+            pd.Series(errors.finalise(*by_day), errors.days),
+        )
+
+
+def _mean(several: Sequence[Errors]) -> Errors:
+    """Return the mean over seeds."""
+
+    def mean(name: str) -> np.ndarray:
+        return np.mean([getattr(one, name) for one in several], axis=0)
+
+    by_day = pd.Series(mean("by_day"), several[0].by_day.index)
+    return Errors(
+        mean("by_cell"), mean("by_cell_and_hour"), mean("by_hour"), mean("by_step"), by_day
+    )
+
+
+def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:
+    """Return the mean of what was observed or forecast at observed targets, `(cells,)`."""
+    seen = [np.isfinite(part["y"].to_numpy()) for part in forecasts]
+    totals = [
+        np.where(mask, part[name].to_numpy(), 0.0).sum(axis=(1, 2))
+        for part, mask in zip(forecasts, seen, strict=True)
+    ]
+    counts = np.sum([mask.sum(axis=(1, 2)) for mask in seen], axis=0)
+    total = np.sum(totals, axis=0)
+    return np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0)
+
+
+def _coverage(forecasts: Sequence[xr.Dataset]) -> tuple[float, np.ndarray | None]:
+    """Return the nominal coverage of the widest interval, and that of each cell."""
+    parts = [coverages(part) for part in forecasts]
+    shared = set.intersection(*(set(part) for part in parts))
+    if not shared:
+        return float("nan"), None
+    widest = max(shared)
+    return widest, join_errors([part[widest] for part in parts]).by_cell()

@@ -1,0 +1,162 @@
+// The charts, by plotly.js.
+
+const OBSERVED = { name: "observed" };
+const SEASONAL = "seasonal naive";
+
+// Text as plotly.js shows it: it takes some tags for its own.
+function plain(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
+function layout(x, y, more = {}) {
+  const axis = { gridcolor: ofPage("grid"), zerolinecolor: ofPage("grid"), linecolor: ofPage("line"), automargin: true };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: ofPage("text"), size: 12, family: getComputedStyle(document.body).fontFamily },
+    margin: { l: 10, r: 10, t: 30, b: 10 },
+    legend: { orientation: "h", y: -0.25, yanchor: "top", x: 0 },
+    hovermode: "closest",
+    hoverlabel: { namelength: 40 },
+    dragmode: "zoom",
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: ofPage("faint"), activecolor: ofPage("text") },
+    ...more,
+    xaxis: { ...axis, ...x },
+    yaxis: { ...axis, ...y },
+  };
+}
+
+function title(text) {
+  return { title: { text: plain(text), font: { size: 12 }, standoff: 8 } };
+}
+
+function line(method, x, y, more = {}) {
+  const { name, color, dash } = method;
+  return {
+    type: "scatter", mode: "lines", name: plain(name), meta: name, x, y,
+    line: { color, dash, width: 1.8 }, showlegend: false, ...more,
+  };
+}
+
+function naiveLine(x, y) {
+  return line({ name: SEASONAL, color: ofPage("faint"), dash: "dot" }, x, y);
+}
+
+function translucent(color) {
+  const parts = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+  return `rgba(${parts.join(",")},0.22)`;
+}
+
+const BUTTONS = ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"];
+const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [BUTTONS] };
+
+class Charts {
+  constructor(section, task, numbers) {
+    Object.assign(this, { section, task, numbers, hidden: new Set() });
+  }
+
+  // Draws a chart without the methods that are switched off.
+  show(name, traces, ofLayout, words) {
+    const place = this.section.querySelector(`[data-chart="${name}"]`);
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", words);
+    const drawn = traces.filter((trace) => !this.hidden.has(trace.meta));
+    Plotly.react(place, drawn, ofLayout, CONFIG);
+  }
+
+  hide(name) {
+    this.section.querySelector(`[data-chart="${name}"]`).closest("figure").hidden = true;
+  }
+
+  // Observations, forecasts and the band of the chosen method at a cell.
+  series(cell, method) {
+    const { series, methods, cells, quantity, clock } = this.task;
+    if (!series.times.length) return this.hide("series");
+    const [x, row] = [series.times, (place) => this.numbers.row(place, cell)];
+    const traces = [];
+    series.methods.forEach((of, i) => {
+      const look = methods[i];
+      const shown = i === method;
+      if (shown && of.lower) {
+        const edge = { mode: "lines", x, line: { width: 0 }, hoverinfo: "skip", legendgroup: "band" };
+        traces.push({ ...edge, y: row(of.lower), showlegend: false });
+        traces.push({ ...edge, y: row(of.upper), fill: "tonexty", fillcolor: translucent(look.color), name: `interval of ${plain(look.name)}` });
+      }
+      if (shown || !this.hidden.has(look.name)) {
+        traces.push(line(look, x, row(of.forecast), { meta: "", showlegend: true, visible: shown ? true : "legendonly" }));
+      }
+    });
+    const observed = { ...OBSERVED, color: ofPage("text"), dash: "solid" };
+    traces.push(line(observed, x, row(series.observed), { showlegend: true }));
+    const heading = `cell ${cells[cell]}`;
+    const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } }, hovermode: "x unified" };
+    this.show("series", traces, layout({ ...title(clock), type: "date" }, title(quantity), area),
+      `Observations and forecasts of ${heading} over ${x.length} steps.`);
+  }
+
+  // Errors of each method by hour at a cell.
+  cellHours(cell) {
+    const { series, methods, cells, error, curves } = this.task;
+    if (!series.times.length) return this.hide("cell-hours");
+    const hours = Array.from({ length: 24 }, (_, hour) => hour);
+    const traces = series.methods.map((of, i) => line(methods[i], hours, this.numbers.row(of.hours, cell)));
+    const area = { title: { text: `errors of cell ${plain(cells[cell])} by hour`, x: 0.02, font: { size: 14 } } };
+    this.show("cell-hours", traces, layout({ ...title(curves.hours.axis), dtick: 3 }, { ...title(error), rangemode: "tozero" }, area),
+      `Errors by hour of the day at cell ${cells[cell]}.`);
+  }
+
+  cdf() {
+    const { methods, values, error } = this.task;
+    const traces = values[0].of.map((place, i) => {
+      const sorted = known(this.numbers.floats(place));
+      const shares = sorted.map((_, k) => (k + 1) / sorted.length);
+      return line(methods[i], sorted, shares, { line: { color: methods[i].color, dash: methods[i].dash, width: 1.8, shape: "hv" } });
+    });
+    this.show("cdf", traces, layout(title(`${error} of a cell`), { ...title("share of cells"), range: [0, 1.02], tickformat: ".0%" }),
+      "Share of cells with an error of at most x, for each method.");
+  }
+
+  ahead() {
+    const { methods, curves, error } = this.task;
+    const { axis, x, of, naive } = curves.ahead;
+    if (x.length < 2) return this.hide("ahead");
+    const traces = of.map((y, i) => line(methods[i], x, y, { mode: "lines+markers", marker: { size: 4 } }));
+    if (naive) traces.push(naiveLine(x, naive));
+    this.show("ahead", traces, layout(title(axis), title(error)), "Error of each method by time ahead.");
+  }
+
+  hours() {
+    const { methods, curves, error } = this.task;
+    const { axis, of, naive } = curves.hours;
+    const x = of[0].map((_, hour) => hour);
+    const traces = of.map((y, i) => line(methods[i], x, y));
+    if (naive) traces.push(naiveLine(x, naive));
+    this.show("hours", traces, layout({ ...title(axis), dtick: 3 }, title(error)), "Error of each method by hour of the day.");
+  }
+
+  // Losses by round, or by megabytes sent and received.
+  losses(name, x, axis) {
+    const { methods, curves } = this.task;
+    const shown = curves.losses.filter((run) => name !== "communication" || run.bytes[run.bytes.length - 1] > 0);
+    if (!shown.length) return this.hide(name);
+    const kind = shown.some((run) => run.validation.some((loss) => loss !== null)) ? "validation" : "training";
+    const first = new Set();
+    const traces = shown.map((run) => {
+      const alone = !first.has(run.method);
+      first.add(run.method);
+      const more = { name: plain(run.name), mode: "lines+markers", marker: { size: 4 } };
+      return line(methods[run.method], x(run), run[kind], { ...more, opacity: alone ? 1 : 0.6 });
+    });
+    const kinds = [...new Set(shown.map((run) => run.loss))].join(", ");
+    const what = kind === "validation" ? "validation MSE of z-scores" : `training loss (${kinds})`;
+    this.show(name, traces, layout({ ...title(axis), rangemode: "tozero" }, { ...title(what), rangemode: "tozero" }), `The ${what} of each run.`);
+  }
+
+  overall() {
+    this.cdf();
+    this.ahead();
+    this.hours();
+    this.losses("convergence", (run) => run.round, "round");
+    this.losses("communication", (run) => run.bytes.map((n) => n / 1e6), "megabytes sent and received by all clients");
+  }
+}

@@ -1,0 +1,60 @@
+// The numbers of the page, unpacked.
+
+async function unpack(id) {
+  const packed = atob(document.getElementById(id).textContent);
+  const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}
+
+async function unpackText(id) {
+  return new TextDecoder().decode(await unpack(id));
+}
+
+const MISSING = 4095;
+
+class Numbers {
+  constructor(tasks, scales, block) {
+    Object.assign(this, { tasks, scales, block });
+  }
+
+  static async read() {
+    const [text, block] = [await unpackText("numbers"), await unpack("arrays")];
+    const { tasks, scales } = JSON.parse(text);
+    return new Numbers(tasks, scales, block);
+  }
+
+  // All values of an array, by cell.
+  floats(place) {
+    return new Float32Array(this.block, place.at, place.shape.reduce((a, b) => a * b, 1));
+  }
+
+  // The values of one row; null where there is none.
+  row(place, i) {
+    const [rows, length] = place.shape;
+    const [high, low8] = [0, 1].map((plane) =>
+      new Uint8Array(this.block, place.at + (plane * rows + i) * length, length));
+    const low = this.floats(place.low)[i];
+    const step = this.floats(place.step)[i];
+    return Array.from(high, (bits, k) => {
+      const level = 256 * bits + low8[k];
+      return level === MISSING ? null : low + step * level;
+    });
+  }
+}
+
+// A number with three digits; a dash if it is not one.
+function short(value, share = false) {
+  if (value === null || !Number.isFinite(value)) return "-";
+  if (share) return `${(100 * value).toFixed(1)} %`;
+  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
+  return String(Number(value.toPrecision(3)));
+}
+
+function known(values) {
+  return Array.from(values).filter(Number.isFinite).sort((a, b) => a - b);
+}
+
+function quantile(sorted, share) {
+  return sorted[Math.round(share * (sorted.length - 1))];
+}

@@ -1,0 +1,153 @@
+// Joins the parts of the page.
+
+class TaskSection {
+  constructor(section, task, numbers) {
+    Object.assign(this, { section, task, numbers, cell: 0, method: 0 });
+    this.charts = new Charts(section, task, numbers);
+    this.fill("select.value", task.values.map((value) => value.title));
+    this.fill("select.method", task.methods.map((method) => method.name));
+    this.switches();
+    this.map = new CellMap(section.querySelector(".map"), task, numbers, (i) => this.select(i));
+    this.listen();
+    this.aboutSeries();
+    this.charts.overall();
+    this.recolor();
+    this.select(this.worst());
+  }
+
+  fill(selector, names) {
+    const options = names.map((name, i) => new Option(name, i));
+    this.section.querySelector(selector).replaceChildren(...options);
+  }
+
+  // One button for each line in the charts; it shows and hides the line in all of them.
+  switches() {
+    const names = this.task.methods.map((method) => [method.name, method.color, method.dash]);
+    if (this.task.curves.hours.naive) names.push([SEASONAL, "", "dot"]);
+    const buttons = names.map(([name, color, dash]) => {
+      const [button, swatch] = [document.createElement("button"), document.createElement("span")];
+      swatch.className = `line ${dash}`;
+      swatch.style.borderTopColor = color;
+      button.append(swatch, name);
+      button.type = "button";
+      button.setAttribute("aria-pressed", "true");
+      button.addEventListener("click", () => {
+        const { hidden } = this.charts;
+        if (!hidden.delete(name)) hidden.add(name);
+        button.setAttribute("aria-pressed", String(!hidden.has(name)));
+        this.redraw();
+      });
+      return button;
+    });
+    this.section.querySelector(".switches").replaceChildren(...buttons);
+  }
+
+  get value() {
+    return this.task.values[this.section.querySelector("select.value").value];
+  }
+
+  // The values of the choice; those of all methods alike have one array.
+  get values() {
+    const place = this.value.of[Math.min(this.method, this.value.of.length - 1)];
+    return place ? this.numbers.floats(place) : new Float32Array(this.task.cells.length).fill(NaN);
+  }
+
+  listen() {
+    const find = (selector) => this.section.querySelector(selector);
+    find("select.value").addEventListener("change", () => { this.recolor(); this.say(); });
+    find("select.method").addEventListener("change", (event) => {
+      this.method = Number(event.target.value);
+      this.recolor();
+      this.select(this.cell);
+    });
+    find("input.cell").addEventListener("change", (event) => this.open(event.target.value.trim()));
+    for (const button of this.section.querySelectorAll("button.open")) {
+      button.addEventListener("click", () => {
+        this.open(button.dataset.cell);
+        this.section.querySelector(".controls").scrollIntoView({ block: "start" });
+      });
+    }
+  }
+
+  open(name) {
+    const i = this.task.cells.indexOf(name);
+    if (i >= 0) this.select(i);
+    else this.section.querySelector(".said").textContent = `No cell ${name} among the ${this.task.cells.length} that were forecast.`;
+  }
+
+  worst() {
+    const errors = Array.from(this.numbers.floats(this.task.values[0].of[0]));
+    return errors.reduce((at, error, i) => (error > errors[at] || !Number.isFinite(errors[at]) ? i : at), 0);
+  }
+
+  recolor() {
+    const { title, middle, share, of } = this.value;
+    const method = of.length > 1 ? `, ${this.task.methods[this.method].name}` : "";
+    this.map.color(this.values, { title: title + method, middle, share });
+  }
+
+  select(i) {
+    this.cell = i;
+    this.map.select(i);
+    this.section.querySelector("input.cell").value = this.task.cells[i];
+    this.charts.series(i, this.method);
+    this.charts.cellHours(i);
+    this.say();
+  }
+
+  // The numbers of the cell in words, for all who do not see the map.
+  say() {
+    const all = this.task.values.map((value) => {
+      const place = value.of[Math.min(this.method, value.of.length - 1)];
+      return place ? `${value.title} ${short(this.numbers.floats(place)[this.cell], value.share)}` : null;
+    });
+    this.section.querySelector(".said").textContent =
+      `Cell ${this.task.cells[this.cell]}, ${this.task.methods[this.method].name}: ${all.filter(Boolean).join("; ")}.`;
+  }
+
+  aboutSeries() {
+    const { series, methods } = this.task;
+    const parts = [];
+    if (!series.times.length) {
+      parts.push("So many cells leave no room for their series; report fewer cells.");
+    } else {
+      if (series.times.length < series.all) parts.push(`The first ${series.times.length} of ${series.all} steps.`);
+      if (series.methods.length < methods.length) parts.push(`Only of the best: ${methods.slice(0, series.methods.length).map((m) => m.name).join(", ")}.`);
+      parts.push("A click in the legend shows other methods.");
+    }
+    this.section.querySelector(".about-series").textContent = [this.task.about_series, ...parts].join(" ");
+  }
+
+  redraw() {
+    this.charts.overall();
+    this.select(this.cell);
+  }
+}
+
+async function start() {
+  sortTables();
+  const sections = [...document.querySelectorAll("section.task")];
+  const shown = new Map();
+  themeSwitch(() => shown.forEach((section) => section.redraw()));
+  if (!sections.length) return;
+  const library = document.createElement("script");
+  library.textContent = await unpackText("plotly");
+  document.head.append(library);
+  const numbers = await Numbers.read();
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting || shown.has(target)) continue;
+      shown.set(target, new TaskSection(target, numbers.tasks[sections.indexOf(target)], numbers));
+      target.dataset.drawn = "yes";
+      observer.unobserve(target);
+    }
+  });
+  sections.forEach((section) => observer.observe(section));
+}
+
+start().catch((error) => {
+  const problem = document.getElementById("problem");
+  problem.hidden = false;
+  problem.textContent = `Charts cannot be drawn (${error.message}); open the page in a browser of 2023 or later.`;
+  throw error;
+});

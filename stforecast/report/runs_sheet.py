@@ -1,0 +1,105 @@
+"""Runs sheet: dates, settings and versions of runs, and the commands that repeat them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_prep.errors import InputError
+from stforecast.bench.run_groups import RunGroup
+from stforecast.comparison.folds import folds_of
+from stforecast.report.tables import Table, number
+from stforecast.results import ForecastRun, data_of
+
+
+@dataclass(frozen=True)
+class RunsSheet:
+    """How runs were made.
+
+    Attributes:
+        dates: first and last target of each part.
+        settings: all settings of each method.
+        commands: command that repeats the first run of each method, by its name.
+        versions: versions of packages.
+    """
+
+    dates: Table
+    settings: Table
+    commands: dict[str, str]
+    versions: str
+
+
+def runs_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
+    """Describe the runs of one task.
+
+    Args:
+        groups: runs of each method.
+    """
+    names = list(dict.fromkeys(name for group in groups for name in group.runs[0].settings))
+    rows = []
+    for name in names:
+        values = {group.name: group.runs[0].settings.get(name) for group in groups}
+        rows.append(
+            {"setting": name}
+            | {method: _shown(value) for method, value in values.items() if value is not None}
+        )
+    versions = {
+        f"{package} {version}"
+        for group in groups
+        for run in group.runs
+        for package, version in run.about.get("versions", {}).items()
+    }
+    return RunsSheet(
+        _dates(groups),
+        Table("All settings, as asked for", rows),
+        {group.name: repeat_command(group.runs[0]) for group in groups},
+        ", ".join(sorted(versions)),
+    )
+
+
+def _dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
+    rows = []
+    for number_of_fold, run in folds_of(run for g in groups for run in g.runs).items():
+        parts = run.about.get("parts") or {}
+        fold = {"fold": str(number_of_fold)} if number_of_fold else {}
+        rows += [
+            {**fold, "part": part, "first target": span["first"], "last target": span["last"]}
+            for part, span in parts.items()
+            if span
+        ]
+    return Table("Dates, in local time", rows)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def repeat_command(run: ForecastRun) -> str:
+    """Return the command that repeats a run, with the settings that are not defaults."""
+    words = ["stforecast", "run", "--method", run.method, "--data", str(data_of(run.about))]
+    usual = _defaults(run.method, str(run.settings.get("model", "")))
+    for name, value in run.settings.items():
+        if name == "method" or value is None or (name in usual and usual[name] == value):
+            continue
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    words += ["--label", run.label] if run.label != run.method else []
+    return shlex.join([*words, "--out", "FOLDER"])
+
+
+def _defaults(method: str, model: str) -> dict[str, Any]:
+    """Return the defaults of a method; none if it is not installed here."""
+    from stforecast.config import defaults, resolve  # imports torch
+
+    try:
+        usual = defaults(method)
+        return {**resolve(method, model=model or usual["model"]).flat(), "model": usual["model"]}
+    except InputError:
+        return {}

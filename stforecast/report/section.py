@@ -1,0 +1,226 @@
+"""Section of a page: the runs of one task, as tables and as numbers for its charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from data_prep.cube import open_cube
+from data_prep.errors import InputError
+from stforecast.bench.curves import point_look
+from stforecast.bench.run_groups import RunGroup
+from stforecast.comparison.compare import Task
+from stforecast.comparison.leaderboard import Leaderboard, Line
+from stforecast.comparison.names import error_title
+from stforecast.comparison.steps import time_ahead
+from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
+from stforecast.report.curves import losses, time_axis
+from stforecast.report.data_sheet import DataSheet, data_sheet
+from stforecast.report.method_numbers import MethodNumbers, method_numbers
+from stforecast.report.packing import Arrays
+from stforecast.report.places import places
+from stforecast.report.runs_sheet import RunsSheet, runs_sheet
+from stforecast.report.series import series
+from stforecast.report.tables import Table, number, share
+from stforecast.report.worst import worst_tables
+from stforecast.results import ForecastRun, data_of, units_of
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""Line styles; they change when colours repeat."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One task on a page.
+
+    Attributes:
+        name: name of the task.
+        claims: what the numbers show, in words.
+        board: the leaderboard.
+        worst: cells, hours and days with the highest errors.
+        data: data sheet.
+        runs: settings, dates and commands.
+        about_map: what the map shows.
+        charts: numbers of map and charts, see `page/*.js`.
+    """
+
+    name: str
+    claims: tuple[str, ...]
+    board: Table
+    worst: tuple[Table, ...]
+    data: DataSheet
+    runs: RunsSheet
+    about_map: str
+    charts: dict[str, Any]
+
+
+def section(task: Task, arrays: Arrays, room: int) -> Section:
+    """Gather what the page shows of one task.
+
+    Args:
+        task: its runs and leaderboard.
+        arrays: arrays of the page, which grow.
+        room: values of series by cell that the section may hold.
+
+    Raises:
+        InputError: if a file of a run is damaged.
+    """
+    board = task.board
+    lines = sorted(board.lines, key=_error_of)
+    groups = [line.row.group for line in lines]
+    numbers = [method_numbers(group, board.metric) for group in groups]
+    first = groups[0].runs[0]
+    cube = _cube(first)
+    with first.open_forecasts() as forecasts:
+        shown = places(forecasts, cube)
+        cells = forecasts["cell"].to_numpy()
+        zone = str(forecasts.attrs.get("time_zone", ""))
+    title = error_title(board.metric, units_of(first))
+    claims = [claim.replace("**", "") for claim in conclusions(board, task.name)]
+    charts = {
+        "name": task.name,
+        "quantity": _quantity(first),
+        "clock": f"local time ({zone})" if zone else "local time",
+        "error": title,
+        "methods": [_look(group, place) for place, group in enumerate(groups)],
+        "cells": [str(cell) for cell in cells.tolist()],
+        "map": {
+            "kind": shown.kind,
+            "east": arrays.floats(shown.east),
+            "north": arrays.floats(shown.north),
+            "size": shown.size,
+            "roads": shown.roads,
+        },
+        "values": _values(numbers, arrays, title, _quantity(first)),
+        "series": series(numbers, arrays, room),
+        "about_series": _about_series(first),
+        "curves": _curves(groups, numbers, zone),
+    }
+    return Section(
+        task.name,
+        tuple(claims),
+        _board(board, lines, numbers, units_of(first)),
+        worst_tables(cells, numbers[0], groups[0].name, title, _quantity(first)),
+        data_sheet(first, cube),
+        runs_sheet(groups),
+        shown.note,
+        charts,
+    )
+
+
+def _error_of(line: Line) -> float:
+    return math.inf if math.isnan(line.error.value) else line.error.value
+
+
+def _cube(run: ForecastRun) -> xr.Dataset | None:
+    """Open the run's data; None if they are not there any more, or are other data."""
+    try:
+        cube = open_cube(data_of(run.about))
+    except InputError:
+        return None
+    return cube if run.about["service"] in cube else None
+
+
+def _about_series(run: ForecastRun) -> str:
+    """Describe which forecasts the chart of a cell shows."""
+    horizon = int(run.settings["horizon"])
+    ahead = time_ahead(horizon, run)
+    if horizon == 1:
+        return f"Forecasts {ahead} ahead, first seed."
+    return f"Each forecast is for the {ahead} that follow; the next one begins there. First seed."
+
+
+def _quantity(run: ForecastRun) -> str:
+    """Return the service with its unit, if it has one."""
+    units = str(run.about.get("units", "1"))
+    return run.about["service"] if units == "1" else f"{run.about['service']} ({units})"
+
+
+def _look(group: RunGroup[ForecastRun], place: int) -> dict[str, str]:
+    color, dash = point_look(place, DASHES)
+    return {"name": group.name, "color": color, "dash": dash}
+
+
+def _board(
+    board: Leaderboard, lines: Sequence[Line], numbers: Sequence[MethodNumbers], units: str
+) -> Table:
+    """Return the leaderboard with further columns."""
+    rows = []
+    for row, line, found in zip(comparison_rows(board), lines, numbers, strict=True):
+        further = {f"median MAE of a cell, {units}": number(_over_cells(np.median, found.mae))}
+        if found.coverage is not None:
+            held = share(_over_cells(np.mean, found.coverage))
+            further[f"{found.nominal:.0%} intervals hold"] = held
+        further["train s"] = number(line.row.mean_of("train_seconds"))
+        further["runs"] = str(len(line.row.group.runs))
+        rows.append({**row, **further})
+    notes = [*basis(board), *legend([board])]
+    if any(found.coverage is not None for found in numbers):
+        notes.append("intervals hold: share of the test part's values inside, mean over cells.")
+    return Table("Leaderboard, the lowest error first", rows, notes)
+
+
+def _over_cells(reduce: Callable[[np.ndarray], np.floating], values: np.ndarray) -> float:
+    """Reduce the known values of cells; NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(reduce(known)) if len(known) else math.nan
+
+
+def _values(
+    numbers: Sequence[MethodNumbers], arrays: Arrays, error: str, quantity: str
+) -> list[dict[str, Any]]:
+    """Return the values by cell that the map can show, each with one array for each method.
+
+    A value with a `middle` is drawn in two colours around it.
+    """
+    naive = numbers[0].naive
+    every: list[tuple[str, list[np.ndarray | None], float | None, bool]] = [
+        (f"error: {error}", [n.errors.by_cell for n in numbers], None, False),
+        (f"mean absolute error of {quantity}", [n.mae for n in numbers], None, False),
+    ]
+    if naive is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = [n.errors.by_cell / naive.by_cell for n in numbers]
+        every.append((f"{error} divided by that of seasonal naive", list(ratios), 1.0, False))
+    every.append((f"load: mean observed {quantity}", [numbers[0].load], None, False))
+    every.append((f"mean forecast {quantity}", [n.forecast for n in numbers], None, False))
+    nominal = max((n.nominal for n in numbers if n.coverage is not None), default=None)
+    if nominal is not None:
+        title = f"coverage of the {nominal:.0%} interval"
+        every.append((title, [n.coverage for n in numbers], nominal, True))
+    return [
+        {
+            "title": title,
+            "middle": middle,
+            "share": is_share,
+            "of": [None if v is None else arrays.floats(v) for v in of_methods],
+        }
+        for title, of_methods, middle, is_share in every
+    ]
+
+
+def _curves(
+    groups: Sequence[RunGroup[ForecastRun]], numbers: Sequence[MethodNumbers], zone: str
+) -> dict[str, Any]:
+    """Return the numbers of the charts over all cells."""
+    naive = numbers[0].naive
+    axis, ahead = time_axis(groups[0].runs[0], len(numbers[0].errors.by_step))
+    return {
+        "ahead": {
+            "axis": axis,
+            "x": ahead,
+            "of": [n.errors.by_step for n in numbers],
+            "naive": None if naive is None else naive.by_step,
+        },
+        "hours": {
+            "axis": f"hour of local time ({zone})" if zone else "hour of local time",
+            "of": [n.errors.by_hour for n in numbers],
+            "naive": None if naive is None else naive.by_hour,
+        },
+        "losses": losses(groups),
+    }

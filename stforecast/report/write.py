@@ -1,0 +1,133 @@
+"""One HTML file on finished runs, which opens without a network."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+from collections.abc import Sequence
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+
+import jinja2
+import matplotlib as mpl
+import numpy as np
+
+from data_prep.atomic import atomic_path
+from data_prep.errors import InputError
+from stforecast.comparison.compare import Overall, compare, overall
+from stforecast.comparison.table import overall_rows
+from stforecast.report.packing import Arrays, as_json, packed
+from stforecast.report.section import section
+from stforecast.report.tables import Table
+from stforecast.results import ForecastRun
+
+log = logging.getLogger(__name__)
+
+MOST_VALUES = 2_500_000
+"""Values of series in a page, which keep it below 10 MB."""
+
+SCRIPTS = ("data.js", "look.js", "map.js", "charts.js", "tables.js", "page.js")
+
+SCALES = {"sequential": "viridis", "diverging": "PuOr_r"}
+"""Colour maps of the map, for all kinds of colour vision."""
+
+N_COLORS = 17
+
+
+def write_report(
+    runs: Sequence[ForecastRun],
+    out: str | os.PathLike[str],
+    *,
+    metric: str = "mase",
+    reference: str | None = None,
+    title: str = "Forecasts compared",
+    command: str = "",
+    more: Sequence[Table] = (),
+) -> Path:
+    """Write a page on finished runs: leaderboard, map, series, curves, data sheet, settings.
+
+    Args:
+        runs: finished runs, of one or several data sets; may be empty if there are further tables.
+        out: the HTML file.
+        metric: error to compare, as in `metrics.csv`.
+        reference: label of the runs that the others are compared with, see `compare`.
+        title: heading of the page.
+        command: command that writes the page again.
+        more: further tables, at the end.
+
+    Returns:
+        `out`.
+
+    Raises:
+        InputError: if runs of one task were tested on different targets, or the metric or
+            reference is unknown.
+    """
+    out = Path(out)
+    page = render(runs, metric, reference, title, command, more)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(out) as part:
+        part.write_text(page, encoding="utf-8", errors="backslashreplace")
+    return out
+
+
+def try_report(runs: Sequence[ForecastRun], out: Path, *, title: str, command: str) -> Path | None:
+    """Write a page at the end of a benchmark; a failure is logged, as the results are there."""
+    if not runs:
+        return None
+    try:
+        return write_report(runs, out, title=title, command=command)
+    except Exception as e:  # whatever it is, the benchmark is done
+        reason = e if isinstance(e, InputError) else repr(e)
+        log.warning("%s: not written: %s", out, reason)
+        return None
+
+
+def render(
+    runs: Sequence[ForecastRun],
+    metric: str,
+    reference: str | None,
+    title: str,
+    command: str,
+    more: Sequence[Table],
+) -> str:
+    """Return the page as HTML; arguments as for `write_report`."""
+    tasks = compare(runs, metric, reference) if runs or not more else []
+    arrays = Arrays()
+    room = MOST_VALUES // max(1, len(tasks))
+    sections = [section(task, arrays, room) for task in tasks]
+    judged = overall(tasks) if len(tasks) > 1 else []
+    folder = resources.files("stforecast.report") / "page"
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
+    plotly = resources.files("plotly") / "package_data" / "plotly.min.js"
+    return template.render(
+        title=title,
+        written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        version=version("stforecast"),
+        command=command,
+        sections=sections,
+        overall=_overall(judged, len(tasks)),
+        more=more,
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+        script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        numbers=packed(as_json({"tasks": [s.charts for s in sections], "scales": _scales()})),
+        arrays=packed(arrays.bytes()),
+        plotly=packed(plotly.read_bytes()) if sections else "",
+    )
+
+
+def _overall(judged: Sequence[Overall], n_tasks: int) -> Table | None:
+    """Return the table over all tasks, if some methods have runs in each."""
+    return Table(f"All {n_tasks} tasks together", overall_rows(judged)) if judged else None
+
+
+def _scales() -> dict[str, list[str]]:
+    """Return the colours of the map, from low to high."""
+    return {
+        name: [mpl.colors.to_hex(mpl.colormaps[source](x)) for x in np.linspace(0, 1, N_COLORS)]
+        for name, source in SCALES.items()
+    }
