@@ -86,8 +86,8 @@ def image_methods_table() -> str:
     """Tabulate all methods for images for the README."""
     from vision.methods import METHODS
 
-    rows = [[*_cells(name, m), m.paper] for name, m in METHODS.items()]
-    headers = ["method", "what it does", "source"]
+    rows = [[*_cells(name, m), _yes_no(m.pooled), m.paper] for name, m in METHODS.items()]
+    headers = ["method", "what it does", "pools data", "source"]
     return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 

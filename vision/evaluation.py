@@ -38,7 +38,8 @@ class Counts:
     Attributes:
         views: the method's models, in order.
         masks: classes that predictions choose from, in order.
-        right: `(views, masks, clients, domains, classes)` correctly predicted samples.
+        right: `(views, masks, clients, domains, classes)` correctly predicted samples; one of which
+            n classes are equally likely counts 1 / n if its class is among them.
         total: `(clients, domains, classes)` samples.
     """
 
@@ -111,7 +112,7 @@ def evaluate(
     n_cells = math.prod(shape)
     client = torch.arange(len(own))[:, None].expand_as(test.tensors["y"])
     data = ClientData({**test.tensors, "client": client.to(test.tensors["y"].device)}, test.sizes)
-    right = torch.zeros(len(views), len(masks), n_cells, dtype=torch.long)
+    right = torch.zeros(len(views), len(masks), n_cells, dtype=torch.float64)
     total = torch.zeros(n_cells, dtype=torch.long)
     for v, view in enumerate(views):
         total.zero_()
@@ -122,10 +123,17 @@ def evaluate(
             cell = cell[valid].cpu()
             for m, allowed in enumerate(masks.values()):
                 others = ~allowed.to(y.device)[batch["client"]]
-                hits = (logits.masked_fill(others, -torch.inf).argmax(-1) == y)[valid].cpu()
-                right[v, m] += cell[hits].bincount(minlength=n_cells)
+                hits = _hits(logits.masked_fill(others, -torch.inf), y)[valid].cpu()
+                right[v, m] += cell.bincount(hits, minlength=n_cells)
             total += cell.bincount(minlength=n_cells)
     return Counts(views, tuple(masks), right.view(-1, len(masks), *shape), total.view(shape))
+
+
+def _hits(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the share of the true class `y` `(…)` among the classes of the largest logit."""
+    best = logits == logits.amax(-1, keepdim=True)
+    mine = best.gather(-1, y[..., None]).squeeze(-1)
+    return mine.double() / best.sum(-1).clamp(min=1)
 
 
 def _as_trained(method: Method) -> Method:

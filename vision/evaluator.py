@@ -14,7 +14,7 @@ from stforecast.federated.method import Participants
 from stforecast.federated.rounds import Federation
 from stforecast.federated.server import RoundReport
 from stforecast.federated.state import State
-from vision.clients import client_data
+from vision.clients import client_data, for_everyone
 from vision.datasets import ImageSet
 from vision.evaluation import MASKS, TASK, TRAINED, Counts, evaluate
 from vision.streams import TaskStream
@@ -102,6 +102,8 @@ class Evaluator:
         if done % self._every and done != rounds:
             return
         state = self._federation.ready()
+        if self._federation.method.pooled:
+            state = for_everyone(state, len(self._own[stage]))
         by_test = [self._evaluate(state, stage, on) for on in range(stage + 1)]
         self.counts = sum(by_test[1:], start=by_test[0])
         if self._by_stage:
@@ -127,6 +129,7 @@ class Evaluator:
         right = counts.right.sum((-2, -1))
         samples = counts.total.sum((-2, -1)).expand(right.shape)
         took_part = torch.isin(torch.arange(n_clients), self._federation.latest.ids)
+        took_part |= self._federation.method.pooled
         values = {"right": right, "samples": samples, "participant": took_part.expand(right.shape)}
         table = pd.DataFrame({name: t.flatten().numpy() for name, t in values.items()}, index=index)
         table = table[table["samples"] > 0].reset_index()

@@ -105,9 +105,11 @@ class Learner:
         self._describe(self.images)
         self._method = build_method(self.config, self.shape, len(self.class_names), surrogate)
         stream = TaskStream.of(self.partition)
+        seen = stream.accumulated() if self._method.keeps_data else stream
+        seen = seen.pooled() if self._method.pooled else seen
         federation = ImageFederation(
             self._method,
-            Stream([client_data(self.images, ids) for ids in stream.train], stream.order),
+            Stream([client_data(self.images, ids) for ids in seen.train], seen.order),
             seed=run.seed,
             device=pick_device(run.device),
             cohort_size=run.cohort or None,
@@ -152,7 +154,7 @@ class Learner:
 
         Args:
             images: `(n, channels, height, width)` uint8, of the shape of the training images.
-            client: number of the client, from 0.
+            client: number of the client, from 0; a method that pools the data has one model for all.
             view: one of the method's models; by default its first.
 
         Returns:
@@ -163,6 +165,7 @@ class Learner:
         """
         method, state = self.fitted()
         n = len(state.clients)
+        client = 0 if method.pooled else client
         if images.shape[1:] != self.shape or images.dtype != torch.uint8:
             raise InputError(
                 f"images are {images.dtype} {tuple(images.shape[1:])}; the model expects uint8 "

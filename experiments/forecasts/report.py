@@ -17,6 +17,7 @@ from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.tables import (
+    POOLED_MARK,
     floats_up_and_down,
     markdown,
     sections,
@@ -37,8 +38,6 @@ SAME_TEST = ("horizon", "scale")
 
 FURTHER = "Further models"
 """Title of the table of methods' other models, such as the global one."""
-
-POOLED_MARK = "†"
 
 
 def results_table(

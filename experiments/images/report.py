@@ -9,6 +9,7 @@ from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
 from stforecast.bench.tables import (
+    POOLED_MARK,
     floats_up_and_down,
     markdown,
     mean_seconds,
@@ -18,6 +19,7 @@ from stforecast.bench.tables import (
 )
 from stforecast.bench.traffic import left_out
 from vision.evaluation import MASKS, TASK
+from vision.methods import METHODS
 from vision.results import ImageRun
 
 SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"}
@@ -37,7 +39,9 @@ def summary(run: ImageRun) -> str:
     ]
     lines = [
         plain(rows),
-        traffic_sentence(run),
+        "the images of all clients were pooled in one place"
+        if is_pooled(run)
+        else traffic_sentence(run),
         "mean over clients of the accuracy on their test images; the best round is selected by the "
         "test accuracy itself",
         f"run in {run.folder}",
@@ -75,10 +79,10 @@ def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
     masks = [m for m in (*MASKS[1:], TASK) if all(m in r.masks for r in runs)]
     table = [
         {
-            "method": names[i],
+            "method": _marked(names[i], group.runs[0]),
             "runs": str(len(group.runs)),
             **_measured(group.runs, view, masks),
-            "floats up / down": floats_up_and_down(group.runs[0]),
+            "floats up / down": _floats(group.runs[0]),
             "seconds": mean_seconds(group.runs, 0),
             **{heading: numbers[i] for heading, numbers in printed.items()},
         }
@@ -95,12 +99,27 @@ def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
         "selected by the test itself, as in papers; by domain: all clients' test images together, "
         "last round",
         *([published.footnote] if published and printed else []),
+        *[f"{POOLED_MARK} trained on the images of all clients together"]
+        * any(map(is_pooled, runs)),
         *filter(None, (left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
         named = [(n, view, group.runs) for n, (group, view) in zip(names, rows, strict=True)]
         lines.append(kept(named, [MASKS[0], *masks[1:]]))
     return "\n\n".join(lines)
+
+
+def is_pooled(run: ImageRun) -> bool:
+    """Return whether the run's method pooled the images of all clients."""
+    return bool(getattr(METHODS.get(run.method), "pooled", False))
+
+
+def _marked(name: str, run: ImageRun) -> str:
+    return f"{name} {POOLED_MARK}" if is_pooled(run) else name
+
+
+def _floats(run: ImageRun) -> str:
+    return "-" if is_pooled(run) else floats_up_and_down(run)
 
 
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:

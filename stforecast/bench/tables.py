@@ -18,6 +18,9 @@ from stforecast.bench.run_groups import R
 from stforecast.bench.traffic import floats, floats_sent
 from stforecast.federated.runs.run import Run
 
+POOLED_MARK = "†"
+"""Mark of rows that pooled the data of all clients."""
+
 
 def sections(
     runs: Sequence[R],

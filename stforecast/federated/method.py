@@ -85,6 +85,8 @@ class Method:
     """Whether it reads `x_next`, a training sample's inputs one step later."""
     pooled: ClassVar[bool] = False
     """Whether it trains one client on the pooled data of all, which is not federated."""
+    keeps_data: ClassVar[bool] = False
+    """Whether it also trains on the samples of a stream's former stages, as a reference may."""
     Options: ClassVar[type] = NoOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the run's settings with this method, by name."""

@@ -223,6 +223,11 @@ class Cohort:
         """Record a `(n,)` value of this batch for the round's report."""
         self.records.setdefault(name, []).append(values.detach())
 
+    def record_loss(self, losses: Tensor) -> None:
+        """Record the loss of a method without optimiser steps, which is the task's. `(n,)`."""
+        self.record("loss", losses)
+        self.record("task_loss", losses)
+
     def rand(self, *shape: int) -> Tensor:
         """Draw uniform numbers `(n, *shape)`, keyed by client so that cohorts do not matter."""
         return torch.stack([torch.rand(shape, generator=g) for g in self.generators])

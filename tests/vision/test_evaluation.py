@@ -100,3 +100,17 @@ def test_cross_entropy_equals_torch_for_each_client():
     assert count.shape == (3, 5)
     assert (cross_entropy(logits, y) > 0).all()
     assert torch.equal(task.keys(batch), y)
+
+
+def test_equal_logits_share_a_correct_prediction():
+    logits = torch.tensor([[[1.0, 1, 0], [1, 1, 1], [2, 0, 2]]])
+    y = torch.tensor([[0, 2, 1]])  # One of two; one of three, or of two without 0; none of two.
+    test = ClientData(
+        {"x": logits[:, :, None, None], "y": y, "domain": torch.zeros_like(y)}, torch.tensor([3])
+    )
+    population = Population(AsIs)
+    method = Solo(population, Classification(3), Training())
+    state = State(Clients(population.parameters(1), {}, {}, torch.tensor([5])), {}, 1, 0)
+    counts = evaluate(method, state, test, torch.tensor([[False, True, True]]), n_domains=1)
+    assert counts.accuracy("personal", ALL) == pytest.approx((1 / 2 + 1 / 3 + 0) / 3)
+    assert counts.accuracy("personal", OWN) == pytest.approx((0 + 1 / 2 + 0) / 3)

@@ -7,7 +7,8 @@ METHODS: Registry[type[Method]] = Registry(
     "method",
     "stforecast.federated.methods",
     "vision.methods",
+    "vision.references",
     is_entry=is_named(Method),
     group="stforecast.image_methods",
 )
-"""Methods by name: those of the core, of images and of other packages."""
+"""Methods by name: those of the core, of images, references and those of other packages."""

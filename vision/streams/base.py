@@ -55,6 +55,10 @@ class TaskStream:
         )
         return replace(self, train=train)
 
+    def pooled(self) -> TaskStream:
+        """Return the stream of one client that has everybody's training images."""
+        return replace(self, train=tuple((torch.cat(ids).unique(),) for ids in self.train))
+
     def task_classes(self, images: ImageSet) -> list[Tensor]:
         """Return each client's classes in each stage.
 

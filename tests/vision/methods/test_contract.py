@@ -12,7 +12,7 @@ from vision.methods import METHODS as ALL
 
 pytestmark = pytest.mark.sampled(3)
 
-METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("vision.")}
+METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("vision.methods.")}
 QUICK = {
     "fedgen": {"hidden": 16, "server_steps": 5},
     "mfcl": {"noise_width": 8, "hidden": 16, "server_steps": 5, "replay": 16},
