@@ -1,4 +1,8 @@
-"""Accuracy of every client and model, by domain and class, with and without class masks."""
+"""Accuracy of every client and model, by domain and class, with and without class masks.
+
+Where a method averages what a client predicts with, its views are judged in both ways: with the
+client's own model, as it was after its latest local training, and with the averaged one.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,10 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.data import ClientData
-from stforecast.federated.method import Method
-from stforecast.federated.predictions import predictions
+from stforecast.federated.method import Method, Participants
+from stforecast.federated.predictions import Way, predictions, predictions_of
 from stforecast.federated.state import State
+from stforecast.federated.uploads.payload import Payload
 
 MASKS = ("all classes", "own classes")
 """Classes that a prediction chooses from: all, or those of the client's training samples.
@@ -28,7 +33,79 @@ TASK = "task classes"
 It gives predictions the task, as in task-incremental learning; the other masks do not."""
 
 TRAINED = "trained"
-"""View of methods without personal models: each client's model after its latest training."""
+"""Name of the own model of each client, where a method's first view predicts with averaged ones."""
+
+OTHER_WAY: dict[Way, str] = {"own": TRAINED, "averaged": "averaged"}
+"""Name of the model of a view that predicts in the way that is not its method's."""
+
+
+@dataclass(frozen=True)
+class JudgedModel:
+    """A model of the clients whose accuracy is counted.
+
+    Attributes:
+        name: the method's view, and the way if that is not the method's: `local`, `trained` or
+            `local, averaged`.
+        view: the method's view.
+        way: whether the clients' own models predict or averaged ones; None if the server averages
+            nothing that the view predicts with.
+        method_way: whether the way is the method's.
+    """
+
+    name: str
+    view: str
+    way: Way | None = None
+    method_way: bool = True
+
+
+def judged_models(method: Method, state: State, data: ClientData) -> tuple[JudgedModel, ...]:
+    """Return a method's views, and after each the same in the other way if that differs.
+
+    Args:
+        method: the method.
+        state: the state that predicts, after at least one round.
+        data: samples of its clients, at least one.
+    """
+    found = []
+    ways: tuple[Way, Way] = ("own", "averaged")
+    usual, other = ways if method.predicts_as_trained else ways[::-1]
+    for view in method.views:
+        if not _reads_averages(method, state, data, view):
+            found.append(JudgedModel(view, view))
+            continue
+        found.append(JudgedModel(view, view, usual))
+        found.append(JudgedModel(_other_name(method, view, other), view, other, method_way=False))
+    return tuple(found)
+
+
+def possible_names(method: type[Method]) -> list[str]:
+    """Return the names of all models of a method that may be judged."""
+    other: Way = "averaged" if method.predicts_as_trained else "own"
+    return [*method.views, *(_other_name(method, view, other) for view in method.views)]
+
+
+def _other_name(method: Method | type[Method], view: str, way: Way) -> str:
+    first = view == method.views[0]
+    return OTHER_WAY[way] if first else f"{view}, {OTHER_WAY[way]}"
+
+
+def _reads_averages(method: Method, state: State, data: ClientData, view: str) -> bool:
+    """Return whether predictions depend on the received parameters and running statistics."""
+    clients = state.clients
+    changed = copy.copy(method)
+
+    def broadcast(server: dict[str, Tensor], to: Participants) -> Payload:
+        """Change each received tensor of the model."""
+        return {
+            name: 1 - 3 * t if name in clients.params or name in clients.buffers else t
+            for name, t in method.broadcast(server, to).items()
+        }
+
+    vars(changed)["broadcast"] = broadcast
+    way: Way | None = "averaged" if method.predicts_as_trained else None
+    some = data.sizes.nonzero()[0]
+    logits = [next(predictions_of(m, state, data, some, view, way))[1] for m in (method, changed)]
+    return not torch.equal(*logits)
 
 
 @dataclass(frozen=True)
@@ -36,7 +113,7 @@ class Counts:
     """Correct predictions and test samples by view, mask, client, domain and class.
 
     Attributes:
-        views: the method's models, in order.
+        views: names of the judged models, in order.
         masks: classes that predictions choose from, in order.
         right: `(views, masks, clients, domains, classes)` correctly predicted samples; one of which
             n classes are equally likely counts 1 / n if its class is among them.
@@ -90,8 +167,9 @@ def evaluate(
     own: Tensor,
     n_domains: int,
     cohort_size: int = 1,
-    views: Sequence[str] | None = None,
+    models: Sequence[JudgedModel] | None = None,
     task: Tensor | None = None,
+    trained: State | None = None,
 ) -> Counts:
     """Count the correct predictions of each client's models on its own test samples.
 
@@ -102,22 +180,28 @@ def evaluate(
         own: `(clients, classes)` whether a client has training samples of a class.
         n_domains: number of domains over all clients.
         cohort_size: largest number of clients that predict together.
-        views: models to evaluate, from the method's views and `TRAINED`; by default the method's.
+        models: models to evaluate; by default those of `judged_models`.
         task: `(clients, classes)` classes of the test samples' task, for the mask `TASK`.
+        trained: state after the latest training, for models that are not judged in the method's
+            way: clients do not fit them to their data before. By default `state`.
     """
-    views = method.views if views is None else tuple(views)
+    models = judged_models(method, state, test) if models is None else models
     masks = dict(zip(MASKS, (torch.ones_like(own), own), strict=True))
     masks |= {} if task is None else {TASK: task}
     shape = (len(own), n_domains, own.shape[1])
     n_cells = math.prod(shape)
     client = torch.arange(len(own))[:, None].expand_as(test.tensors["y"])
     data = ClientData({**test.tensors, "client": client.to(test.tensors["y"].device)}, test.sizes)
-    right = torch.zeros(len(views), len(masks), n_cells, dtype=torch.float64)
+    right = torch.zeros(len(models), len(masks), n_cells, dtype=torch.float64)
     total = torch.zeros(n_cells, dtype=torch.long)
-    for v, view in enumerate(views):
+    for v, model in enumerate(models):
         total.zero_()
-        model, name = (_as_trained(method), None) if view == TRAINED else (method, view)
-        for batch, logits in predictions(model, state, data, view=name, cohort_size=cohort_size):
+        judged = state if model.method_way or trained is None else trained
+        predicted = predictions(
+            method, judged, data, view=model.view, cohort_size=cohort_size,
+            way=None if model.method_way else model.way,
+        )  # fmt: skip
+        for batch, logits in predicted:
             y, valid = batch["y"], batch["valid"]
             cell = (batch["client"] * n_domains + batch["domain"]) * own.shape[1] + y
             cell = cell[valid].cpu()
@@ -126,7 +210,8 @@ def evaluate(
                 hits = _hits(logits.masked_fill(others, -torch.inf), y)[valid].cpu()
                 right[v, m] += cell.bincount(hits, minlength=n_cells)
             total += cell.bincount(minlength=n_cells)
-    return Counts(views, tuple(masks), right.view(-1, len(masks), *shape), total.view(shape))
+    names = tuple(model.name for model in models)
+    return Counts(names, tuple(masks), right.view(-1, len(masks), *shape), total.view(shape))
 
 
 def _hits(logits: Tensor, y: Tensor) -> Tensor:
@@ -134,13 +219,6 @@ def _hits(logits: Tensor, y: Tensor) -> Tensor:
     best = logits == logits.amax(-1, keepdim=True)
     mine = best.gather(-1, y[..., None]).squeeze(-1)
     return mine.double() / best.sum(-1).clamp(min=1)
-
-
-def _as_trained(method: Method) -> Method:
-    """Return the method without broadcasts: clients predict with their own state."""
-    alone = copy.copy(method)
-    vars(alone)["broadcast"] = lambda server, to: {}
-    return alone
 
 
 def last_best_mean(accuracies: list[float]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from stforecast.federated.server import RoundReport
 from stforecast.federated.state import State
 from vision.clients import client_data, for_everyone
 from vision.datasets import ImageSet
-from vision.evaluation import MASKS, TASK, TRAINED, Counts, evaluate
+from vision.evaluation import MASKS, TASK, Counts, JudgedModel, evaluate, judged_models
 from vision.streams import TaskStream
 
 STAGE_COLUMNS = (
@@ -57,12 +58,11 @@ class Evaluator:
         images: the set that was split.
         every: (global) rounds between two evaluations; the last round of every stage is always
             evaluated.
-        by_stage: whether to record the counts of each client and stage, and to evaluate the
-            clients' models before they are averaged.
+        by_stage: whether to record the counts of each client and stage.
 
     Attributes:
         counts: counts of the last evaluated round.
-        views: models to evaluate.
+        models: models to evaluate, known after the first evaluation.
         masks: classes that predictions choose from; with `by_stage` also those of the task.
     """
 
@@ -83,8 +83,7 @@ class Evaluator:
         ]
         self._own, self._task = stream.own_classes(images), stream.task_classes(images)
         self._n_domains = len(images.domain_names)
-        views = federation.method.views
-        self.views = (*views, TRAINED) if by_stage and "personal" not in views else views
+        self.models: tuple[JudgedModel, ...] = ()
         self.masks = (*MASKS, TASK) if by_stage else MASKS
         self._rows: list[dict[str, float]] = []
         self._stages: list[pd.DataFrame] = []
@@ -101,9 +100,11 @@ class Evaluator:
         self._rows.append(row)
         if done % self._every and done != rounds:
             return
-        state = self._federation.ready()
-        if self._federation.method.pooled:
+        f = self._federation
+        state = f.ready()
+        if f.method.pooled:
             state = for_everyone(state, len(self._own[stage]))
+        self.models = self.models or judged_models(f.method, state, self._tests[stage])
         by_test = [self._evaluate(state, stage, on) for on in range(stage + 1)]
         self.counts = sum(by_test[1:], start=by_test[0])
         if self._by_stage:
@@ -111,15 +112,18 @@ class Evaluator:
                 self._stage_table(report.round, stage, on, counts)
                 for on, counts in enumerate(by_test)
             ]
-        row |= {column(v, m): self.counts.accuracy(v, m) for v in self.views for m in self.masks}
+        row |= {
+            column(v, m): self.counts.accuracy(v, m) for v in self.counts.views for m in self.masks
+        }
 
     def _evaluate(self, state: State, stage: int, on: int) -> Counts:
         f = self._federation
         test, own = self._tests[on], self._own[stage]
         task = self._task[on] if self._by_stage else None
         return evaluate(
-            f.method, state, test, own, self._n_domains, f.trainer.cohort_size, self.views, task
-        )
+            f.method, state, test, own, self._n_domains, f.trainer.cohort_size, self.models, task,
+            f.state,
+        )  # fmt: skip
 
     def _stage_table(self, round: int, stage: int, on: int, counts: Counts) -> pd.DataFrame:
         """Tabulate each client's correct predictions on one stage's test images."""
@@ -144,14 +148,21 @@ class Evaluator:
         """Return the results so far, for a checkpoint."""
         counts = getattr(self, "counts", None)
         tensors = {} if counts is None else {"right": counts.right, "total": counts.total}
-        return {"rows": self._rows, "stages": [t.to_dict("list") for t in self._stages]}, tensors
+        notes = {
+            "rows": self._rows,
+            "stages": [t.to_dict("list") for t in self._stages],
+            "models": [dataclasses.asdict(model) for model in self.models],
+        }
+        return notes, tensors
 
     def restore(self, notes: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Restore the results that `notes` returned."""
         self._rows = list(notes["rows"])
         self._stages = [pd.DataFrame(table) for table in notes["stages"]]
+        self.models = tuple(JudgedModel(**model) for model in notes["models"])
         if tensors:
-            self.counts = Counts(self.views, self.masks, tensors["right"], tensors["total"])
+            views = tuple(model.name for model in self.models)
+            self.counts = Counts(views, self.masks, tensors["right"], tensors["total"])
 
     def stages(self) -> pd.DataFrame | None:
         """Return the counts in `STAGE_COLUMNS`, or None without `by_stage`."""

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, choose
 from data_prep.limits import check_size
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
@@ -59,7 +59,9 @@ class Learner:
         partition: the images of each client (and stage); set by `fit`.
         rounds_: one row per round: losses, bytes, seconds, and accuracy by model and mask.
         stages_: for a task stream, correct predictions by stage and client; else None.
-        counts_: correct predictions of the last round, by client, domain and class.
+        counts_: correct predictions of the last round, by model, client, domain and class.
+        judged_: for each judged model, whether clients predict with their `own` after local
+            training or with the `averaged` one; "" if the server averages nothing of it.
         shape: channels, height and width of an image; set by `fit` and `load`.
         class_names: names of the classes; set by `fit` and `load`.
 
@@ -133,6 +135,7 @@ class Learner:
         self._state = federation.ready()
         self.rounds_, self.stages_ = evaluator.table(), evaluator.stages()
         self.counts_ = evaluator.counts
+        self.judged_ = {model.name: model.way or "" for model in evaluator.models}
         return self
 
     def _describe(self, images: ImageSet) -> None:
@@ -143,7 +146,7 @@ class Learner:
         """Return the mean over clients of the test accuracy after the last round.
 
         Args:
-            view: one of the method's models; by default its first.
+            view: one of the judged models, a key of `judged_`; by default the first.
             mask: classes that predictions choose from: `all classes` or `own classes`.
         """
         view = view or self.fitted()[0].views[0]
@@ -154,14 +157,14 @@ class Learner:
 
         Args:
             images: `(n, channels, height, width)` uint8, of the shape of the training images.
-            client: number of the client, from 0; a method that pools the data has one model for all.
+            client: number of the client, from 0; a method that pools has one model for all.
             view: one of the method's models; by default its first.
 
         Returns:
             `(n,)` names of classes.
 
         Raises:
-            InputError: if the images have another shape or the client does not exist.
+            InputError: if the images have another shape, or the client or model does not exist.
         """
         method, state = self.fitted()
         n = len(state.clients)
@@ -173,6 +176,8 @@ class Learner:
             )
         if not 0 <= client < n:
             raise InputError(f"client is {client}; there are clients 0 to {n - 1}")
+        if view is not None and view not in method.views:
+            raise choose(f"model of {method.name}", view, method.views)
         sizes = torch.zeros(n, dtype=torch.long)
         sizes[client] = len(images)
         device = next(iter({**state.server, **state.clients.params}.values())).device

@@ -56,8 +56,15 @@ class ImageRun(Run):
 
     @property
     def views(self) -> tuple[str, ...]:
-        """Names of the method's models; the first is the default."""
+        """Names of the judged models; the first is the default."""
         return tuple(self.about["views"])
+
+    def judged(self, view: str) -> str:
+        """Return `own` or `averaged`: the clients' model that predicts; "" if nothing is averaged.
+
+        Unknown, so "", in runs before it was recorded.
+        """
+        return str(self.about.get("judged", {}).get(view, ""))
 
     def tags_of(self, view: str) -> tuple[str, ...]:
         """Return the name of one of the method's models as a tag; none for the first."""
@@ -198,6 +205,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
             **begun["facts"],
             **({} if stages is None else {"stages": int(stages["stage"].max()) + 1}),
             "views": learner.counts_.views,
+            "judged": learner.judged_,
             "masks": learner.counts_.masks,
             "data": images.name,
             "source": images.source,

@@ -39,7 +39,7 @@ from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Kind, Scenario
 from stforecast.bench.names import slug
 from vision.config import resolve
-from vision.evaluation import TRAINED
+from vision.evaluation import possible_names
 from vision.learner import load_images
 from vision.methods import METHODS
 from vision.plots import PLOTS
@@ -82,7 +82,7 @@ class ImageKind(Kind[ImageRun]):
         of_models = [
             f"{entry.label} ({view})"
             for entry in entries
-            for view in (*METHODS.find(entry.method).views, TRAINED)
+            for view in possible_names(METHODS.find(entry.method))
         ]
         return [entry.label for entry in entries] + of_models
 

@@ -26,11 +26,19 @@ SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"
 """Headings of the selections in a table."""
 
 
+JUDGED = (
+    "judged with: each client's own model after its local training, or with the averaged one; "
+    "-: nothing of it is averaged"
+)
+"""Note on the models that predict."""
+
+
 def summary(run: ImageRun) -> str:
     """Summarise a finished run in a few lines."""
     rows = [
         {
             "model": view,
+            "judged with": run.judged(view) or "-",
             "choosing from": mask,
             **{h: f"{100 * run.accuracy(s, view, mask):.2f} %" for s, h in SELECTIONS.items()},
         }
@@ -43,7 +51,7 @@ def summary(run: ImageRun) -> str:
         if is_pooled(run)
         else traffic_sentence(run),
         "mean over clients of the accuracy on their test images; the best round is selected by the "
-        "test accuracy itself",
+        f"test accuracy itself; {JUDGED}",
         f"run in {run.folder}",
     ]
     return "\n".join(lines)
@@ -80,6 +88,7 @@ def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
     table = [
         {
             "method": _marked(names[i], group.runs[0]),
+            "judged with": group.runs[0].judged(view) or "-",
             "runs": str(len(group.runs)),
             **_measured(group.runs, view, masks),
             "floats up / down": _floats(group.runs[0]),
@@ -95,9 +104,9 @@ def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
         markdown(table),
-        "own classes: a prediction chooses from the classes of the client's training images; best: "
-        "selected by the test itself, as in papers; by domain: all clients' test images together, "
-        "last round",
+        f"{JUDGED}; own classes: a prediction chooses from the classes of the client's training "
+        "images; best: selected by the test itself, as in papers; by domain: all clients' test "
+        "images together, last round",
         *([published.footnote] if published and printed else []),
         *[f"{POOLED_MARK} trained on the images of all clients together"]
         * any(map(is_pooled, runs)),

@@ -77,6 +77,8 @@ class Method:
     """Models that can predict, `personal` or `global`; the first one is the default."""
     personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
+    predicts_as_trained: ClassVar[bool] = False
+    """Whether a client predicts with the model that it trained, not with the average of all."""
     keeps_apart: ClassVar[bool] = False
     """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()

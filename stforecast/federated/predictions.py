@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,10 @@ from stforecast.federated.state import State
 
 COHORT = 16
 """Default number of clients that predict together."""
+
+Way = Literal["own", "averaged"]
+"""Model of a client that predicts, where its method averages models: `own` is the one that it had
+after its latest local training, `averaged` the same with what the server averaged in its place."""
 
 ROWS_ON_CPU = 128
 """Samples of a client predicted at once on a CPU: activations then stay in cache."""
@@ -29,6 +34,7 @@ def predictions(
     *,
     view: str | None = None,
     cohort_size: int = COHORT,
+    way: Way | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Yield every client's predictions from its own state and the server's latest message.
 
@@ -38,16 +44,22 @@ def predictions(
         data: samples of all clients, on that device.
         view: one of the method's `views`; by default the first.
         cohort_size: largest number of clients that predict together.
+        way: model of a client that predicts; by default the one that the method chooses.
 
     Yields:
         A batch `(some clients, some samples, …)` and its predictions, clients in order.
     """
     for ids in torch.arange(len(data)).split(cohort_size):
-        yield from predictions_of(method, state, data, ids, view)
+        yield from predictions_of(method, state, data, ids, view, way)
 
 
 def predictions_of(
-    method: Method, state: State, data: ClientData, ids: Tensor, view: str | None = None
+    method: Method,
+    state: State,
+    data: ClientData,
+    ids: Tensor,
+    view: str | None = None,
+    way: Way | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Yield as `predictions`, for the clients `ids` together."""
     method.population.train(False)
@@ -56,5 +68,10 @@ def predictions_of(
     rows = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
     own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
     payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+    averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())
+    if way == "averaged":
+        own |= {name: payload[name] for name in averaged}
+    elif way == "own":
+        payload = {name: t for name, t in payload.items() if name not in averaged}
     for batch in data.take(ids).chunks(rows):
         yield batch, method.predict(own, payload, batch["x"], view or method.views[0])

@@ -30,7 +30,8 @@ def test_each_stage_is_judged_on_all_stages_so_far(fitted):
     seen = stages.groupby("round")[["stage", "test_stage"]].agg(["min", "max"])
     assert seen.to_numpy().tolist() == [[m, m, 0, m] for m in (0, 1, 2)] * 2
     assert fitted.rounds_["stage"].tolist() == [0, 1, 2] * 2
-    assert set(stages["view"]) == {"personal", "local", "global"}
+    views = ["personal", "averaged", "local", "local, averaged", "global", "global, averaged"]
+    assert stages["view"].unique().tolist() == views
 
 
 def test_accuracies_of_rounds_are_those_of_the_stages(fitted):
@@ -144,7 +145,7 @@ def test_without_a_stream_there_are_no_stages(tmp_path):
     assert finished.masks == MASKS
     with pytest.raises(InputError, match="unknown mask of fedavg 'task classes'"):
         PLOTS["bars"]([finished], mask=TASK)
-    assert finished.views == ("global",)
+    assert finished.views == ("global", "trained")
     with pytest.raises(InputError, match="has no stages"):
         finished.stages()
     with pytest.raises(InputError, match="has no stages"):

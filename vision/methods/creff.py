@@ -211,9 +211,10 @@ class CReFF(FedAvg):
         return {name: t.detach()[0] for name, t in head.items()}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """Predict with the averaged body and the re-trained classifier."""
+        """Predict with the averaged body and the re-trained classifier, or with the own model."""
         params: Mapping[str, Tensor] = {**state, **payload}
-        retrained = {n: payload[RETRAINED + n] for n in self.head if RETRAINED + n in payload}
+        averaged = [n for n in self.head if n in payload]  # None where the client's own predicts.
+        retrained = {n: payload[RETRAINED + n] for n in averaged if RETRAINED + n in payload}
         return super().predict({**params, **retrained}, {}, x, view)
 
 

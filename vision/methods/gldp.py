@@ -29,10 +29,13 @@ Choices where the paper contradicts itself or gives no details:
 - Uploads are C of Eq. 6, without the moving average; the later code sends the average and has none
   on the server (`server_beta=0`).
 - "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
-  (`fedrep_order`, `body_epochs=25`). That order is far better in our runs (docs/results.md).
+  (`fedrep_order` with `body_epochs=25` of 30 epochs).
 - Eq. 13 predicts the class of the nearest prototype: the client's (view `local`, GLDP-LP), among
-  the classes that it has had, or the global one (view `global`, GLDP-GP). Features are those of
-  the latest averaged body. A client without prototypes uses the global ones.
+  the classes that it has had, or the global one (view `global`, GLDP-GP). Its features are those of
+  f_μi, the client's own body after its latest training, and A^loc judges F_ωi = f_μi ∘ g_νi, that
+  body with the client's own head (view `personal`). So a client predicts with its own body;
+  evaluation also judges all three views with the averaged one (A^glo, Eq. 5). A client that has not
+  trained yet uses the averaged body and the global prototypes.
 - Optimiser state is kept for each parameter. Running statistics belong to the body.
 """
 
@@ -105,6 +108,7 @@ class GLDP(FedAvg):
     )
     paper = "Guo et al., arXiv 2025"
     views: ClassVar[tuple[str, ...]] = ("personal", "local", "global")
+    predicts_as_trained = True
     Options = GLDPOptions
     options: GLDPOptions
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 6}
@@ -199,16 +203,26 @@ class GLDP(FedAvg):
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict by the nearest local or global prototype (Eq. 13), or with the client's head."""
-        params = {**state, **payload}
+        trained = state["known"].any(1)
+        own = {
+            name: torch.where(_like(trained, t), state[name], t)
+            for name, t in payload.items()
+            if name.startswith(BODY)
+        }
+        params = {**state, **own}
         features = self.population.encode(params, x)
         if view == "personal":
             return self.population.decode(params, features)
         prototypes, known = payload["prototypes"], payload["known"]
         if view == "local":
-            own = state["known"].any(1)[:, None]
-            prototypes = torch.where(own[..., None], state["prototypes"], prototypes)
-            known = torch.where(own, state["known"], known)
+            prototypes = torch.where(_like(trained, prototypes), state["prototypes"], prototypes)
+            known = torch.where(_like(trained, known), state["known"], known)
         return nearest_prototype(features, prototypes, known)
+
+
+def _like(of_client: Tensor, t: Tensor) -> Tensor:
+    """Append axes of length 1 to `(clients,)`, to select among tensors like t."""
+    return of_client.view(-1, *[1] * (t.ndim - 1))
 
 
 def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: float) -> Tensor:

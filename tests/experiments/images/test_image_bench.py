@@ -24,7 +24,7 @@ def test_the_table_is_the_mean_over_seeds(outcome):
         runs = [r for r in found.runs if r.about["scenario"] == scenario and r.label == "solo"]
         last = [100 * r.rounds()["accuracy (personal, all classes)"].iloc[-1] for r in runs]
         expected = f"{np.mean(last):.2f} ± {np.std(last, ddof=1):.2f}"
-        assert cells(part, "solo")[:3] == ["solo", "2", expected]
+        assert cells(part, "solo")[:4] == ["solo", "-", "2", expected]
     assert cells(second, "solo")[-1] == "91.15"
     assert cells(second, r"α = 0.3 (nearest)")[-1] == "-"
     assert "as published" not in first
