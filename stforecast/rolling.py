@@ -28,7 +28,7 @@ from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.saving import from_arrays
 from stforecast.federated.state import State
-from stforecast.federated.training import zero_moments
+from stforecast.federated.training import kept_moments
 from stforecast.fitting import fit_baseline
 from stforecast.predictor import Predictor
 from stforecast.trained_method import TrainedMethod, federate
@@ -189,12 +189,12 @@ def _continue(
 
 
 def _resumed(state: State, fresh: State, training: Any) -> State:
-    """Return the state with the sample sizes of new data and complete optimiser moments.
+    """Return the state with the sample sizes of new data and the moments that clients keep.
 
     The best round's state is saved without moments, so its optimiser starts with zero moments.
     """
     resumed = copy.deepcopy(state)
     resumed.clients.sizes = fresh.clients.sizes
     if not resumed.clients.moments:
-        resumed.clients.moments = zero_moments(resumed.clients.params, training)
+        resumed.clients.moments = kept_moments(resumed.clients.params, training)
     return resumed

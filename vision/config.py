@@ -26,12 +26,17 @@ TRAINING: dict[str, Any] = {
     "lr": 0.01,
     "momentum": 0.9,
     "weight_decay": 1e-5,
+    "optimizer_state": "round",
     "batch_size": 32,
     "shuffle": True,
     "drop_last": False,
     "full_start": False,
 }
-"""Training defaults for images; a method may override them."""
+"""Training defaults for images; a method may override them.
+
+An optimiser begins anew in every round, as in the image papers' code: moments that survive go on
+moving parameters that get no gradient, such as a head's columns of former classes.
+"""
 
 
 @dataclass(frozen=True)

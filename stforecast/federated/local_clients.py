@@ -145,6 +145,15 @@ class LocalClients:
         """Stage of the next round, and the index that seeds the draw of its participants."""
         return self.stream.place(self.state.round, self.method.training.rounds)
 
+    def begin_round(self) -> None:
+        """Enter the stage of the next round; reset optimisers that last for one stage."""
+        training, state = self.method.training, self.state
+        self.enter(self.place()[0])
+        if training.optimizer_state == "stage" and self.stream.begins(state.round, training.rounds):
+            for tensors in state.clients.moments.values():
+                for t in tensors.values():
+                    t.zero_()
+
     def enter(self, stage: int) -> None:
         """Switch to the data of a stage."""
         if len(self.stream) > 1:

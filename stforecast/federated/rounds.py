@@ -116,7 +116,7 @@ class Federation:
         """Run one round and return its report."""
         start = time.perf_counter()
         server, trainer = self.server, self.trainer
-        trainer.enter(trainer.place()[0])
+        trainer.begin_round()
         participants = self.participants()
         trained = trainer.train(participants.ids)
         server.report_failures(trained.failed, len(participants.ids))

@@ -170,7 +170,7 @@ def predicted_memory(
     """
     of_client = total_bytes(population.initial())
     copies = 1 + sum(name != STEPS for name in moment_names(training))
-    kept = copies if training.optimizer_state == "keep" else 1
+    kept = 1 if training.optimizer_state == "round" else copies
     return Memory(
         clients=n_clients * of_client * kept,
         best=n_clients * of_client if best else 0,

@@ -194,6 +194,12 @@ class Cohort:
         """Return whether this is the last local epoch of the round."""
         return self.epoch == self.training.epochs - 1
 
+    def fresh(self) -> Tensor:
+        """Return whether each client's optimiser has no past yet, `(n,)`."""
+        moments = [t for tensors in self._moments.values() for t in tensors.values()]
+        begun = [t.reshape(len(self), -1).any(1) for t in moments]
+        return ~torch.stack(begun).any(0) if begun else torch.ones(len(self), dtype=torch.bool)
+
     def batches(self, epochs: int | None = None) -> Iterator[Batch]:
         """Yield the batches of some local epochs, by default the run's; update `epoch`."""
         training, augment = self.training, self.data.augment

@@ -75,3 +75,7 @@ class Stream:
         if self.order == "inside":
             return round % len(self), round // len(self)
         return min(round // rounds, len(self) - 1), round
+
+    def begins(self, round: int, rounds: int) -> bool:
+        """Return whether a round, numbered from 0, is the first one of a stage's visit."""
+        return round == 0 or self.place(round, rounds)[0] != self.place(round - 1, rounds)[0]

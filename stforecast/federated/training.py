@@ -33,8 +33,8 @@ class Training(CheckedOptions):
         lr: learning rate in the first round.
         schedule: `constant`, or `cosine`: from lr down to 0 over the rounds by half a cosine.
         optimizer: `adam` or `sgd`.
-        optimizer_state: a client's moments between rounds: `keep`, or `round`: reset the optimiser
-            at the start of every round.
+        optimizer_state: a client's moments between rounds: `keep` them, reset them at the start of
+            every `round`, or at the start of every `stage` of a task stream.
         momentum: momentum of `sgd`.
         weight_decay: L2 penalty added to the gradient.
         clip_gradients: largest L2 norm of the gradient of a client's model in a step; longer
@@ -55,7 +55,7 @@ class Training(CheckedOptions):
     lr: PositiveFloat = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"
     optimizer: Literal["adam", "sgd"] = "adam"
-    optimizer_state: Literal["keep", "round"] = "keep"
+    optimizer_state: Literal["keep", "round", "stage"] = "keep"
     momentum: NonNegativeFloat = 0.0
     weight_decay: NonNegativeFloat = 0.0
     clip_gradients: NonNegativeFloat = 0.0
@@ -171,14 +171,14 @@ def kept_moments(
     training: Training,
     zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
 ) -> Moments:
-    """Return the initial moments that clients keep across rounds; none if rounds reset them.
+    """Return the initial moments that clients keep across rounds; none if every round resets them.
 
     Args:
         params: the parameters, `(clients, …)`.
         training: optimiser and whether its state is kept.
         zeros: returns zeros like a parameter.
     """
-    return zero_moments(params, training, zeros) if training.optimizer_state == "keep" else {}
+    return {} if training.optimizer_state == "round" else zero_moments(params, training, zeros)
 
 
 def zero_moments(

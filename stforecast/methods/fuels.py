@@ -9,7 +9,9 @@ of those similar to its own and the mean of the others (Eq. 9, 10): the positive
 its contrastive loss (Eq. 11). A second contrastive loss (Eq. 6) separates the hours of a client's
 day; a learned matrix W leaves out those that look similar (Eq. 3-5).
 
-Where the paper contradicts itself or is silent, the option concerned documents the choice.
+Where the paper contradicts itself or is silent, the option concerned documents the choice. It does
+not say whether Adam's moments survive a round: here a client keeps its optimiser for the run, as it
+keeps its model (`--optimizer-state keep`).
 
 A batch of the paper is a period of hourly samples, so a batch has 24 rows and row b is hour b. With
 shorter steps such a batch would be a whole day of 144 or 288 samples, and an epoch too few steps.

@@ -1,5 +1,7 @@
 """Task streams: which data, which clients and which rounds."""
 
+import copy
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from stforecast.federated.methods.fedavg_ft import FedAvgFT
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import Federation
 from stforecast.federated.stream import Stream
-from stforecast.federated.training import Training
+from stforecast.federated.training import STEPS, Training
 
 
 class Seen(FedAvg):
@@ -105,3 +107,40 @@ def test_a_client_without_samples_predicts_with_what_it_receives(task, stacked, 
     for name, t in fitted.server.items():
         assert torch.equal(fitted.clients.params[name][1], t)
     assert any(not torch.equal(fitted.clients.params[n][0], t) for n, t in fitted.server.items())
+
+
+@pytest.mark.parametrize(
+    ("state", "order", "steps"),
+    [("keep", "sequential", 8), ("stage", "sequential", 4), ("stage", "inside", 2)],
+)
+def test_optimisers_last_for_the_run_or_for_a_stage(task, stacked, make_data, state, order, steps):
+    """Two rounds of two stages, and two steps in a round."""
+    stages = [part(make_data, [4, 4], first) for first in (0, 100)]
+    f = federation(task, stacked, stages, order, optimizer_state=state)
+    f.run()
+    counts = torch.stack(list(f.state.clients.moments[STEPS].values()))
+    assert (counts == steps).all()
+
+
+def test_a_client_that_missed_the_beginning_of_a_stage_forgets_the_last_one_too(
+    task, stacked, make_data
+):
+    stages = [part(make_data, sizes, 100 * i) for i, sizes in enumerate(([4, 4], [4, 0], [4, 4]))]
+    f = federation(task, stacked, stages, "sequential", optimizer_state="stage", rounds=1)
+    f.run()
+    assert all((t == 2).all() for t in f.state.clients.moments[STEPS].values())
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_optimisers_of_a_stage_are_restored(task, stacked, make_data, done):
+    stages = [part(make_data, [4, 4], first) for first in (0, 100)]
+    whole, first, second = (
+        federation(task, stacked, stages, "sequential", optimizer_state="stage") for _ in range(3)
+    )
+    whole.run()
+    for _ in range(done):
+        first.run_round()
+    second.restore(copy.deepcopy(first.state), None, first.reports)
+    second.run()
+    expected = whole.state.flat()
+    assert all(torch.equal(t, expected[name]) for name, t in second.state.flat().items())

@@ -94,11 +94,12 @@ def test_a_gradient_without_an_end_is_its_clients_alone():
 def test_state_is_kept_between_rounds_or_not():
     params = {"w": torch.ones(3, 2)}
     for optimizer in ("adam", "sgd"):
-        keep, anew = (
+        keep, stage, anew = (
             Training(optimizer=optimizer, momentum=0.9, optimizer_state=state)
-            for state in ("keep", "round")
+            for state in ("keep", "stage", "round")
         )
         assert kept_moments(params, keep).keys() == set(moment_names(keep))
+        assert kept_moments(params, stage).keys() == set(moment_names(stage))
         assert kept_moments(params, anew) == {}
 
 
@@ -145,7 +146,7 @@ def test_moments_before_the_first_step(settings, names):
         ({"participation": 0.0}, r"participation is 0.0; it must be in \(0, 1\]"),
         ({"participation": 1.5}, "participation is 1.5"),
         ({"optimizer": "rmsprop"}, "choose adam or sgd"),
-        ({"optimizer_state": "epoch"}, "choose keep or round"),
+        ({"optimizer_state": "epoch"}, "choose keep, round or stage"),
     ],
 )
 def test_values_out_of_range_are_refused(settings, message):

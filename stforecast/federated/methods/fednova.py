@@ -14,11 +14,11 @@ the server takes `τ_eff = Σ_i p_i ‖a_i‖₁` steps along the mean of the di
 - Adam is not linear in the gradients; ‖a_i‖₁ is taken as the number of local steps.
 
 The released code empties the momentum buffer after every round, and the formula above assumes that:
-`--optimizer-state round`. By default a client keeps its momentum buffer across rounds, as with
-every method, so ‖a_i‖₁ includes the weights of the gradients in it. The paper leaves τ_eff free;
-with this choice, clients that do equal work give FedAvg (the code takes the mean number of steps if
-there is a proximal term). The weights p_i are shares of the participants' samples. Buffers are
-averaged as in FedAvg.
+`--optimizer-state round`, the default for images. Where clients keep their momentum buffers, as
+forecasters do by default, ‖a_i‖₁ includes the weights of the gradients in it. The paper leaves
+τ_eff free; with this choice, clients that do equal work give FedAvg (the code takes the mean number
+of steps if there is a proximal term). The weights p_i are shares of the participants' samples.
+Buffers are averaged as in FedAvg.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class FedNova(FedProx):
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train locally; return `η d_i`, `‖a_i‖₁` `(clients, 1)` and the buffers."""
+        fresh = cohort.fresh()
+        cohort.memory["momentum"][fresh.to(cohort.memory["momentum"].device)] = 0
         model = super().local_update(cohort, payload)
         norm = self.norm(cohort)
         upload = {"norm": norm[:, None]}
@@ -88,8 +90,6 @@ class FedNova(FedProx):
         lr = training.lr_in(cohort.round)
         rho, pull = (training.momentum, lr * self.options.mu) if linear else (0.0, 0.0)
         velocity = cohort.memory["momentum"]
-        if training.optimizer_state == "round":
-            velocity.zero_()
         moved = torch.zeros_like(velocity)
         for _ in cohort.records["loss"]:
             velocity.mul_(rho).add_(1 - pull * moved)

@@ -66,7 +66,9 @@ class Slope:
         return prediction.sum(-1).mean(1)
 
 
-@pytest.mark.parametrize(("momentum", "state"), [(0.0, "keep"), (0.7, "keep"), (0.7, "round")])
+@pytest.mark.parametrize(
+    ("momentum", "state"), [(0.0, "keep"), (0.7, "keep"), (0.7, "round"), (0.7, "stage")]
+)
 @pytest.mark.parametrize("mu", [0.0, 2.0])
 def test_on_a_slope_all_clients_send_the_gradient(
     federate, linear, monkeypatch, momentum, state, mu

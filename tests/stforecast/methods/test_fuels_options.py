@@ -265,3 +265,7 @@ def test_a_forecaster_of_ten_minutes_has_hourly_slots():
     assert forecaster.config.window.period == 144
     prototypes = forecaster._fitted["last"].snapshot.server["prototypes"]
     assert prototypes.shape == (2, 24, 8)
+
+
+def test_clients_keep_their_optimisers():
+    assert resolve("fuels").training.optimizer_state == "keep"
