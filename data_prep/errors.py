@@ -1,10 +1,15 @@
 """The error that bad input raises."""
 
+import functools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LONGEST_REASON = 200
 """Maximum number of characters quoted from a library's error message."""
@@ -119,3 +124,64 @@ def reading(origin: object, how: str, remedy: str) -> Iterator[None]:
         raise InputError(
             f"{origin}: cannot be read {how} ({reason[:LONGEST_REASON]}); {remedy}"
         ) from e
+
+
+_OPTION = re.compile(r"--(no-)?([a-z][a-z-]*[a-z])(?: (?!and |or |to |of |in |is )([\w.,:]*\w))?")
+"""An option of the command line in a message, and the value that follows it, if any."""
+
+_FLAGS = frozenset({"allow-gaps", "tune", "shuffle", "zero-is-missing", "non-negative"})
+"""Options without a value that messages name."""
+
+_command_line = False
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Keep the names of options in messages, as within a command."""
+    global _command_line
+    before, _command_line = _command_line, True
+    try:
+        yield
+    finally:
+        _command_line = before
+
+
+def for_python(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a public function, so that its errors name parameters of Python, not options.
+
+    Within `command_line`, messages stay as they are.
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except InputError as e:
+            if not _command_line:
+                e.args = (python_names(str(e)),)
+            raise
+
+    return called
+
+
+def python_names(message: str) -> str:
+    """Write the options in a message as parameters of Python.
+
+    >>> python_names("choose another --split, or pass --allow-gaps; no --shuffle")
+    'choose another split, or pass allow_gaps=True; no shuffle=True'
+    >>> python_names("set --batch-size 24, --intervals normalised or another --period")
+    "set batch_size=24, intervals='normalised' or another period"
+    """
+
+    def named(found: re.Match[str]) -> str:
+        no, name, value = found.groups()
+        python = name.replace("-", "_")
+        if no or name in _FLAGS:
+            rest = f" {value}" if value else ""
+            return f"{python}={not no}{rest}"
+        if not value:
+            return python
+        plain = value.replace(".", "", 1).isdigit() or value.isupper()
+        return f"{python}={value if plain else repr(value)}"
+
+    return _OPTION.sub(named, message)

@@ -10,9 +10,14 @@ from typing import TextIO
 
 import click
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, command_line
 from experiments import bench_command, data_commands, federate_command
-from experiments.forecasts import backtest_command, compare_command, report_command
+from experiments.forecasts import (
+    backtest_command,
+    compare_command,
+    predict_command,
+    report_command,
+)  # fmt: skip
 from experiments.forecasts import commands as forecast_commands
 from experiments.images import commands as image_commands
 from experiments.options import HELP
@@ -54,8 +59,8 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
 
 
 MODULES = (
-    data_commands, forecast_commands, bench_command, backtest_command, compare_command,
-    report_command, image_commands, federate_command,
+    data_commands, forecast_commands, predict_command, bench_command, backtest_command,
+    compare_command, report_command, image_commands, federate_command,
 )  # fmt: skip
 
 for module in MODULES:
@@ -69,7 +74,8 @@ def main(argv: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        sys.exit(cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False))
+        with command_line():
+            sys.exit(cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False))
     except Stopped as e:
         click.echo(f"stforecast: {e}", err=True)
         sys.exit(128 + e.signal)

@@ -1,7 +1,9 @@
 """Personalised federated forecasting of cellular and road traffic.
 
-`Forecaster` fits, predicts, saves and loads; `stforecast.federated` is the core, which other fields
-may use without the rest.
+- `Forecaster` fits, predicts, evaluates, draws, saves and loads.
+- `open_cube` opens data, `list_methods` tabulates the methods, `stforecast.plots` draws figures and
+  `stforecast.tracking` writes to TensorBoard, MLflow and Weights & Biases.
+- `stforecast.federated` is the core, which other fields may use without the rest.
 """
 
 from __future__ import annotations
@@ -9,15 +11,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from stforecast.data.open_data import open_cube
     from stforecast.forecaster import Forecaster
 
-__all__ = ["Forecaster"]
+    __version__: str
+
+__all__ = ["Forecaster", "open_cube", "list_methods"]
+
+
+def list_methods() -> pd.DataFrame:
+    """Tabulate all methods and reference forecasters.
+
+    Returns:
+        A row for each method, with its `summary`, whether it is `federated`, whether it pools the
+        records of all cells, which a federation would not allow (`pooled`), and its `paper`.
+    """
+    from stforecast.description import methods_frame
+
+    return methods_frame()
 
 
 def __getattr__(name: str) -> Any:
-    """Import the forecaster on first use, so that importing the core alone stays fast."""
+    """Import on first use, so that importing the core alone stays fast."""
     if name == "Forecaster":
         from stforecast.forecaster import Forecaster
 
         return Forecaster
+    if name == "open_cube":
+        from stforecast.data.open_data import open_cube
+
+        return open_cube
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("stforecast")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,9 @@ import xarray as xr
 from data_prep.errors import InputError
 from stforecast.config import Config
 from stforecast.data.prepared import PreparedSeries, Targets
+from stforecast.data.scaling import Scaler
+from stforecast.data.series import Series
+from stforecast.data.splits import Split
 from stforecast.intervals.bands import Bands, clipped, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, lowest_scores
 from stforecast.metrics import INTERVAL_METRICS, METRICS
@@ -36,16 +39,18 @@ class Evaluation:
         config: settings of the run.
         data: the series.
         predictor: the predictor to evaluate.
+        known: calibration of the widest interval; by default it is fitted to the validation part.
     """
 
     config: Config
     data: PreparedSeries
     predictor: Predictor
+    known: Calibration | None = None
 
     @cached_property
-    def scale(self) -> Scale:
-        """What scaled metrics divide by."""
-        return seasonal_scale(self.data)
+    def scale(self) -> Scale | None:
+        """What scaled metrics divide by; None without a training part."""
+        return seasonal_scale(self.data) if len(self.data.split.train) else None
 
     @cached_property
     def _validation(self) -> Forecasts:
@@ -75,6 +80,11 @@ class Evaluation:
     def _calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
         """Return the bands of the test part, and what calibrates the window after it."""
         data, options, test = self.data, self.config.interval, self._test
+        if self.known is not None:
+            coverage = self.config.coverage
+            widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
+            bands = self.known.calibrated(widest, data.z, test.starts, data.calendar)
+            return bands, {coverage: self.known}
         if options.intervals == "none":
             n_cells, _, horizon = test.y.shape
             as_it_is = Calibration(np.zeros((n_cells, horizon)), lowest_scores(data))
@@ -116,6 +126,19 @@ class Evaluation:
             values |= {f"lower{which}": lower, f"upper{which}": upper}
         return {name: self.raw(forecast) for name, forecast in values.items()}
 
+    def r2(self) -> float:
+        """Return the coefficient of determination of the test part's forecasts.
+
+        1 minus the sum of squared errors divided by that of differences from each cell's mean, both
+        of z-scores and over all cells; 1 is the best, 0 is that of the mean of the part itself.
+        """
+        y, y_hat, seen = self._test.y, self._test.bands.centre, self._test.mask
+        seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
+        mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
+        errors, spread = (np.square(other - y)[seen].sum(dtype=np.float64) for other in
+                          (y_hat, np.broadcast_to(mean, y.shape)))  # fmt: skip
+        return float(1 - errors / spread) if spread else float("nan")
+
     def calibration(self) -> Calibration:
         """Return what calibrates the bands of the window after the data."""
         return self._calibrated[1][self.config.coverage]
@@ -151,6 +174,33 @@ class Evaluation:
         raw["metric"] = raw["metric"].map(lambda name: INTERVAL_METRICS[name].raw_name)
         both = pd.concat([scaled, raw], ignore_index=True)
         return both.drop_duplicates(["metric", "client", "horizon"], ignore_index=True)
+
+
+def on_new_data(
+    config: Config, series: Series, scaler: Scaler, predictor: Predictor, known: Calibration | None
+) -> Evaluation:
+    """Return the evaluation of a fitted predictor on other data, all of which is the test part.
+
+    Args:
+        config: settings of the run.
+        series: the data, of the fitted cells.
+        scaler: scaler fitted on the training part.
+        predictor: the predictor.
+        known: calibration of its intervals, if it has any.
+
+    Raises:
+        InputError: if the data are too short for one window.
+    """
+    window, n_steps = config.window, len(series.values)
+    if n_steps < window.reach + window.horizon:
+        raise InputError(
+            f"{series.name} has {n_steps} steps; an evaluation needs {window.reach} that the model "
+            f"reads and {window.horizon} that it forecasts; give longer data"
+        )
+    starts, none = np.arange(window.reach, n_steps - window.horizon + 1), np.array([], dtype=int)
+    split = Split(none, none, starts, slice(0, 0))
+    data = PreparedSeries(series, window, split, scaler, scaler.transform(series.values))
+    return Evaluation(config, data, predictor, known)
 
 
 def error_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
@@ -191,7 +241,8 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
         found["seasonal_naive"] = chosen.raw(naive)
         about["seasonal_naive"] = {**units, "long_name": "value at the same time of the day before"}
     dims = ("cell", "time", "horizon")
-    by_cell = {"seasonal_mae": chosen.scale.mae, "seasonal_rmse": chosen.scale.rmse}
+    scale = chosen.scale
+    by_cell = {} if scale is None else {"seasonal_mae": scale.mae, "seasonal_rmse": scale.rmse}
     by_cell["std"] = np.broadcast_to(data.scaler.std, len(series.cells))
     places = {} if series.locations is None else _lon_lat(series.locations)
     zone = series.calendar.time_zone

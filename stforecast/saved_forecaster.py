@@ -36,6 +36,7 @@ class SavedForecaster:
         scaler: scaler fitted on the training part.
         predictor: the selected model.
         calibration: what calibrates its bounds; None without intervals.
+        non_negative: whether no training value was below 0.
     """
 
     config: Config
@@ -46,6 +47,7 @@ class SavedForecaster:
     scaler: Scaler
     predictor: Predictor
     calibration: Calibration | None = None
+    non_negative: bool = False
 
     def write(self, folder: Path) -> None:
         """Write both files, each atomically."""
@@ -59,6 +61,7 @@ class SavedForecaster:
             "step": str(self.step),
             "cells": self.cells.tolist(),
             "round": self.predictor.round,
+            "non_negative": self.non_negative,
         }
         write_model(folder, DESCRIPTION, about, {**self.predictor.state(), **extra})
 
@@ -90,5 +93,5 @@ class SavedForecaster:
             calibration = Calibration.from_state(of_bounds, config.interval.intervals, *shape)
         return cls(
             config, cells, step, str(about["service"]), str(about["units"]),
-            Scaler.from_state(scaler), predictor, calibration,
+            Scaler.from_state(scaler), predictor, calibration, about.get("non_negative") is True,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands for forecasts: run, plot, predict, leaks, list."""
+"""The commands for forecasts: run, plot, leaks, list."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep.errors import InputError
-from data_prep.text import counted
 from experiments import shared_commands
 from experiments.lists import LISTS
 from experiments.options import HELP, PATH, OptionSections, from_dataclass, peek
-from experiments.targets import check_ending
 from stforecast.default import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
@@ -81,49 +79,6 @@ plot = shared_commands.plot_group("Draw a figure of finished runs.", PLOTS, _run
 
 @click.command(context_settings=HELP)
 @click.argument("run", type=PATH)
-@click.option("--history", type=PATH, required=True, help="Cube to forecast from, after its end.")
-@click.option(
-    "--out", type=PATH, required=True, help="CSV to write: time, cell, value, and bounds."
-)
-@click.option("--steps", type=int, help="Steps to forecast; by default the model's horizon.")
-def predict(run: Path, history: Path, out: Path, steps: int | None) -> None:
-    """Forecast the steps after a history, in the data's own units.
-
-    A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
-    horizon.
-    """
-    from stforecast.federated.runs.run_folder import write_csv
-    from stforecast.forecaster import Forecaster
-
-    check_ending(out, ".csv")
-    forecaster = Forecaster.load(run)
-    series = forecaster.read(history)
-    table, interval = (
-        forecaster.predict(series, steps),
-        forecaster.predict_interval(series, steps),
-    )
-    service, units, clock = (table.attrs[name] for name in ("service", "units", "clock"))
-    if clock == "utc":
-        table = table.tz_localize("UTC")
-    long = table.reset_index().melt("time", value_name=service)
-    if interval is not None:
-        for name, bound in interval._asdict().items():
-            long[name] = bound.reset_index().melt("time")["value"]
-    write_csv(long, out)
-    click.echo(
-        f"{out}: {counted(len(table), 'step')} × {table.shape[1]} cells from {table.index[0]} "
-        f"({'UTC' if clock == 'utc' else 'local time'}), {service}"
-        + ("" if units == "1" else f" in {units}")
-        + (
-            ""
-            if interval is None
-            else f", bounds of {interval.lower.attrs['coverage']:.0%} intervals"
-        )
-    )
-
-
-@click.command(context_settings=HELP)
-@click.argument("run", type=PATH)
 @click.option("--history", type=PATH, required=True, help="Cube whose last quarter is tested.")
 def leaks(run: Path, history: Path) -> None:
     """Check that forecasts do not depend on later values.
@@ -140,4 +95,4 @@ def leaks(run: Path, history: Path) -> None:
 
 list_command = shared_commands.list_command(LISTS)
 
-COMMANDS = (run_command, plot, predict, leaks, list_command)
+COMMANDS = (run_command, plot, leaks, list_command)

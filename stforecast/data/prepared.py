@@ -89,6 +89,11 @@ class PreparedSeries:
         starts = self.split.validation
         return starts[starts + self.window.horizon <= self.split.test[0]]
 
+    @property
+    def non_negative(self) -> bool:
+        """True if no value of the training part is below 0, as for counts, traffic and speeds."""
+        return not (self.series.values[self.split.fit] < 0).any()
+
     def until(self, step: int) -> PreparedSeries:
         """Return the data before a step, with unchanged z-scores."""
         series = self.series

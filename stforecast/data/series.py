@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ class Series:
         name: name of the data in messages: the path or the title.
         locations: `(cells, 2)` longitude and latitude in degrees, or None if not known.
         adjacency: `(cells, cells)` weights of the roads from row to column, or None if not known.
+        zone: time zone of the index of forecasts, as that of the data; None for times without one.
     """
 
     values: np.ndarray
@@ -46,6 +48,7 @@ class Series:
     name: str
     locations: np.ndarray | None = None
     adjacency: np.ndarray | None = None
+    zone: str | datetime.tzinfo | None = None
 
     @property
     def clock(self) -> str:
@@ -98,17 +101,19 @@ def as_series(data: Data, service: str | None = None) -> Series:
         InputError: if it is not a cube, or listing the services if none or an unknown one is named.
     """
     cube, name = as_cube(data)
+    calendar = Calendar.from_cube(cube)
     values = observed(cube, choose_service(cube, service, name))
     return Series(
         values=_read_values(values, name),
         cells=cube.indexes["cell"].to_numpy(),
         times=pd.DatetimeIndex(cube.indexes["time"]),
-        calendar=Calendar.from_cube(cube),
+        calendar=calendar,
         service=str(values.name),
         units=str(values.attrs.get("units", "1")),
         name=name,
         locations=_locations(cube),
         adjacency=_adjacency(cube, name),
+        zone=_zone(data.index) if isinstance(data, pd.DataFrame) else calendar.time_zone,
     )
 
 
@@ -128,6 +133,15 @@ def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
             f"{values.indexes['cell'][cell]}, expected a finite number, or NaN where it is missing"
         )
     return array
+
+
+def _zone(index: pd.Index) -> datetime.tzinfo | str | None:
+    """Return the time zone of a table's index; None if its times have none."""
+    if isinstance(index, pd.DatetimeIndex):
+        return index.tz
+    if pd.api.types.is_numeric_dtype(index):
+        return "UTC"  # Numbers count from 1970 UTC.
+    return None if pd.to_datetime(str(index[0]), format="ISO8601").tzinfo is None else "UTC"
 
 
 def _locations(cube: xr.Dataset) -> np.ndarray | None:
@@ -173,7 +187,30 @@ def as_cube(data: Data) -> tuple[xr.Dataset, str]:
     if isinstance(data, xr.Dataset):
         name = str(data.attrs.get("title", "the data set"))
         return check_cube(data, name), name
-    return open_cube(data), str(data)
+    if isinstance(data, str | os.PathLike):
+        return open_cube(data), str(data)
+    raise InputError(_not_data(data))
+
+
+def _not_data(thing: object) -> str:
+    """Describe what is no data, and how to make a table of it."""
+    expected = (
+        "expected a DataFrame (a row for each time, a column for each cell), a cube or a path"
+    )
+    kind = f"data is a {type(thing).__module__.partition('.')[0]} {type(thing).__name__}"
+    if thing is None:
+        return f"data is None, {expected}"
+    if isinstance(thing, pd.Series):
+        return f"{kind}, {expected}; make one of a single cell by series.to_frame('cell')"
+    if isinstance(thing, np.ndarray):
+        return (
+            f"{kind} without times, {expected}; make one by pd.DataFrame(array, "
+            f"index=pd.date_range('2024-01-01', periods={len(thing) if thing.ndim else 0}, "
+            "freq='1h')) with your own start and step"
+        )
+    if isinstance(thing, xr.DataArray):
+        return f"{kind}, {expected}; make one by array.to_dataset(name='traffic')"
+    return f"{kind}, {expected}"
 
 
 def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:

@@ -169,7 +169,7 @@ class FlowerNode:
         predictor = TrainedMethod(config, method, State(clients, {}, state.round, state.seed))
         SavedForecaster(
             config, series.cells, series.calendar.step, series.service, series.units,
-            self.data.scaler, predictor,
+            self.data.scaler, predictor, non_negative=self.data.non_negative,
         ).write(self.folder / "model")  # fmt: skip
 
 

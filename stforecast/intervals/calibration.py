@@ -153,7 +153,7 @@ def lowest_scores(data: PreparedSeries) -> np.ndarray:
     Traffic and speeds are never negative; for other data it is -inf. It equals the target of a
     value of 0 in all its digits.
     """
-    if (data.series.values[data.split.fit] < 0).any():
+    if not data.non_negative:
         return np.full(len(data.series.cells), -np.inf, dtype=np.float32)
     zero = np.zeros((1, len(data.series.cells)))
     return data.scaler.transform(zero)[0].astype(np.float32)

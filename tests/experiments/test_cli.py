@@ -143,14 +143,14 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
     )
     assert (code, err) == (0, "")
     assert out == (
-        f"{path}: 3 steps × 3 cells from 2013-11-11 00:00:00+00:00 (UTC), internet in MB\n"
+        f"{path}: 3 steps × 3 cells from 2013-11-11 01:00:00+01:00 (Europe/Rome), internet in MB\n"
     )
     table = pd.read_csv(path)
-    assert table.columns.tolist() == ["time", "cell", "internet"]
-    assert table["time"].iloc[0] == "2013-11-11 00:00:00+00:00"
+    assert table.columns.tolist() == ["time", "cell", "internet (MB)"]
+    assert table["time"].iloc[0] == "2013-11-11 01:00:00+01:00"
     expected = Forecaster.load(run_folder).predict(town, 3)
     np.testing.assert_allclose(
-        table.pivot(index="time", columns="cell", values="internet"), expected, rtol=1e-12
+        table.pivot(index="time", columns="cell", values="internet (MB)"), expected, rtol=1e-12
     )
 
 
@@ -158,16 +158,25 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     args = ["run", "--data", town, "--service", "internet", "--method", "ridge", *TINY]
     assert stforecast(*args, "--intervals", "conformal", "--out", tmp_path / "r")[0] == 0
     code, out, _ = stforecast(
-        "predict", tmp_path / "r", "--history", town, "--out", tmp_path / "f.csv", "--steps", 2
-    )
+        "predict", tmp_path / "r", "--history", town, "--out", tmp_path / "f.csv", "--steps", 2,
+        "--clock", "utc", "--threshold", 400, "--plan", tmp_path / "plan.csv",
+    )  # fmt: skip
     assert code == 0
-    assert out.endswith("internet in MB, bounds of 90% intervals\n")
+    first, limit, made = out.splitlines()
+    assert first.endswith("internet in MB, bounds of 90% intervals")
+    assert limit.startswith("threshold: 1 cell of 3 forecast above it; least headroom: -")
+    assert made == f"{tmp_path / 'plan.csv'}: busy hour and peak of each cell"
+    by_cell = pd.read_csv(tmp_path / "plan.csv").set_index("cell")
+    assert by_cell["headroom"].idxmin() == 33
+    assert (by_cell["headroom_95"] < by_cell["headroom"]).all()
     table = pd.read_csv(tmp_path / "f.csv")
-    assert table.columns.tolist() == ["time", "cell", "internet", "lower", "upper"]
+    values = ["internet (MB)", "lower (MB)", "upper (MB)"]
+    assert table.columns.tolist() == ["time", "cell", *values, "probability_above"]
+    assert table["probability_above"].between(0, 1)[table["lower (MB)"].notna()].all()
     known = table.dropna()
     assert known["time"].unique().tolist() == ["2013-11-11 00:00:00+00:00"]
-    assert (known["lower"] < known["internet"]).all()
-    assert (known["internet"] < known["upper"]).all()
+    assert (known["lower (MB)"] < known["internet (MB)"]).all()
+    assert (known["internet (MB)"] < known["upper (MB)"]).all()
     for kind in ("intervals", "calibration"):
         assert stforecast("plot", kind, tmp_path / "r", "--out", tmp_path / "i.png")[0] == 0
     code, out, err = stforecast("leaks", tmp_path / "r", "--history", town)

@@ -1,0 +1,138 @@
+"""The command that forecasts what follows a history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from data_prep.errors import InputError, reading
+from data_prep.text import counted
+from experiments.options import HELP, PATH
+from experiments.targets import check_ending
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from stforecast.forecast_tables import Interval
+    from stforecast.planning import Threshold
+
+
+@click.command(context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option("--history", type=PATH, required=True, help="Cube to forecast from, after its end.")
+@click.option(
+    "--out", type=PATH, required=True, help="CSV to write: time, cell, value, and bounds."
+)
+@click.option("--steps", type=int, help="Steps to forecast; by default the model's horizon.")
+@click.option(
+    "--clock", type=click.Choice(["local", "utc"]), default="local", show_default=True,
+    help="Clock of the times: the cube's own time zone, with its offset, or UTC.",
+)  # fmt: skip
+@click.option(
+    "--non-negative/--any-sign", default=None,
+    help="Whether forecasts and bounds below 0 become 0; by default if the model saw no value "
+    "below 0 in training, as of counts, traffic and speeds.",
+)  # fmt: skip
+@click.option(
+    "--threshold",
+    help="Capacity or limit in the data's units: a number, or a CSV with columns cell and "
+    "threshold. Adds the probability of exceeding it, from the bounds.",
+)
+@click.option(
+    "--plan", "plan_file", type=PATH,
+    help="CSV to write for a planner: busy hour, peak, and headroom below --threshold of each "
+    "cell.",
+)  # fmt: skip
+def predict(
+    run: Path, history: Path, out: Path, steps: int | None, clock: str, non_negative: bool | None,
+    threshold: str | None, plan_file: Path | None,
+) -> None:  # fmt: skip
+    """Forecast the steps after a history, in the data's own units.
+
+    A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
+    horizon. Busy hours are the clock hours of the highest mean forecast.
+    """
+    from stforecast.federated.runs.run_folder import write_csv
+    from stforecast.forecast_tables import Interval, long_table, on_clock
+    from stforecast.forecaster import Forecaster
+    from stforecast.planning import plan
+
+    for path in filter(None, (out, plan_file)):
+        check_ending(path, ".csv")
+    limit = None if threshold is None else read_threshold(threshold)
+    forecaster = Forecaster.load(run)
+    series = forecaster.read(history)
+    table = on_clock(forecaster.predict(series, steps, non_negative=non_negative), clock)
+    interval = forecaster.predict_interval(series, steps, non_negative=non_negative)
+    if interval is not None:
+        interval = Interval(*(on_clock(bound, clock) for bound in interval))
+    by_cell = plan(table, interval, limit)
+    write_csv(_with_probability(long_table(table, interval), table, interval, limit), out)
+    click.echo(_made(out, table, interval))
+    if limit is not None:
+        click.echo(_above(by_cell))
+    if plan_file is not None:
+        write_csv(by_cell.rename_axis("cell").reset_index(), plan_file)
+        click.echo(f"{plan_file}: busy hour and peak of each cell")
+
+
+def read_threshold(text: str) -> Threshold:
+    """Return the number, or those of the cells in a CSV.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    import pandas as pd
+
+    remedy = "give a number, or a CSV with columns cell and threshold"
+    if not Path(text).is_file():
+        raise InputError(f"threshold is {text!r}, neither a number nor a file; {remedy}")
+    with reading(text, "as thresholds", remedy):
+        table = pd.read_csv(text, dtype={"cell": str, "threshold": float})
+        return dict(zip(table["cell"], table["threshold"], strict=True))
+
+
+def _with_probability(
+    long: pd.DataFrame, table: pd.DataFrame, interval: Interval | None, limit: Threshold | None
+) -> pd.DataFrame:
+    """Append the probability of exceeding the threshold, if there are bounds."""
+    from stforecast.planning import exceedance
+
+    if limit is None or interval is None:
+        return long
+    chances = exceedance(table, *interval, limit, interval.upper.attrs["coverage"])
+    return long.assign(probability_above=chances.melt()["value"].to_numpy())
+
+
+def _made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
+    service, units = table.attrs["service"], table.attrs["units"]
+    zone = getattr(table.index, "tz", None)
+    text = f"{out}: {counted(len(table), 'step')} × {table.shape[1]} cells from {table.index[0]} "
+    text += f"({'local time' if zone is None else zone}), {service}"
+    text += "" if units == "1" else f" in {units}"
+    if interval is not None:
+        text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals"
+    return text
+
+
+def _above(by_cell: pd.DataFrame) -> str:
+    """Say in one line which cells come closest to the threshold."""
+    row = by_cell.loc[by_cell.index == by_cell["headroom"].idxmin()].iloc[0]
+    text = (
+        f"threshold: {counted(int((by_cell['steps_above'] > 0).sum()), 'cell')} of {len(by_cell)} "
+        f"forecast above it; least headroom: {row['headroom']:,.4g} of cell {row.name} at "
+        f"{row['peak_time']}"
+    )
+    if "highest_probability" in by_cell:
+        chances = by_cell["highest_probability"]
+        text += f"; highest probability of exceeding it: {chances.max():.0%} of {chances.idxmax()}"
+    return text
+
+
+COMMANDS = (predict,)

@@ -1,0 +1,205 @@
+"""A fitted forecaster: forecasts, bounds, drawings and descriptions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError, for_python
+from stforecast.config import Config
+from stforecast.data.scaling import Scaler
+from stforecast.data.series import Data, Series
+from stforecast.description import in_words
+from stforecast.evaluation import (
+    Evaluation,
+)
+from stforecast.forecast_tables import Interval, bound_tables, forecast_table, reach
+from stforecast.history import read_history
+from stforecast.intervals.calibration import Calibration
+from stforecast.leaks import Leak, forecast_leaks
+from stforecast.parameters import Parameters
+from stforecast.predictor import Predictor
+from stforecast.saved_forecaster import SavedForecaster
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+log = logging.getLogger(__name__)
+
+
+class FittedForecaster(Parameters):
+    """What a forecaster does once it is fitted or loaded; see `stforecast.Forecaster`."""
+
+    config: Config
+    train_seconds_: float
+    cells: np.ndarray
+    step: pd.Timedelta
+    service: str
+    units: str
+    scaler: Scaler
+    non_negative: bool
+
+    _fitted: dict[str, Predictor]
+    _evaluations: dict[str, Evaluation]
+    _calibration: Calibration | None
+
+    @for_python
+    def predict(
+        self,
+        history: Data | Series,
+        steps: int | None = None,
+        *,
+        non_negative: bool | None = None,
+    ) -> pd.DataFrame:
+        """Forecast what follows the end of `history`, in the data's own units.
+
+        Args:
+            history: data of at least the cells that the model was fitted on; other cells are
+                ignored with a warning. The values of a table (time × cell) are taken to be of the
+                fitted service. A `Series` from `read` is used directly.
+            steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
+                forecasts are fed back as inputs.
+            non_negative: whether forecasts below 0 become 0; by default if no value of the training
+                part was below 0, as in counts, traffic and speeds.
+
+        Returns:
+            Table (time × cell) with the times of the forecast steps, in the time zone of the
+            history: that of a table's index, or that of a cube; without one if the times of the
+            history have none. `attrs` names `service` and `units`.
+
+        Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
+        without any observed input gets no forecast (NaN).
+
+        Raises:
+            InputError: if the history lacks cells, has another step length, is too short or has no
+                observed input.
+        """
+        model = self._model()
+        return forecast_table(model, self.read(history), steps, self._floored(non_negative))
+
+    @for_python
+    def predict_interval(
+        self,
+        history: Data | Series,
+        steps: int | None = None,
+        *,
+        non_negative: bool | None = None,
+    ) -> Interval | None:
+        """Return bounds of the forecast; those beyond the model's horizon are NaN.
+
+        Args:
+            history: as for `predict`.
+            steps: as for `predict`.
+            non_negative: as for `predict`; whether bounds below 0 become 0.
+
+        Returns:
+            Lower and upper bounds in the data's own units, with the nominal `coverage` in `attrs`;
+            None if the settings ask for no intervals.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        model = self._model(calibrated=True)
+        return bound_tables(model, self.read(history), steps, self._floored(non_negative))
+
+    def _floored(self, asked: bool | None) -> bool:
+        """Return whether forecasts below 0 become 0."""
+        return self.non_negative if asked is None else asked
+
+    def read(self, history: Data | Series) -> Series:
+        """Read the series of the fitted cells from a history, to forecast from it repeatedly.
+
+        Args:
+            history: as for `predict`.
+
+        Raises:
+            InputError: as `predict`, except for missing values.
+        """
+        self._chosen()
+        return read_history(history, self.service, self.cells, self.step, reach(self._model()))
+
+    @for_python
+    def plot(
+        self,
+        history: Data | Series | None = None,
+        *,
+        cells: Sequence[Any] | None = None,
+        steps: int | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw the end of a history and the forecast that follows it, with its bounds.
+
+        Args:
+            history: as for `predict`; by default the data it was fitted on.
+            cells: ids of the cells to draw, at most six; by default the one of the highest mean.
+            steps: as for `predict`.
+            ax: axes to draw on; by default those of a new figure, `plot().figure`.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InputError: as `predict`; for an unknown cell; if it was loaded and no history is given.
+        """
+        from stforecast.plots.outlook import draw_outlook
+
+        series = self._evaluated().data.series if history is None else self.read(history)
+        tables = self.predict(series, steps), self.predict_interval(series, steps)
+        return draw_outlook(series, *tables, cells, ax)
+
+    def find_leaks(self, history: Data | Series) -> list[Leak]:
+        """Find windows whose inputs or forecasts depend on later values.
+
+        Args:
+            history: as for `predict`; windows of its last quarter are tested.
+
+        Returns:
+            The leaks, see `stforecast.leaks`; empty if none was found.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        series, window = self.read(history), self.config.window
+        z = self.scaler.transform(series.values)
+        starts = np.arange(max(reach(self._model()), len(z) - len(z) // 4), len(z))
+        return forecast_leaks(self._chosen(), z, starts, window, series.calendar)
+
+    def _model(self, *, calibrated: bool = False) -> SavedForecaster:
+        """Return the fitted model without its data.
+
+        Args:
+            calibrated: whether to include the calibration of its intervals, if it has any.
+
+        Raises:
+            InputError: if it is not fitted.
+        """
+        predictor = self._chosen()
+        return SavedForecaster(
+            self.config, self.cells, self.step, self.service, self.units, self.scaler, predictor,
+            self._interval_calibration() if calibrated else None, self.non_negative,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Return the call that makes it, and what it was fitted on."""
+        return in_words(self.get_params(), self._model() if self._fitted else None)
+
+    def _chosen(self) -> Predictor:
+        if not self._fitted:
+            raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
+        return self._fitted[self.config.run.select]
+
+    def _evaluated(self) -> Evaluation:
+        """Return the evaluation of the selected model."""
+        if not self._evaluations:
+            raise InputError("evaluation needs the data: fit this forecaster, do not load it")
+        return self._evaluations[self.config.run.select]
+
+    def _interval_calibration(self) -> Calibration | None:
+        """Return what calibrates bounds; None without intervals."""
+        if self._calibration is None and self._evaluations and self.config.has_intervals:
+            self._calibration = self._evaluated().calibration()
+        return self._calibration

@@ -1,0 +1,173 @@
+"""What a network planner asks of a forecast: busy hours, peaks, thresholds and headroom.
+
+Probabilities follow from a forecast m and its central interval [l, u] of coverage c. On either side
+of its median m, the value is taken to be normal, with the spread for which it lies above u with
+probability (1 - c) / 2, and below l with the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.stats import norm
+
+from data_prep.errors import InputError
+from stforecast.comparison.errors import local_times
+
+Threshold = float | Mapping[object, float]
+"""One threshold in the data's units, or one of each cell."""
+
+
+def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the busy hour of each cell: the clock hour of the highest mean value.
+
+    Args:
+        values: table (time × cell), on the wall clock of interest.
+
+    Returns:
+        A row for each cell: `busy_hour`, when it begins, and `busy_hour_mean`.
+
+    >>> times = pd.date_range("2024-01-01 08:00", periods=4, freq="30min")
+    >>> busy_hour(pd.DataFrame({"a": [1.0, 9.0, 6.0, 6.0]}, times)).iloc[0].astype(str).tolist()
+    ['2024-01-01 09:00:00', '6.0']
+    """
+    times = pd.DatetimeIndex(values.index)
+    # Hours of the wall clock, which in some zones do not begin with those of UTC.
+    past = pd.to_timedelta(times.minute * 60 + times.second, unit="s")
+    by_hour = values.groupby(times - past).mean()
+    known = by_hour.dropna(axis="columns", how="all")
+    columns = {"busy_hour": known.idxmax(), "busy_hour_mean": known.max()}
+    return pd.DataFrame(columns).reindex(values.columns)
+
+
+def exceedance(
+    forecast: pd.DataFrame,
+    lower: pd.DataFrame,
+    upper: pd.DataFrame,
+    threshold: Threshold,
+    coverage: float,
+) -> pd.DataFrame:
+    """Return the probability that each value exceeds a threshold.
+
+    Args:
+        forecast: table (time × cell) of medians.
+        lower: lower bounds.
+        upper: upper bounds.
+        threshold: one, or one of each cell.
+        coverage: coverage of the interval between the bounds.
+
+    Returns:
+        Probabilities; NaN where there is no bound.
+
+    Raises:
+        InputError: if a cell has no threshold.
+
+    >>> table = lambda value: pd.DataFrame({"a": [value]})
+    >>> exceedance(table(10.0), table(8.0), table(14.0), 14.0, 0.9).round(3).iloc[0, 0].item()
+    0.05
+    """
+    limit = _limits(threshold, forecast.columns)
+    centre = forecast.to_numpy(dtype=float)
+    reach = np.where(limit > centre, upper - centre, centre - lower) / norm.ppf((1 + coverage) / 2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        chance = norm.sf((limit - centre) / reach)
+    sure = (centre > limit).astype(float)  # A band without width.
+    found = np.where(reach == 0, sure, chance)
+    found[np.isnan(lower.to_numpy()) | np.isnan(upper.to_numpy())] = np.nan
+    return pd.DataFrame(found, forecast.index, forecast.columns)
+
+
+def plan(
+    forecast: pd.DataFrame,
+    interval: tuple[pd.DataFrame, pd.DataFrame] | None = None,
+    threshold: Threshold | None = None,
+) -> pd.DataFrame:
+    """Tabulate a forecast for a planner, one row for each cell.
+
+    Args:
+        forecast: table (time × cell) from `Forecaster.predict`.
+        interval: lower and upper bounds from `Forecaster.predict_interval`.
+        threshold: capacity or limit in the data's units, one or one of each cell.
+
+    Returns:
+        `busy_hour` and `busy_hour_mean`; `peak`, the highest forecast, and `peak_time`; with a
+        threshold also `threshold`, `headroom` (threshold minus the peak) and `steps_above`, the
+        number of forecasts above it; with bounds too `headroom_95` (threshold minus the highest
+        upper bound: with a 90 % interval, each value stays below that bound with a probability of
+        95 %) and `highest_probability` of exceeding the threshold at one step.
+
+    Raises:
+        InputError: if a cell has no threshold.
+    """
+    known = forecast.dropna(axis="columns", how="all")
+    table = busy_hour(forecast)
+    table["peak"] = forecast.max()
+    table["peak_time"] = known.idxmax().reindex(forecast.columns)
+    if threshold is None:
+        return table
+    limit = _limits(threshold, forecast.columns)
+    table["threshold"] = limit
+    table["headroom"] = limit - forecast.max()
+    table["steps_above"] = (forecast > limit).sum()
+    if interval is not None:
+        lower, upper = interval
+        coverage = upper.attrs["coverage"]
+        table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.max()
+        chances = exceedance(forecast, lower, upper, threshold, coverage)
+        table["highest_probability"] = chances.max()
+    return table
+
+
+def peak_errors(forecasts: xr.Dataset, horizon: int | None = None) -> pd.DataFrame:
+    """Return the errors of the daily peaks of the test part, one row for each cell and local day.
+
+    Args:
+        forecasts: `Forecaster.test_forecasts`, or `forecasts.nc` of a run.
+        horizon: steps ahead of the forecasts, from 1; by default the largest.
+
+    Returns:
+        Columns `cell`, `day`, `observed` and `forecast` (the highest values of the day), `error`
+        (forecast minus observed), `percent` of the observed peak, and `hours_late`, the time of the
+        forecast's peak minus that of the observed one. Days with a missing target are left out.
+    """
+    step_ahead = forecasts.sizes["horizon"] if horizon is None else horizon
+    chosen = forecasts.sel(horizon=step_ahead)
+    times, step = local_times(forecasts)
+    times = times + (step_ahead - 1) * step
+    days = times.tz_localize(None).normalize()
+    per_day = pd.Series(days).value_counts()
+    whole = days.isin(per_day.index[per_day * step >= pd.Timedelta(hours=23)])
+    rows = []
+    for cell in chosen["cell"].to_numpy():
+        y, y_hat = (
+            pd.Series(chosen[name].sel(cell=cell).to_numpy(), times) for name in ("y", "y_hat")
+        )
+        for day, real in y[whole].groupby(days[whole]):
+            if real.notna().all():
+                rows.append((cell, day, *_peaks(real, y_hat[real.index])))
+    columns = ["cell", "day", "observed", "forecast", "error", "percent", "hours_late"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _peaks(real: pd.Series, forecast: pd.Series) -> tuple[float, float, float, float, float]:
+    error = float(forecast.max() - real.max())
+    percent = 100 * error / real.max() if real.max() else float("nan")
+    peaks = (pd.DatetimeIndex(values.index)[int(values.argmax())] for values in (forecast, real))
+    late = (next(peaks) - next(peaks)) / pd.Timedelta(hours=1)
+    return float(real.max()), float(forecast.max()), error, float(percent), float(late)
+
+
+def _limits(threshold: Threshold, cells: pd.Index) -> np.ndarray:
+    """Return the threshold of each cell `(cells,)`."""
+    if not isinstance(threshold, Mapping):
+        return np.full(len(cells), float(threshold))
+    by_name = {str(cell): float(value) for cell, value in threshold.items()}
+    if absent := [cell for cell in cells if str(cell) not in by_name]:
+        raise InputError(
+            f"{len(absent)} of {len(cells)} cells have no threshold, such as {absent[0]}; give one "
+            "of each cell, or one number for all"
+        )
+    return np.array([by_name[str(cell)] for cell in cells])

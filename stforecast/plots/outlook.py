@@ -1,0 +1,90 @@
+"""A forecast after the end of its history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from data_prep.errors import InputError, choose
+from data_prep.text import some
+from stforecast.bench.curves import COLORS
+from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
+from stforecast.data.series import Series
+from stforecast.forecast_tables import Interval
+
+SHOWN = 4
+"""Length of the history that is drawn, in lengths of the forecast; two days at least."""
+
+
+def draw_outlook(
+    series: Series,
+    forecast: pd.DataFrame,
+    interval: Interval | None,
+    cells: Sequence[Any] | None,
+    ax: Axes | None,
+) -> Axes:
+    """Draw the end of a history, a forecast and its bounds; see `Forecaster.plot`.
+
+    Args:
+        series: the history of the fitted cells.
+        forecast: table (time × cell).
+        interval: its bounds, if any.
+        cells: ids to draw; by default the cell of the highest mean.
+        ax: axes; by default those of a new figure.
+
+    Raises:
+        InputError: for an unknown cell, or too many.
+    """
+    chosen = _cells(series, cells)
+    if ax is None:
+        _, (ax,) = panels(TWO_COLUMNS, 2.4)
+    zone = series.zone
+    history = pd.DataFrame(series.values, series.times, pd.Index(series.cells))
+    if zone is not None:
+        history = history.tz_localize("UTC").tz_convert(zone)
+    length = max(SHOWN * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
+    history = history[history.index[-1] - length :]
+    for cell, color in zip(chosen, COLORS, strict=False):
+        name = "" if len(chosen) == 1 else f" of {cell}"
+        ax.plot(_naive(history.index), history[cell], color="black" if not name else color,
+                linewidth=1.0, label=f"observed{name}")  # fmt: skip
+        times = _naive(forecast.index)
+        ax.plot(times, forecast[cell], color=color, linewidth=1.6, linestyle="--" if name else "-",
+                label=f"forecast{name}")  # fmt: skip
+        if interval is not None:
+            label = f"{interval.lower.attrs['coverage']:.0%} interval{name}"
+            low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)
+            ax.fill_between(times, low, high, color=color, alpha=0.25, linewidth=0, label=label)
+    ax.axvline(_naive(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
+    unit = "" if series.units == "1" else f" ({series.units})"
+    ax.set_ylabel(f"{series.service}{unit}")
+    ax.set_title(f"cell {chosen[0]}" if len(chosen) == 1 else "", fontsize=SMALL, loc="left")
+    date_axis(ax, "time" if zone is None else f"time ({zone})")
+    ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=3)
+    return ax
+
+
+def _naive(times: pd.Index) -> np.ndarray:
+    """Return the wall clock of times, which matplotlib would otherwise draw in UTC."""
+    return pd.DatetimeIndex(times).tz_localize(None).to_numpy()
+
+
+def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:
+    if wanted is None:
+        means = pd.DataFrame(series.values).mean()
+        return [series.cells[int(means.fillna(-np.inf).argmax())]]
+    named = {str(cell): cell for cell in series.cells}
+    if not 1 <= len(wanted) <= len(COLORS):
+        raise InputError(f"{len(wanted)} cells; draw 1 to {len(COLORS)} at a time")
+    for cell in wanted:
+        if str(cell) not in named:
+            raise (
+                choose("cell", str(cell), list(named))
+                if len(named) < 30
+                else InputError(f"no cell {cell!r} among {some(named)}")
+            )
+    return [named[str(cell)] for cell in wanted]

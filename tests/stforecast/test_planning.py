@@ -1,0 +1,82 @@
+"""Busy hours, peaks, thresholds and headroom, computed by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from scipy.stats import norm
+
+from data_prep.errors import InputError
+from stforecast.planning import busy_hour, exceedance, peak_errors, plan
+
+TIMES = pd.date_range("2024-03-01 08:00", periods=4, freq="30min", tz="Asia/Kolkata")
+
+
+def table(*columns, times=TIMES):
+    return pd.DataFrame(np.transpose(columns), times[: len(columns[0])], ["a", "b"][: len(columns)])
+
+
+def test_the_busy_hour_is_the_clock_hour_of_the_highest_mean():
+    """India's clock is half an hour off UTC: its hours are not those of UTC."""
+    found = busy_hour(table([1.0, 9.0, 6.0, 6.0], [9.0, 3.0, 2.0, 2.0]))
+    assert found["busy_hour"].tolist() == [TIMES[2], TIMES[0]]
+    assert found["busy_hour_mean"].tolist() == [6.0, 6.0]
+
+
+def test_a_cell_without_forecast_has_no_busy_hour():
+    found = busy_hour(table([1.0, 2.0], [np.nan, np.nan]))
+    assert found["busy_hour_mean"].isna().tolist() == [False, True]
+
+
+def test_probabilities_at_the_bounds_are_those_of_the_interval():
+    centre, lower, upper = table([10.0] * 4), table([7.0] * 4), table([16.0] * 4)
+    for threshold, chance in ((7.0, 0.95), (10.0, 0.5), (16.0, 0.05)):
+        found = exceedance(centre, lower, upper, threshold, 0.9)
+        np.testing.assert_allclose(found, chance)
+    # Half of the upper half's reach above the median.
+    found = exceedance(centre, lower, upper, 13.0, 0.9)
+    np.testing.assert_allclose(found, norm.sf(norm.ppf(0.95) / 2))
+
+
+def test_a_band_without_width_is_certain_and_one_without_bounds_unknown():
+    centre = table([10.0, 10.0, 10.0])
+    found = exceedance(centre, centre, centre, 9.0, 0.9)
+    assert (found == 1).all(axis=None)
+    assert (exceedance(centre, centre, centre, 10.0, 0.9) == 0).all(axis=None)
+    assert exceedance(centre, centre * np.nan, centre, 9.0, 0.9).isna().all(axis=None)
+
+
+def test_thresholds_may_differ_by_cell_and_must_be_complete():
+    centre = table([10.0], [10.0])
+    found = exceedance(centre, centre - 1, centre + 1, {"a": 11.0, "b": 9.0}, 0.8)
+    np.testing.assert_allclose(found.iloc[0], [0.1, 0.9])
+    with pytest.raises(InputError, match="1 of 2 cells have no threshold, such as b"):
+        exceedance(centre, centre, centre, {"a": 1.0}, 0.8)
+
+
+def test_a_plan_gives_peaks_and_headroom():
+    centre = table([10.0, 30.0, 20.0, 20.0])
+    upper = centre + 5
+    upper.attrs["coverage"] = 0.9
+    row = plan(centre, (centre - 5, upper), 25.0).loc["a"]
+    assert (row["peak"], row["peak_time"]) == (30.0, TIMES[1])
+    assert (row["headroom"], row["headroom_95"], row["steps_above"]) == (-5.0, -10.0, 1)
+    assert row["highest_probability"] == pytest.approx(0.95)
+    assert "headroom" not in plan(centre)
+
+
+def test_errors_of_daily_peaks():
+    """Day one's peak is forecast 10 too low and two hours late; day two misses a target."""
+    times = pd.date_range("2024-03-01", periods=48, freq="h")
+    y, y_hat = np.ones((1, 48, 1)), np.ones((1, 48, 1))
+    y[0, 18, 0], y_hat[0, 20, 0] = 50.0, 40.0
+    y[0, 30, 0] = np.nan
+    dims = ("cell", "time", "horizon")
+    ds = xr.Dataset(
+        {"y": (dims, y), "y_hat": (dims, y_hat)},
+        {"cell": ["a"], "time": times, "horizon": [1]},
+        {"step_minutes": 60.0},
+    )
+    found = peak_errors(ds)
+    assert found.drop(columns="day").to_numpy().tolist() == [["a", 50.0, 40.0, -10.0, -20.0, 2.0]]
+    assert found["day"].tolist() == [pd.Timestamp("2024-03-01")]
