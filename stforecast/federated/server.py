@@ -171,9 +171,14 @@ class Server:
         self.reports.append(dataclasses.replace(report, validation_loss=math.nan))
         self.record_score(report.validation_loss)
 
-    def record_score(self, loss: float) -> None:
-        """Record the validation loss after the latest round."""
-        if self.is_best(loss):
+    def record_score(self, loss: float, best: bool | None = None) -> None:
+        """Record the validation loss after the latest round.
+
+        Args:
+            loss: the validation loss.
+            best: whether the round is the best so far; by default by its loss.
+        """
+        if self.is_best(loss) if best is None else best:
             self.best_round = self.state.round
         self.reports[-1] = dataclasses.replace(self.reports[-1], validation_loss=loss)
 

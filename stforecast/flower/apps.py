@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import math
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any
 import pandas as pd
 
 from data_prep.cube import atomic_path
+from data_prep.errors import InputError
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import Finished
+from stforecast.federated.nodes.reported import Reported, bounded_mean
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.server import RoundReport
 from stforecast.flower import kept_nodes
@@ -24,6 +26,9 @@ from stforecast.flower.wire import GridLink, pack, unpack
 from stforecast.trained_method import build_method
 
 log = logging.getLogger(__name__)
+
+FAILED = 100
+"""Code of the error that a node sends when it cannot answer; Flower's own are below."""
 
 
 def make_client_app() -> Any:
@@ -36,9 +41,15 @@ def make_client_app() -> Any:
     @app.train()
     def answer(message: Any, context: Any) -> Any:
         _show_log()
-        run, asked = RunSettings.from_run_config(context.run_config), unpack(message.content)
-        answer = kept_nodes.answer(run, context.node_config, context.run_id, asked)
-        return flwr.app.Message(pack(answer), reply_to=message)
+        try:
+            run, asked = RunSettings.from_run_config(context.run_config), unpack(message.content)
+            answer = kept_nodes.answer(run, context.node_config, asked)
+            return flwr.app.Message(pack(answer), reply_to=message)
+        except Exception as e:
+            # Flower would send the server the error's text, with paths, cells, times and values.
+            log.error("no answer to the server: %s", e, exc_info=not isinstance(e, InputError))
+            error = flwr.app.Error(FAILED, f"{type(e).__name__}, see the node's own log")
+            return flwr.app.Message(error, reply_to=message)
 
     return app
 
@@ -60,6 +71,8 @@ def make_server_app() -> Any:
 def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     """Run the federation; write `server.log`, then `rounds.csv`, and last `federation.json`.
 
+    A run that was ended goes on from `checkpoints/`, which is removed at the end.
+
     Args:
         link: link to the nodes.
         run: settings of the run.
@@ -68,34 +81,38 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         The contents of `federation.json`.
 
     Raises:
-        InputError: if clients are missing at the start, or no node answers any more.
+        InputError: if clients are missing at the start, no node answers any more, or the folder
+            holds an unfinished run with other settings.
     """
     config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
-    coordinator = Coordinator(
-        method,
-        link,
-        run.n_clients,
-        seed=config.run.seed,
-        uplink=config.uplink,
-        robust=config.robust,
-        patience=run.patience,
-    )
     with logged(out / "server.log"):
-        last_messages = coordinator.run(_log_round)
+        coordinator = Coordinator(
+            method,
+            link,
+            run.n_clients,
+            seed=config.run.seed,
+            uplink=config.uplink,
+            robust=config.robust,
+            patience=run.patience,
+            folder=out / "checkpoints",
+            run={"settings": config.flat(), "clients": run.n_clients},
+        )
+        finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
         about = {
             "settings": config.flat(),
             "clients": run.n_clients,
             "best_round": coordinator.server.best_round,
-            "nodes": len(last_messages),
-            "models": sum(bool(message.about.get("model")) for message in last_messages.values()),
-            "test": pooled_errors(last_messages),
+            "nodes": len(finished),
+            "models": sum(f.model for f in finished.values()),
+            "test": pooled_errors(finished, coordinator.membership.numbers),
         }
         log.info("test errors of all nodes: %s", about["test"])
         with atomic_path(out / "federation.json") as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return about
 
 
@@ -119,24 +136,24 @@ def logged(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def pooled_errors(last_messages: Mapping[int, Message]) -> dict[str, float]:
-    """Return test MSE and MAE over all nodes' targets; nodes without valid errors are left out."""
-    sums: dict[str, list[tuple[float, int]]] = {}
-    for node, message in last_messages.items():
-        try:
-            n, errors = int(message.about["targets"]), message.about["errors"]
-            of_node = {name: float(errors[name]) for name in ("mse", "mae")}
-            if n < 1 or not all(map(math.isfinite, of_node.values())):
-                raise ValueError(f"{of_node} of {n} targets")
-        except (KeyError, TypeError, ValueError) as e:
-            log.warning("node %d sent no valid errors (%r)", node, e)
+def pooled_errors(
+    finished: Mapping[int, Finished], numbers: Mapping[int, range]
+) -> dict[str, float]:
+    """Return test MSE and MAE over all nodes' targets, with bounds on what a node can change.
+
+    Args:
+        finished: the nodes' last answers; those without both errors are left out.
+        numbers: the nodes' clients.
+    """
+    sums: dict[str, list[Reported]] = {"mse": [], "mae": []}
+    for node, of_node in finished.items():
+        if not of_node.targets or not sums.keys() <= of_node.errors.keys():
+            log.warning("node %d sent no test errors", node)
             continue
-        for name, value in of_node.items():
-            sums.setdefault(name, []).append((value, n))
-    return {
-        name: math.fsum(v * n for v, n in values) / max(1, sum(n for _, n in values))
-        for name, values in sums.items()
-    }
+        for name, reported in sums.items():
+            total = of_node.errors[name] * of_node.targets
+            reported.append(Reported(total, of_node.targets, len(numbers[node])))
+    return {name: bounded_mean(reported) for name, reported in sums.items() if reported}
 
 
 def _log_round(report: RoundReport) -> None:

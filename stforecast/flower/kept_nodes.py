@@ -23,33 +23,30 @@ _kept: dict[str, FlowerNode] = {}
 _lock = threading.Lock()
 
 
-def answer(
-    run: RunSettings, node_config: Mapping[str, Any], run_id: int, message: Message
-) -> Message:
+def answer(run: RunSettings, node_config: Mapping[str, Any], message: Message) -> Message:
     """Return a node's answer to a message.
 
     Args:
         run: settings of the run.
         node_config: the node's configuration.
-        run_id: Flower's number of the run.
         message: the server's message.
 
     Raises:
         InputError: if the configuration, the data or the message cannot be used.
     """
-    place = Place.of(node_config, run_id)
+    place = Place.of(node_config, message.about.get("run"))
+    task = message.about.get("task")
+    before = message.about["round"] if task == "round" else None
     cube = place.data.stat()
-    key = json.dumps(
-        [run_id, run.as_run_config(), [str(p) for p in place], cube.st_mtime_ns, cube.st_size]
-    )
+    key = json.dumps([run.as_run_config(), [str(p) for p in place], cube.st_mtime_ns, cube.st_size])
     # Other threads cannot use the node meanwhile, and after an error it is dropped: its memory may
     # differ from its disk.
     with _lock:
         node = _kept.pop(key, None)
-    if node is None or not node.current:
-        node = FlowerNode(run, place)
+    if node is None or not node.current(before):
+        node = FlowerNode(run, place, before)
     found = node.answer(message)
-    if message.about.get("task") != "finish":
+    if task != "finish":
         with _lock:
             _kept[key] = node
             for oldest in list(_kept)[:-MOST]:

@@ -13,6 +13,7 @@ forecaster of this node's cells, which `Forecaster.load` reads and which needs n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,9 @@ from stforecast.flower.settings import RunSettings
 from stforecast.saved_forecaster import SavedForecaster
 from stforecast.trained_method import TrainedMethod, build_method, client_samples
 
+TOKEN = re.compile("[0-9a-f]{16}")
+"""The server's name of a run, which is part of a path on the node."""
+
 ALONE = "solo"
 """Method of a node's saved model, which has no server."""
 
@@ -53,16 +57,21 @@ class Place(NamedTuple):
     out: Path
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any], run_id: int) -> Place:
+    def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
         """Read a node's configuration.
 
         Args:
             node_config: Flower's node configuration.
-            run_id: Flower's number of the run.
+            token: the server's name of the run, 16 hexadecimal digits. Flower's own number of a run
+                changes when its server is started again.
 
         Raises:
             InputError: if an entry is missing or invalid, or the cube does not exist.
         """
+        if not isinstance(token, str) or not TOKEN.fullmatch(token):
+            raise InputError(
+                f"the server calls the run {token!r:.40}; it may be of another version"
+            )
         try:
             data, first = Path(str(node_config["data"])), int(node_config["first-client"])
         except (KeyError, ValueError) as e:
@@ -73,7 +82,7 @@ class Place(NamedTuple):
         if not data.is_file():
             raise InputError(f"{data}: no such file; give the path of this node's cube as data")
         out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
-        return cls(data, first, out / f"run-{run_id}")
+        return cls(data, first, out / f"run-{token}")
 
 
 class FlowerNode:
@@ -82,12 +91,13 @@ class FlowerNode:
     Args:
         run: settings of the run.
         place: configuration of the node.
+        before: index of the round that is asked for, see `Node`.
 
     Raises:
         InputError: if the configuration or the data cannot be used.
     """
 
-    def __init__(self, run: RunSettings, place: Place) -> None:
+    def __init__(self, run: RunSettings, place: Place, before: int | None = None) -> None:
         series = as_series(place.data, run.config.data.service)
         if series.calendar.step != run.step:
             raise InputError(
@@ -111,12 +121,11 @@ class FlowerNode:
             n_clients=run.n_clients,
         )
         about = {"settings": config.flat(), "cube": fingerprint(*series.identity())}
-        self.node = Node(trainer, place.out / "checkpoints", about)
+        self.node = Node(trainer, place.out / "checkpoints", about, before)
 
-    @property
-    def current(self) -> bool:
-        """Return whether only this object has changed the files on disk."""
-        return self.node.current
+    def current(self, before: int | None) -> bool:
+        """Return whether this object alone changed its files, and has not seen round `before`."""
+        return self.node.current and (before is None or self.node.rounds <= before)
 
     def answer(self, message: Message) -> Message:
         """Return the node's answer to a message.

@@ -6,15 +6,25 @@ unpickles nothing.
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
 
 from stforecast.federated.nodes.messages import Message
 
 ABOUT, PAYLOAD = "about", "payload"
 """Names of a message's records."""
+
+MOST_TEXT, MOST_TENSORS, MOST_HEADER = 2**24, 10_000, 1_000
+"""Limits of a message: characters of `about`, tensors, characters of a tensor's header."""
 
 POLL = 1.0
 """Seconds between two checks for answers."""
@@ -32,19 +42,48 @@ def pack(message: Message) -> Any:
 
 
 def unpack(content: Any) -> Message:
-    """Convert Flower's content to a message.
+    """Convert Flower's content, which is not trusted, to a message.
+
+    Nothing is allocated beyond the size of what arrived.
 
     Raises:
         ValueError: if it is not a message of this package.
     """
     try:
-        about = json.loads(content[ABOUT]["json"])
-        arrays = content[PAYLOAD].to_torch_state_dict() if PAYLOAD in content else {}
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, EOFError) as e:
-        raise ValueError(f"not a message of stforecast ({type(e).__name__}: {e})") from e
-    if not isinstance(about, dict):
-        raise ValueError(f"not a message of stforecast (about is {type(about).__name__})")
-    return Message(about, dict(arrays))
+        text = content[ABOUT]["json"]
+        if len(text) > MOST_TEXT:
+            raise ValueError(f"{len(text)} characters")
+        about = json.loads(text)
+        arrays = content.get(PAYLOAD, {})
+        if len(arrays) > MOST_TENSORS:
+            raise ValueError(f"{len(arrays)} tensors")
+        payload = {str(name): _tensor(array) for name, array in arrays.items()}
+        if not isinstance(about, dict):
+            raise ValueError(f"about is {type(about).__name__}")
+    except Exception as e:  # Whatever it is, it costs the sender its message and nothing else.
+        raise ValueError(f"not a message of stforecast ({e!r:.120})") from e
+    return Message(about, payload)
+
+
+def _tensor(array: Any) -> Tensor:
+    """Read an array of Flower's in the format of numpy's files.
+
+    Raises:
+        ValueError: if it is of another format or type, or its header contradicts its size.
+    """
+    if array.stype != "numpy.ndarray":
+        raise ValueError(f"an array as {array.stype!r}")
+    file = io.BytesIO(array.data)
+    if (version := npy.read_magic(file)) != (1, 0):
+        raise ValueError(f"an array of version {version}")
+    shape, fortran, dtype = npy.read_array_header_1_0(file, max_header_size=MOST_HEADER)
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if dtype.kind not in "biuf" or fortran or min(shape, default=0) < 0:
+        raise ValueError(f"an array {shape} of {dtype}, fortran {fortran}")
+    if n_bytes != len(array.data) - file.tell():
+        raise ValueError(f"an array {shape} of {dtype} in {len(array.data)} bytes")
+    values = np.frombuffer(array.data, dtype, offset=file.tell())
+    return torch.from_numpy(values.reshape(shape).copy())
 
 
 class GridLink:
@@ -86,7 +125,9 @@ class GridLink:
 
 def _read(reply: Any) -> Message | str:
     if reply.has_error():
-        return f"{reply.error.reason or 'error'} (code {reply.error.code})".replace("\n", " ")
+        reason = str(reply.error.reason or "error")[:200]
+        printable = "".join(c if c.isprintable() else " " for c in reason)
+        return f"{printable} (code {reply.error.code})"
     try:
         return unpack(reply.content)
     except ValueError as e:

@@ -5,6 +5,12 @@ that joins reports the numbers of its clients. The first round waits for all cli
 node may disconnect, return, join late or send an invalid answer: the round continues with the
 others, and a warning is logged.
 
+No single node decides the best round, and so nobody's models: see
+`stforecast.federated.nodes.reported`.
+
+With a folder, the server's state is saved after each round, and a run that was ended goes on after
+the last complete one: its nodes go back to it.
+
 A node answers once a round. It first validates its clients as they were after the last round (with
 the server's new message), then trains. So a round's validation loss is known one round later than
 in one process, and early stopping ends the run one round later.
@@ -15,8 +21,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,12 +35,16 @@ from stforecast.federated.method import Method, Participants, initial_state
 from stforecast.federated.nodes.membership import Membership, Patience
 from stforecast.federated.nodes.messages import (
     Answer,
+    Finished,
     Link,
     Message,
     Rejected,
+    check_finish,
     check_round,
     most_common,
 )
+from stforecast.federated.nodes.reported import Reported, bounded_mean, most_improved
+from stforecast.federated.runs.checkpoint import Checkpoint, newest_sound, save
 from stforecast.federated.server import RoundReport, Server
 from stforecast.federated.state import Clients, State
 from stforecast.federated.uploads.payload import joined, total_bytes
@@ -56,13 +68,17 @@ class Coordinator:
         uplink: processing of uploads before nodes send them.
         robust: the server's defence against Byzantine uploads.
         patience: time limits.
+        folder: folder of the server's checkpoints; None keeps none.
+        run: identity of the run, as JSON; a checkpoint of another run is refused.
 
     Attributes:
         server: draws participants, aggregates and keeps the reports.
         membership: the connected nodes.
+        token: random name of the run, by which nodes find their state of it again.
+        resumed: whether the run goes on from a checkpoint.
 
     Raises:
-        InputError: if the uplink uses delta coding.
+        InputError: if the uplink uses delta coding, or the folder holds another run.
     """
 
     def __init__(
@@ -75,10 +91,15 @@ class Coordinator:
         uplink: Uplink | None = None,
         robust: Robust | None = None,
         patience: Patience | None = None,
+        folder: Path | None = None,
+        run: Mapping[str, Any] | None = None,
     ) -> None:
         self.method, self.link = method, link
+        self.folder, self.identity = folder, dict(run or {})
+        found = newest_sound(folder, self.identity) if folder else None
+        self.token: str = found.notes["token"] if found else secrets.token_hex(8)
         self.patience = patience or Patience()
-        self.membership = Membership(link, n_clients, self.patience)
+        self.membership = Membership(link, n_clients, self.patience, self.token)
         state = State(Clients({}, {}, {}, self.membership.sizes), {}, round=0, seed=seed)
         self.server = Server(
             method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
@@ -87,25 +108,33 @@ class Coordinator:
             raise InputError("nodes may lose an upload, so they do not support delta_coding")
         self._like: dict[str, Any] | None = None
         self._n_empty, self._n_reported = 0, 0
+        self._best_scores: dict[int, Reported] = {}
+        self.resumed = found is not None
+        if found:
+            self._restore(found)
 
-    def run(self, after_round: Callable[[RoundReport], None] | None = None) -> dict[int, Message]:
+    def run(self, after_round: Callable[[RoundReport], None] | None = None) -> dict[int, Finished]:
         """Train for the settings' number of rounds and let the nodes finish.
 
         Args:
             after_round: called with each round's report.
 
         Returns:
-            The nodes' last messages.
+            The nodes' last answers; those of nodes that did not finish are missing.
 
         Raises:
             InputError: if clients are missing at the start, or no node answers any more.
         """
-        self.membership.gather()
         server = self.server
-        sizes = self.membership.known_sizes()
-        server.state.server = initial_state(self.method, sizes, server.state.seed).server
+        if self.resumed:
+            log.info("the run goes on after round %d", server.state.round)
+        self.membership.gather()
+        if not self.resumed:
+            sizes = self.membership.known_sizes()
+            server.state.server = initial_state(self.method, sizes, server.state.seed).server
         while not server.finished:
             self.run_round()
+            self._save()
             self._pass_on(server.reports[:-1], after_round)
         self._record_score(self._ask_round(torch.tensor([], dtype=torch.long)))
         self._pass_on(server.reports, after_round)
@@ -139,12 +168,15 @@ class Coordinator:
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
         ids, upload = joined([(a.ids, a.upload) for a in trained])
         server.aggregate(ids, upload)
-        losses = [math.fsum(v) / len(ids) for v in zip(*(a.losses for a in trained), strict=True)]
+        loss, task_loss = (
+            bounded_mean([Reported(a.losses[i], len(a.ids), len(a.ids)) for a in trained])
+            for i in range(2)
+        )
         server.report(
             RoundReport(
                 round=server.state.round,
-                train_loss=losses[0],
-                train_task_loss=losses[1],
+                train_loss=loss,
+                train_task_loss=task_loss,
                 validation_loss=math.nan,
                 participants=n_asked,
                 bytes_down=sum(a.bytes_down for a in answers.values()),
@@ -162,8 +194,11 @@ class Coordinator:
             to = Participants(ids, self.membership.sizes[ids], state.round)
             payload = self.method.broadcast(state.server, to)
             train = participants[torch.isin(participants, ids)].tolist()
-            about = {"task": "round", "round": state.round, "train": train}
-            messages[node] = Message({**about, "best": self.server.best_round}, payload)
+            about = {
+                "task": "round", "run": self.token, "round": state.round, "train": train,
+                "best": self.server.best_round,
+            }  # fmt: skip
+            messages[node] = Message(about, payload)
             down[node] = total_bytes(payload)
         found = self._ask(messages)
         answers: dict[int, Answer] = {}
@@ -194,22 +229,51 @@ class Coordinator:
 
     def _record_score(self, answers: Mapping[int, Answer]) -> None:
         """Record the validation loss after the last round done, unless it is known already."""
-        scores: Sequence[tuple[float, float]] = [a.score for a in answers.values()]
-        total, count = math.fsum(t for t, _ in scores), math.fsum(c for _, c in scores)
-        reports = self.server.reports
-        if reports and count and math.isnan(reports[-1].validation_loss):
-            self.server.record_score(total / count)
-
-    def _finish(self) -> dict[int, Message]:
-        """Send the nodes the number of the best round; each keeps its own models."""
-        messages = {
-            node: Message({"task": "finish", "best": self.server.best_round})
-            for node in self.membership.numbers
+        of_node = {node: self.membership.numbers[node] for node in answers}
+        scores = {
+            of_node[node].start: Reported(*a.score, len(of_node[node]))
+            for node, a in answers.items()
+            if a.score[1]
         }
-        answers = self._ask(messages)
-        for node in messages:
-            if not isinstance(answers.get(node), Message):
-                log.warning(
-                    "%s did not finish: %s", self.membership.name(node), answers.get(node, "silent")
-                )
-        return {node: a for node, a in answers.items() if isinstance(a, Message)}
+        reports = self.server.reports
+        if reports and scores and math.isnan(reports[-1].validation_loss):
+            best = self.server.best_round is None or most_improved(scores, self._best_scores)
+            self.server.record_score(bounded_mean(list(scores.values())), best)
+            self._best_scores = scores if best else self._best_scores
+
+    def _finish(self) -> dict[int, Finished]:
+        """Send the nodes the number of the best round; each keeps its own models."""
+        about = {"task": "finish", "run": self.token, "best": self.server.best_round}
+        answers = self._ask({node: Message(about) for node in self.membership.numbers})
+        finished = {}
+        for node in self.membership.numbers:
+            try:
+                finished[node] = check_finish(answers.get(node, "silent"))
+            except Rejected as e:
+                log.warning("%s did not finish: %s", self.membership.name(node), e)
+        return finished
+
+    def _save(self) -> None:
+        """Save the server's state after a round."""
+        if self.folder is None:
+            return
+        server = self.server
+        notes = {
+            "token": self.token,
+            "best_round": server.best_round,
+            "best_scores": [[first, *score] for first, score in self._best_scores.items()],
+        }
+        checkpoint = Checkpoint(
+            self.identity, server.state, None, server.reports, len(self.membership.sizes), notes,
+            {"declared": self.membership.declared},
+        )  # fmt: skip
+        save(checkpoint, self.folder)
+
+    def _restore(self, found: Checkpoint) -> None:
+        """Restore what `_save` wrote."""
+        server, notes = self.server, found.notes
+        server.best_round, server.reports = notes["best_round"], found.reports
+        self._best_scores = {first: Reported(*score) for first, *score in notes["best_scores"]}
+        server.state.server, server.state.round = found.state.server, found.state.round
+        self._n_reported = max(0, len(found.reports) - 1)
+        self.membership.restore(found.extra["declared"])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.nodes.messages import Link, Message, Rejected, Taken, check_join
+from stforecast.federated.nodes.reported import MOST_SAMPLES
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +40,31 @@ class Membership:
         link: link to the nodes.
         n_clients: clients of the whole federation.
         patience: time limits.
+        token: name of the run.
 
     Attributes:
         numbers: clients' numbers by connected node.
-        sizes: `(clients,)` training samples; 0 for a client that never connected.
+        declared: `(clients,)` training samples as the nodes declare them.
+        sizes: `(clients,)` training samples, at most `MOST_SAMPLES` times those of the median
+            client; 0 for a client that never connected.
     """
 
-    def __init__(self, link: Link, n_clients: int, patience: Patience) -> None:
-        self.link, self.patience = link, patience
+    def __init__(self, link: Link, n_clients: int, patience: Patience, token: str) -> None:
+        self.link, self.patience, self.token = link, patience, token
         self.sizes = torch.zeros(n_clients, dtype=torch.long)
+        self.declared = self.sizes.clone()
         self.numbers: dict[int, range] = {}
         self._refused: dict[int, str] = {}
         self._unusable: set[int] = set()
+
+    def restore(self, declared: Tensor) -> None:
+        """Restore what the nodes had declared before the server was ended.
+
+        Args:
+            declared: `(clients,)` training samples.
+        """
+        self.declared.copy_(declared)
+        self._bound_sizes()
 
     def known_sizes(self) -> Tensor:
         """Return the clients' sizes; for those that never connected, the smallest known size."""
@@ -89,8 +103,10 @@ class Membership:
             log.warning("round %d: lost %s", round + 1, self.name(node))
             del self.numbers[node]
         if new := here - self.numbers.keys() - self._unusable:
-            messages = {node: Message({"task": "join", "clients": len(self.sizes)}) for node in new}
-            answers = self.link.ask(messages, self.patience.answer)
+            about = {
+                "task": "join", "run": self.token, "clients": len(self.sizes), "round": round,
+            }  # fmt: skip
+            answers = self.link.ask({n: Message(about) for n in new}, self.patience.answer)
             for node in sorted(new):
                 self._join(node, answers.get(node, "no answer"), round)
         return sum(len(numbers) for numbers in self.numbers.values())
@@ -106,9 +122,19 @@ class Membership:
                 self._unusable.add(node)
             return
         self.numbers[node] = numbers
-        self.sizes[numbers.start : numbers.stop] = torch.tensor(sizes)
+        self.declared[numbers.start : numbers.stop] = torch.tensor(sizes)
+        self._bound_sizes()
         if round:
             log.warning("round %d: %s joins", round + 1, self.name(node))
+
+    def _bound_sizes(self) -> None:
+        """Bound the clients' sizes, which weigh their uploads, once there are three to compare."""
+        declared = self.declared
+        known = declared[declared > 0]
+        most = MOST_SAMPLES * int(known.median()) if len(known) > 2 else int(known.max())
+        for i in ((declared > most) & (self.sizes < most)).nonzero().flatten().tolist():
+            log.warning("client %d says it has %d samples; it counts as %d", i, declared[i], most)
+        self.sizes.copy_(declared.clamp(max=most))
 
     def name(self, node: int) -> str:
         """Describe a node and its clients in words."""

@@ -1,15 +1,17 @@
 """Messages between server and nodes, and the server's checks of untrusted answers.
 
 A node's answer may be damaged, of another version or malicious, so every part that is used is
-checked here first. Accepted values are only required to be finite and of the expected shape.
+checked here first. Accepted values are only required to be finite and of the expected shape;
+`stforecast.federated.nodes.reported` bounds what a node's scores and counts can do.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard
+from typing import Any, ParamSpec, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,9 @@ from torch import Tensor
 from stforecast.federated.faults import sound_clients
 from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,37 @@ def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
     return max(votes, key=lambda vote: (vote[0], vote[1] == before))[1] if votes else None
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A node's checked answer at the end of a run.
+
+    Attributes:
+        errors: mean test errors by metric; those that are not finite are left out.
+        targets: number of test targets.
+        model: whether the node saved a forecaster.
+    """
+
+    errors: dict[str, float]
+    targets: int
+    model: bool
+
+
+def untrusted(check: Callable[P, T]) -> Callable[P, T]:
+    """Make any failure of a check a `Rejected`: it costs the node its answer and nothing else."""
+
+    @functools.wraps(check)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return check(*args, **kwargs)
+        except Rejected:
+            raise
+        except Exception as e:
+            raise Rejected(f"its answer cannot be used ({e!r:.120})") from e
+
+    return guarded
+
+
+@untrusted
 def check_join(
     answer: Message | str, n_clients: int, taken: Iterable[range]
 ) -> tuple[range, list[int]]:
@@ -120,6 +156,7 @@ def check_join(
     return numbers, sizes
 
 
+@untrusted
 def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> Answer:
     """Return a node's checked answer to a round.
 
@@ -134,15 +171,12 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
         Rejected: if the answer is unusable.
     """
     message = _message(answer)
-    try:
-        about = message.about
-        score = float(about["score"][0]), float(about["score"][1])
-        losses = float(about["loss"]), float(about["task_loss"])
-        ids = [int(i) for i in about["ids"]]
-        like: Like = {str(name): [str(t), *map(int, rest)] for name, (t, *rest) in
-                      about["like"].items()}  # fmt: skip
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
-        raise Rejected(f"its answer lacks what a round needs ({type(e).__name__}: {e})") from e
+    about = message.about
+    score = float(about["score"][0]), float(about["score"][1])
+    losses = float(about["loss"]), float(about["task_loss"])
+    ids = [int(i) for i in about["ids"]]
+    like: Like = {str(name): [str(t), *map(int, shape)] for name, (t, *shape) in
+                  about["like"].items()}  # fmt: skip
     if not all(map(math.isfinite, score)) or score[1] < 0:
         raise Rejected(f"its validation score is {score}")
     if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
@@ -153,6 +187,21 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     if not (sound.all() and math.isfinite(losses[0])):
         raise Rejected("it sent numbers that are not finite")
     return Answer(trained, upload, like, losses, score, total_bytes(message.payload))
+
+
+@untrusted
+def check_finish(answer: Message | str) -> Finished:
+    """Return a node's checked answer at the end.
+
+    Raises:
+        Rejected: if the answer is unusable.
+    """
+    about = _message(answer).about
+    targets = about["targets"]
+    errors = {str(name): float(v) for name, v in about["errors"].items() if math.isfinite(v)}
+    if not _is_count(targets):
+        raise Rejected(f"it sent errors of {targets!r:.20} targets")
+    return Finished(errors, targets, bool(about.get("model")))
 
 
 def _message(answer: Message | str) -> Message:
@@ -173,10 +222,7 @@ def _decoded(wire: Payload, like: Like, n: int, uplink: Uplink) -> Payload:
         limit = 2 * sum(t.numel() for t in wire.values()) + n
         if any(n * math.prod(shape) > limit for _, *shape in like.values()):
             raise Rejected(f"it sent fewer values than {like} need")
-        try:
-            upload = uplink.decode(wire, {}, like)
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as e:
-            raise Rejected(f"its upload cannot be decoded ({type(e).__name__}: {e})") from e
+        upload = uplink.decode(wire, {}, like)
     if like_of(upload) != like or any(len(t) != n for t in upload.values()):
         shapes = {name: tuple(t.shape) for name, t in upload.items()}
         raise Rejected(f"it sent {shapes}, expected {n} clients like {like}")

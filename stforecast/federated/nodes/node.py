@@ -52,9 +52,16 @@ class Node:
         trainer: trainer of this node's clients, with its method `behind_link`, before round 1.
         folder: folder of their state; the node continues from a checkpoint of the same run in it.
         run: identity of the run, as JSON.
+        before: index of the round that is asked for next: the node goes back to its state before
+            it, as a server that was ended repeats the round that it lost; by default the newest.
+
+    Attributes:
+        rounds: number of the run's rounds that its state has seen.
     """
 
-    def __init__(self, trainer: Trainer, folder: Path, run: Mapping[str, Any]) -> None:
+    def __init__(
+        self, trainer: Trainer, folder: Path, run: Mapping[str, Any], before: int | None = None
+    ) -> None:
         self.trainer, self.folder = trainer, folder
         data = trainer.train_data
         self.run = {
@@ -65,7 +72,9 @@ class Node:
         trainer.receive({}, 0)
         self.best: State | None = None
         self.candidate: State | None = None
-        if found := newest_sound(folder, self.run):
+        self.rounds = 0
+        if found := newest_sound(folder, self.run, before):
+            self.rounds = found.state.round + 1
             trainer.restore(found.state)
             trainer.cohort_size = found.cohort_size
             self.best = trainer.copy(found.best) if found.best else None
@@ -73,6 +82,8 @@ class Node:
                 state = trainer.state
                 candidate = State.from_flat(found.extra, found.notes["candidate"], state.seed)
                 self.candidate = trainer.copy(candidate)
+        elif before and newest_first(folder):
+            log.warning("%s: no state before round %d; starting anew", folder, before + 1)
         self._newest = self._newest_on_disk()
 
     def _newest_on_disk(self) -> tuple[Path, int] | None:
@@ -108,6 +119,7 @@ class Node:
         self._choose_best(about["best"])
         trainer.receive(message.payload, about["round"])
         answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))
+        self.rounds = about["round"] + 1
         self._save()
         return answer
 

@@ -243,17 +243,20 @@ def _check_sums(folder: Path, remedy: str) -> None:
             raise InputError(f"{folder / name}: cannot be trusted, its checksum differs; {remedy}")
 
 
-def newest_sound(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
+def newest_sound(
+    folder: Path, run: Mapping[str, Any], before: int | None = None
+) -> Checkpoint | None:
     """Return the newest intact checkpoint of a run; warn about damaged ones.
 
     Args:
         folder: folder of all checkpoints.
         run: identity of the run.
+        before: leave out checkpoints of this round and later ones.
 
     Raises:
         InputError: if it is of another run, such as one on other data.
     """
-    found = next(_sound(folder), None)
+    found = next(_sound(folder, before), None)
     if found is not None:
         _refuse_other(found, run, folder)
     return found
@@ -278,8 +281,10 @@ def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> No
     )
 
 
-def _sound(folder: Path) -> Iterator[Checkpoint]:
+def _sound(folder: Path, before: int | None) -> Iterator[Checkpoint]:
     for path in newest_first(folder):
+        if before is not None and _round_of(path) >= before:
+            continue
         try:
             yield load(path)
         except InputError as e:

@@ -37,7 +37,8 @@ class Nodes:
         answers = {}
         for node, message in messages.items():
             task = message.about["task"]
-            self.round = max(self.round, message.about.get("round", -1))
+            if task == "round":
+                self.round = max(self.round, message.about["round"])
             round = self.round + (task == "join")
             if self.absent(node, round):
                 continue
@@ -49,13 +50,13 @@ class Nodes:
         return answers
 
     def _answer(self, node, task, message):
-        started = self.factories[node]()
+        started = self.factories[node](message.about.get("round") if task == "round" else None)
         message = self._post(message)
         if task == "join":
             return started.join()
         if task == "finish":
             started.finish(message)
-            return Message({"round": started.best.round if started.best else 0})
+            return Message({"targets": 1, "errors": {}})
         return started.round(message)
 
     def _post(self, message):
@@ -78,14 +79,14 @@ def split(tmp_path):
     Returns the coordinator and the nodes.
     """
 
-    def make(federation: Federation, shares, seed=1, patience=QUICK):
+    def make(federation: Federation, shares, seed=1, patience=QUICK, folder=None):
         n = len(federation.train)
         ends = torch.tensor(shares).cumsum(0).tolist()
         link = Nodes({})
         for node, (end, share) in enumerate(zip(ends, shares, strict=True)):
             ids = torch.arange(end - share, end)
 
-            def start(ids=ids, node=node):
+            def start(before=None, ids=ids, node=node):
                 trainer = Trainer(
                     behind_link(federation.method),
                     rows(federation.train, ids),
@@ -95,12 +96,12 @@ def split(tmp_path):
                     seed=seed,
                     uplink=federation.trainer.uplink,
                 )
-                return Node(trainer, tmp_path / f"node-{node}", {"test": True})
+                return Node(trainer, tmp_path / f"node-{node}", {"test": True}, before)
 
             link.factories[node] = start
         guards = {"uplink": federation.server.uplink, "robust": federation.server.robust}
         coordinator = Coordinator(
-            federation.method, link, n, seed=seed, patience=patience, **guards
+            federation.method, link, n, seed=seed, patience=patience, folder=folder, **guards
         )
         return coordinator, link
 

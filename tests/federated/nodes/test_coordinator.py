@@ -1,6 +1,8 @@
 """A federation of nodes does what the in-process executor does, and goes on when nodes do not."""
 
+import dataclasses
 import math
+import shutil
 
 import pytest
 import torch
@@ -50,7 +52,6 @@ def test_numbers_are_those_of_one_process(name, federate, split):
     coordinator.run()
     federation.run()
     assert_equal_rounds(coordinator.server.reports, federation.reports)
-    assert coordinator.server.best_round == federation.best.round
     close(coordinator.server.state.server, federation.state.server)
     assert_equal_clients(link.factories, federation.state)
 
@@ -58,10 +59,10 @@ def test_numbers_are_those_of_one_process(name, federate, split):
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
     federation = federate(method, SIZES, rounds=6, lr=1.0)
-    coordinator, link = split(federation, SHARES)
+    coordinator, link = split(federation, (3, 2))  # Too few for a vote: the pooled loss decides.
     coordinator.run()
     federation.run()
-    assert 1 <= federation.best.round < 6
+    assert 1 <= coordinator.server.best_round == federation.best.round < 6
     for make in link.factories.values():
         node = make()
         assert node.best.round == federation.best.round
@@ -159,8 +160,8 @@ def test_only_payloads_cross(method, federate, split):
         numbers = [v for v in message.about.values() if isinstance(v, float)]
         assert not torch.isin(torch.tensor(numbers), samples).any()
         assert set(message.about) <= {
-            "task", "clients", "round", "train", "best",
-            "first", "sizes", "ids", "score", "loss", "task_loss", "like",
+            "task", "run", "clients", "round", "train", "best",
+            "first", "sizes", "ids", "score", "loss", "task_loss", "like", "targets", "errors",
         }  # fmt: skip
     assert crossed > 0
 
@@ -278,3 +279,99 @@ def test_a_server_without_nodes_says_so(federate):
     lonely = Coordinator(federate(FedAvg).method, Nobody(), 2, patience=Patience(0.0, 1, 0.01))
     with pytest.raises(InputError, match="0 of 2 clients"):
         lonely.run()
+
+
+@pytest.mark.parametrize("score", [(0.0, 1e12), (-1e300, 5.0)])
+def test_one_node_decides_neither_the_best_round_nor_the_losses(score, federate, split):
+    """A node that praises the first round and blames all others changes nothing."""
+    found = []
+
+    def spoil(node, round, answer):
+        if node != 4 or round < 1 or not isinstance(answer, Message):
+            return answer
+        return Message({**answer.about, "score": score if round == 1 else (1e300, 1.0)},
+                       answer.payload)  # fmt: skip
+
+    for change in (lambda node, round, answer: answer, spoil):
+        coordinator, link = split(federate(FedAvg, (12,) * 5, rounds=4), (1,) * 5)
+        link.spoil = change
+        coordinator.run()
+        found.append((coordinator.server.best_round, coordinator.server.reports))
+        for make in link.factories.values():
+            shutil.rmtree(make().folder)
+    assert found[0][0] == found[1][0] == 4
+    for honest, spoilt in zip(*(reports for _, reports in found), strict=True):
+        assert spoilt.train_loss == pytest.approx(honest.train_loss)
+        assert math.isfinite(spoilt.validation_loss)
+        assert spoilt.validation_loss <= 101 * max(r.validation_loss for r in found[0][1])
+
+
+def test_a_node_that_exaggerates_its_samples_counts_little_more(federate, split, logged):
+    coordinator, link = split(federate(FedAvg, (12,) * 5, rounds=1), SHARES)
+    link.spoil = lambda node, round, a: (
+        Message({**a.about, "sizes": [2**30]}) if node == 1 and "sizes" in a.about else a
+    )
+    coordinator.run()
+    assert coordinator.membership.sizes.tolist() == [12, 12, 120, 12, 12]
+    assert f"client 2 says it has {2**30} samples; it counts as 120" in logged()
+
+
+class Killed(Exception):
+    """The server's process is killed."""
+
+
+@pytest.mark.parametrize(
+    ("method", "moment"), [(FedAvg, "before"), (Fuels, "after"), (Ditto, "after")]
+)
+def test_a_server_that_is_killed_goes_on_as_if_nothing_had_happened(
+    method, moment, federate, split, tmp_path
+):
+    """In each round once, before or after the nodes have trained."""
+    whole, link = split(federate(method, SIZES, rounds=4), SHARES)
+    whole.run()
+    wanted = [make().trainer.state.clients.flat() for make in link.factories.values()]
+    for make in link.factories.values():
+        shutil.rmtree(make().folder)
+    tokens, killed = set(), set()
+    for _ in range(6):
+        coordinator, link = split(
+            federate(method, SIZES, rounds=4), SHARES, folder=tmp_path / "server"
+        )
+        tokens.add(coordinator.token)
+        ask = link.ask
+
+        def killing(messages, timeout, ask=ask):
+            about = next(iter(messages.values())).about
+            dies = about["task"] == "round" and about["round"] not in killed
+            if dies and moment == "before":
+                killed.add(about["round"])
+                raise Killed
+            answers = ask(messages, timeout)
+            if dies:
+                killed.add(about["round"])
+                raise Killed
+            return answers
+
+        link.ask = killing
+        try:
+            coordinator.run()
+            break
+        except Killed:
+            continue
+    assert killed == {0, 1, 2, 3, 4}
+    assert len(tokens) == (2 if 0 in killed else 1)  # Before the first round there is no state.
+    same = [dataclasses.replace(r, seconds=0.0) for r in coordinator.server.reports]
+    assert same == [dataclasses.replace(r, seconds=0.0) for r in whole.server.reports]
+    assert coordinator.server.best_round == whole.server.best_round
+    for name, t in whole.server.state.server.items():
+        assert torch.equal(coordinator.server.state.server[name], t)
+    for make, clients in zip(link.factories.values(), wanted, strict=True):
+        own = make().trainer.state.clients.flat()
+        assert all(torch.equal(own[name], t) for name, t in clients.items())
+
+
+def test_a_folder_with_another_run_is_refused(federate, split, tmp_path):
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES, folder=tmp_path)
+    coordinator.run()
+    with pytest.raises(InputError, match="was made with other clients"):
+        Coordinator(coordinator.method, link, 5, folder=tmp_path, run={"clients": 6})

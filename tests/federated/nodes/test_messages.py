@@ -1,7 +1,12 @@
 """The server believes no answer that it has not looked at."""
 
+import contextlib
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.nodes.messages import (
@@ -9,6 +14,7 @@ from stforecast.federated.nodes.messages import (
     Message,
     Rejected,
     Taken,
+    check_finish,
     check_join,
     check_round,
     most_common,
@@ -50,14 +56,14 @@ def test_a_client_that_failed_may_be_left_out():
     [
         ({"ids": [4, 4]}, "it answers for the clients"),
         ({"ids": [4, 9]}, r"it answers for the clients \[4, 9\], asked were \[4, 5\]"),
-        ({"ids": None}, "lacks what a round needs"),
+        ({"ids": None}, "cannot be used"),
         ({"score": [float("nan"), 1.0]}, "its validation score is"),
         ({"score": [1.0, -1.0]}, "its validation score is"),
-        ({"score": []}, "lacks what a round needs"),
-        ({"loss": "much"}, "lacks what a round needs"),
+        ({"score": []}, "cannot be used"),
+        ({"loss": "much"}, "cannot be used"),
         ({"loss": float("inf")}, "not finite"),
-        ({"like": {"w": []}}, "lacks what a round needs"),
-        ({"like": "w"}, "lacks what a round needs"),
+        ({"like": {"w": []}}, "cannot be used"),
+        ({"like": "w"}, "cannot be used"),
         ({"like": {"w": ["float32", 4], "n": ["int64"]}}, "expected 2 clients like"),
         ({"like": {"w": ["float32", 3]}}, "expected 2 clients like"),
     ],
@@ -102,9 +108,9 @@ def test_codes_are_decoded_and_a_bomb_is_not():
     torch.testing.assert_close(answer.upload, upload)
     with pytest.raises(Rejected, match="fewer values"):
         check({"like": {"w": ["float32", 10**9]}}, wire, uplink)
-    with pytest.raises(Rejected, match="cannot be decoded"):
+    with pytest.raises(Rejected, match="cannot be used"):
         check({"like": {"v": ["float32", 3]}}, wire, uplink)
-    with pytest.raises(Rejected, match="cannot be decoded"):
+    with pytest.raises(Rejected, match="cannot be used"):
         check({"like": {"w": ["nonsense", 3]}}, wire, uplink)
 
 
@@ -133,6 +139,59 @@ def test_joining_needs_free_numbers_and_samples():
 def test_nonsense_at_joining_is_rejected(about):
     with pytest.raises(Rejected, match="it "):
         check_join(Message(about), 5, [])
+
+
+def test_a_last_answer_is_read():
+    errors = {"mse": 1.5, "mape": float("nan")}
+    found = check_finish(Message({"targets": 7, "errors": errors, "model": True}))
+    assert (found.errors, found.targets, found.model) == ({"mse": 1.5}, 7, True)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"targets": float("inf"), "errors": {}},
+        {"targets": 3, "errors": {"mse": "small"}},
+        {"targets": 3, "errors": [1.0]},
+        {"targets": 3, "errors": {"mse": 10**400}},
+        {"targets": -3, "errors": {"mse": 1.0}},
+    ],
+)
+def test_nonsense_at_the_end_is_rejected(about):
+    with pytest.raises(Rejected, match="it"):
+        check_finish(Message(about))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+names = [*GOOD, "first", "sizes", "targets", "errors", "model"]
+abouts = st.dictionaries(st.sampled_from(names), json_values)
+
+
+@settings(max_examples=200, deadline=None)
+@given(about=abouts | json_values)
+def test_whatever_a_node_sends_is_accepted_or_rejected(about):
+    """A hostile node sends any JSON; nothing but `Rejected` leaves a check."""
+    for check_answer in (
+        lambda m: check_join(m, 5, [range(0, 1)]),
+        lambda m: check_round(m, ASKED, Uplink(bits=8)),
+        check_finish,
+    ):
+        with contextlib.suppress(Rejected):
+            check_answer(Message(about, payload()))
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.sampled_from(sorted(GOOD)), value=json_values)
+def test_one_spoilt_part_of_an_answer_is_accepted_or_rejected(name, value):
+    with contextlib.suppress(Rejected):
+        found = check({name: value})
+        assert set(found.ids.tolist()) <= set(ASKED)
+        assert all(math.isfinite(v) for v in (*found.score, found.losses[0]))
 
 
 def answer(n, like):

@@ -1,6 +1,8 @@
 """Runs on two nodes with a cube each, without Flower."""
 
+import contextlib
 import json
+import secrets
 
 import pytest
 
@@ -16,9 +18,16 @@ from stforecast.forecaster import Forecaster
 SHARES = {"a": (0, 1), "b": (1, 3)}
 
 
-def answer_anew(run, config, run_id, message):
+TOKEN = "0123456789abcdef"
+
+
+def answer_anew(run, config, message):
     """The answer of a node that is started for this message, as Flower's are."""
-    return FlowerNode(run, Place.of(config, run_id)).answer(message)
+    about = message.about
+    place = Place.of(config, about["run"])
+    return FlowerNode(run, place, about["round"] if about["task"] == "round" else None).answer(
+        message
+    )
 
 
 class Cubes:
@@ -38,7 +47,7 @@ class Cubes:
     def _answer(self, node, message):
         try:
             run = RunSettings.from_run_config(self.run)
-            return self._post(self.answer(run, self.configs[node], 7, self._post(message)))
+            return self._post(self.answer(run, self.configs[node], self._post(message)))
         except InputError as e:
             return str(e)
 
@@ -49,8 +58,10 @@ class Cubes:
 
 
 @pytest.fixture
-def federation(cube, tmp_path):
+def federation(cube, tmp_path, monkeypatch):
     """Makes the settings and the link of a run on two nodes."""
+
+    monkeypatch.setattr(secrets, "token_hex", lambda n: TOKEN)
 
     def make(method="fuels", **settings):
         settings = {
@@ -67,3 +78,13 @@ def federation(cube, tmp_path):
         return run, Cubes(run, configs), Forecaster(method, **settings)
 
     return make
+
+
+@pytest.fixture
+def task_identity():
+    """Sets what Flower's messages want to know of their process."""
+    with contextlib.suppress(ImportError):  # Other versions keep it elsewhere.
+        from flwr.supercore.task_identity import TaskIdentity
+
+        for name in ("run_id", "node_id", "task_id"):
+            setattr(TaskIdentity, name, 1)

@@ -12,6 +12,10 @@ from stforecast.flower import kept_nodes
 from stforecast.flower.apps import serve
 from stforecast.flower.node import FlowerNode
 
+TOKEN = "0123456789abcdef"
+RUN = f"run-{TOKEN}"
+JOIN = {"task": "join", "run": TOKEN}
+
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch):
@@ -37,7 +41,7 @@ def test_numbers_are_those_of_nodes_that_are_made_anew(method, federation, made,
         serve(link, run)
         rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns="seconds")
         folders = [tmp_path / f"{name}.federation" for name in "ab"]
-        tables.append([rounds, *(pd.read_csv(f / "run-7" / "metrics.csv") for f in folders)])
+        tables.append([rounds, *(pd.read_csv(f / RUN / "metrics.csv") for f in folders)])
         for folder in folders:
             shutil.rmtree(folder)
     for a, b in zip(*tables, strict=True):
@@ -46,39 +50,49 @@ def test_numbers_are_those_of_nodes_that_are_made_anew(method, federation, made,
     assert not kept_nodes._kept
 
 
-def first_round(link):
-    return Message({"task": "round", "round": 0, "train": [], "best": None})
+def asked_in(round):
+    about = {"task": "round", "run": TOKEN, "round": round, "train": [], "best": None}
+    return Message(about)
 
 
 def ask(run, link, message, node=0):
-    return kept_nodes.answer(run, link.configs[node], 7, message)
+    return kept_nodes.answer(run, link.configs[node], message)
 
 
 def test_the_disk_is_the_truth(federation, made):
     """Another process may have answered meanwhile."""
     run, link, _ = federation("fedavg")
-    ask(run, link, first_round(link))
-    ask(run, link, first_round(link))
+    ask(run, link, asked_in(0))
+    ask(run, link, asked_in(1))
     assert len(made) == 1
-    link.answer(run, link.configs[0], 7, first_round(link))
-    ask(run, link, first_round(link))
+    link.answer(run, link.configs[0], asked_in(2))
+    ask(run, link, asked_in(3))
     assert len(made) == 2
+
+
+def test_a_round_that_is_asked_for_again_begins_from_the_state_before_it(federation, made):
+    run, link, _ = federation("fedavg")
+    for round in (0, 1):
+        ask(run, link, asked_in(round))
+    ask(run, link, asked_in(1))
+    assert len(made) == 2
+    assert made[1].node.rounds == 2
 
 
 def test_another_cube_is_noticed(federation, cube, made):
     run, link, _ = federation("fedavg")
-    ask(run, link, first_round(link), node=1)
+    ask(run, link, asked_in(0), node=1)
     write_cube(cube.isel(cell=[2, 1]), link.configs[1]["data"])
     with pytest.raises(InputError, match="was made with other cube and data"):
-        ask(run, link, first_round(link), node=1)
+        ask(run, link, asked_in(1), node=1)
 
 
 def test_a_node_that_failed_is_made_anew(federation, made):
     run, link, _ = federation("fedavg")
-    ask(run, link, Message({"task": "join"}))
+    ask(run, link, Message(JOIN))
     with pytest.raises(InputError, match="asks for 'dance'"):
-        ask(run, link, Message({"task": "dance"}))
-    ask(run, link, Message({"task": "join"}))
+        ask(run, link, Message({"task": "dance", "run": TOKEN}))
+    ask(run, link, Message(JOIN))
     assert len(made) == 2
 
 
@@ -86,6 +100,6 @@ def test_few_nodes_are_kept(federation, made, monkeypatch):
     run, link, _ = federation("fedavg")
     monkeypatch.setattr(kept_nodes, "MOST", 1)
     for node in (0, 1, 1, 0):
-        ask(run, link, Message({"task": "join"}), node)
+        ask(run, link, Message(JOIN), node)
     assert len(made) == 3
     assert len(kept_nodes._kept) == 1

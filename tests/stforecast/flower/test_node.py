@@ -12,12 +12,15 @@ from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.apps import pooled_errors, serve
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.settings import RunSettings
 from stforecast.forecaster import Forecaster
+
+TOKEN = "0123456789abcdef"
+RUN = f"run-{TOKEN}"
 
 SHARES = {"a": (0, 1), "b": (1, 3)}
 
@@ -33,7 +36,7 @@ def test_errors_and_rounds_are_those_of_one_process(method, federation, cube, tm
     table = forecaster.evaluate()
     wanted = table[table["selection"].isin(["last", "best"]) & (table["client"] != "all")]
     found = pd.concat(
-        [pd.read_csv(tmp_path / f"{name}.federation" / "run-7" / "metrics.csv") for name in SHARES]
+        [pd.read_csv(tmp_path / f"{name}.federation" / RUN / "metrics.csv") for name in SHARES]
     )
     found = found[found["client"] != "all"]
     keys = ["client", "horizon", "split", "selection", "metric"]
@@ -64,7 +67,7 @@ def test_each_node_keeps_a_forecaster_that_needs_no_server(
     assert serve(link, run)["models"] == 2
     expected = forecaster.fit(cube).predict(cube, steps=3)
     for name, (first, end) in SHARES.items():
-        own = Forecaster.load(tmp_path / f"{name}.federation" / "run-7")
+        own = Forecaster.load(tmp_path / f"{name}.federation" / RUN)
         assert own.config.method == "solo"
         found = own.predict(tmp_path / f"{name}.nc", steps=3)
         pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4)
@@ -73,7 +76,7 @@ def test_each_node_keeps_a_forecaster_that_needs_no_server(
 def test_a_model_that_is_no_plain_one_is_not_saved(federation, tmp_path):
     run, link, _ = federation("perfedavg")
     assert serve(link, run)["models"] == 0
-    assert not (tmp_path / "a.federation" / "run-7" / "model").exists()
+    assert not (tmp_path / "a.federation" / RUN / "model").exists()
 
 
 @pytest.mark.parametrize("method", ["fuels", "fedavg"])
@@ -110,19 +113,19 @@ def test_a_node_without_its_file_is_told_of_and_not_let_in(federation, caplog):
 )
 def test_a_node_needs_its_configuration(config, reason):
     with pytest.raises(InputError, match=reason):
-        Place.of(config, 7)
+        Place.of(config, TOKEN)
 
 
 def test_numbers_beyond_the_federation_are_refused(federation):
     run, link, _ = federation()
     with pytest.raises(InputError, match="2 clients begin at number 2"):
-        FlowerNode(run, Place.of({**link.configs[1], "first-client": 2}, 7))
+        FlowerNode(run, Place.of({**link.configs[1], "first-client": 2}, TOKEN))
 
 
 def test_an_unknown_task_is_refused(federation):
     run, link, _ = federation()
     with pytest.raises(InputError, match="the server asks for 'dance'"):
-        link.answer(run, link.configs[0], 7, Message({"task": "dance"}))
+        link.answer(run, link.configs[0], Message({"task": "dance", "run": TOKEN}))
 
 
 @pytest.mark.parametrize(
@@ -165,14 +168,21 @@ def test_the_app_folder_holds_the_run(federation, tmp_path):
 
 def test_errors_are_pooled_by_targets(caplog):
     words = {
-        1: Message({"targets": 10, "errors": {"mse": 1.0, "mae": 2.0}}),
-        2: Message({"targets": 30, "errors": {"mse": 2.0, "mae": 4.0}}),
-        3: Message({"targets": "?"}),
-        4: Message({"targets": 9, "errors": {"mse": float("nan"), "mae": 0.0}}),
-        5: Message({"targets": -9, "errors": {"mse": 1.0, "mae": 1.0}}),
+        1: Finished({"mse": 1.0, "mae": 2.0}, 10, False),
+        2: Finished({"mse": 2.0, "mae": 4.0}, 30, False),
+        3: Finished({"mse": 2.0}, 30, False),
+        4: Finished({"mse": 2.0, "mae": 4.0}, 0, False),
     }
-    assert pooled_errors(words) == {"mse": 1.75, "mae": 3.5}
-    assert all(f"node {node} sent no valid errors" in caplog.text for node in (3, 4, 5))
+    numbers = {1: range(1), 2: range(1, 4), 3: range(4, 5), 4: range(5, 6)}
+    assert pooled_errors(words, numbers) == {"mse": 1.75, "mae": 3.5}
+    assert all(f"node {node} sent no test errors" in caplog.text for node in (3, 4))
+
+
+@pytest.mark.parametrize("token", [None, 7, "", "../../etc", "0123456789ABCDEF"])
+def test_a_server_cannot_choose_a_node_s_folder(token, federation):
+    _, link, _ = federation()
+    with pytest.raises(InputError, match="the server calls the run"):
+        Place.of(link.configs[0], token)
 
 
 def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
@@ -180,10 +190,10 @@ def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
     run, link, _ = federation("fedavg")
     serve(link, run)
     config = link.configs[1]
-    FlowerNode(run, Place.of(config, 7))
+    FlowerNode(run, Place.of(config, TOKEN))
     write_cube(cube.isel(cell=[2, 1]), config["data"])
     with pytest.raises(InputError, match="round-0002: was made with other cube and data; go on"):
-        FlowerNode(run, Place.of(config, 7))
+        FlowerNode(run, Place.of(config, TOKEN))
 
 
 def test_a_node_with_another_step_is_refused(federation, tmp_path):

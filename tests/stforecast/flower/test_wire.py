@@ -6,6 +6,8 @@ import types
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import wire
@@ -63,6 +65,73 @@ def test_what_is_no_letter_is_said_to_be_none(content):
         wire.unpack(content)
 
 
+def packed(data, stype="numpy.ndarray"):
+    array = flwr.Array("float32", (2,), stype, data)
+    about = flwr.ConfigRecord({"json": "{}"})
+    return flwr.RecordDict({"about": about, "payload": flwr.ArrayRecord({"w": array})})
+
+
+def header(text, data=b"12345678"):
+    text = text.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
+
+
+def test_a_tensor_is_read_from_its_bytes():
+    assert wire.unpack(packed(header(GOOD))).payload["w"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        header(GOOD.replace("(2,)", "(549755813888,)")),  # 2 TB.
+        header(GOOD.replace("(2,)", "(-2,)")),
+        header(GOOD.replace("(2,)", "(2, 0)")),
+        header(GOOD.replace("(2,)", f"({10**400},)")),
+        header(GOOD.replace("<f4", "O")),
+        header(GOOD.replace("<f4", "<M8[s]"), b"1234567812345678"),
+        header(GOOD.replace("False", "True")),
+        header("(" * 500),
+        header("'" * 999),
+        header(GOOD + " " * 2000),
+        header(GOOD)[:-1],
+        b"PK\x03\x04 a zip archive",
+        b"\x80\x04 a pickle",
+        b"\x93NUMPY\x02\x00",
+        b"",
+    ],
+)
+def test_a_hostile_tensor_costs_only_its_message(data):
+    with pytest.raises(ValueError, match="not a message of stforecast"):
+        wire.unpack(packed(data))
+
+
+def test_another_serialisation_is_refused():
+    with pytest.raises(ValueError, match="not a message of stforecast"):
+        wire.unpack(packed(header(GOOD), stype="pickle"))
+
+
+def test_deeply_nested_and_long_texts_are_refused(monkeypatch):
+    for text in ("[" * 100_000, '{"a": ' * 50_000, "1" * 10_000):
+        with pytest.raises(ValueError, match="not a message of stforecast"):
+            wire.unpack(flwr.RecordDict({"about": flwr.ConfigRecord({"json": text})}))
+    monkeypatch.setattr(wire, "MOST_TEXT", 3)
+    with pytest.raises(ValueError, match=r"not a message of stforecast.*4 characters"):
+        wire.unpack(flwr.RecordDict({"about": flwr.ConfigRecord({"json": "{  }"})}))
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.binary(max_size=120), place=st.integers(0, 130), cut=st.integers(0, 140))
+def test_whatever_bytes_arrive_are_a_tensor_or_refused(data, place, cut):
+    good = header(GOOD)
+    spoilt = (good[:place] + data + good[place + len(data) :])[:cut]
+    with contextlib.suppress(ValueError):
+        found = wire.unpack(packed(spoilt)).payload["w"]
+        assert found.numel() * found.element_size() <= len(spoilt)
+
+
 class Grid:
     """Answers at once, with an error, or never; node 4 is gone after the first look."""
 
@@ -95,13 +164,8 @@ class Grid:
             )
 
 
-def test_the_link_waits_for_nobody_who_is_gone(monkeypatch):
+def test_the_link_waits_for_nobody_who_is_gone(monkeypatch, task_identity):
     monkeypatch.setattr(wire, "POLL", 0.0)
-    with contextlib.suppress(ImportError):  # Where Flower keeps it; a message wants to know it.
-        from flwr.supercore.task_identity import TaskIdentity
-
-        for name in ("run_id", "node_id", "task_id"):
-            setattr(TaskIdentity, name, 1)
     grid = Grid()
     link = wire.GridLink(grid)
     assert link.nodes() == {1, 2, 3, 4}

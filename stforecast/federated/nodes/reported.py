@@ -1,0 +1,89 @@
+"""Robust summaries of numbers that nodes report, so that no single node decides them.
+
+With fewer than three nodes there is no majority, and the summaries are plain means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+MOST_SAMPLES = 10
+"""Largest weight of a client, as a multiple of the median client's."""
+
+FARTHEST = 100
+"""Largest distance of a node's mean from the median of all nodes', as a multiple of the median."""
+
+
+class Reported(NamedTuple):
+    """Sum that a node reports.
+
+    Attributes:
+        total: sum over the summands.
+        terms: number of summands.
+        clients: number of the node's clients.
+    """
+
+    total: float
+    terms: float
+    clients: int
+
+    @property
+    def mean(self) -> float:
+        """Return the mean of the node's summands; NaN without any."""
+        return self.total / self.terms if self.terms else math.nan
+
+
+def bounded_mean(sums: Sequence[Reported]) -> float:
+    """Return the mean of all nodes' summands, with bounds on each node's weight and mean.
+
+    A client counts at most `MOST_SAMPLES` times as much as the median node's client, and a node's
+    mean differs from the median of all nodes' by at most `FARTHEST` times that median.
+
+    Returns:
+        The mean; NaN without summands.
+
+    Example:
+        >>> honest = [Reported(2.0, 10, 1), Reported(3.0, 10, 1)]
+        >>> bounded_mean(honest)
+        0.25
+        >>> round(bounded_mean([*honest, Reported(1e12, 10, 1)]), 6)
+        10.266667
+    """
+    sums = [s for s in sums if s.terms > 0]
+    if not sums:
+        return math.nan
+    weights, means = _weights(sums), [s.mean for s in sums]
+    if len(sums) > 2:
+        middle = median(means)
+        far = FARTHEST * abs(middle)
+        means = [min(max(m, middle - far), middle + far) for m in means]
+    return math.fsum(w * m for w, m in zip(weights, means, strict=True)) / math.fsum(weights)
+
+
+def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -> bool:
+    """Return whether nodes of more than half of the weight report a lower mean than before.
+
+    A node's mean is compared only with its own, as nodes' data differ. With fewer than three nodes
+    in both, the means over all nodes are compared.
+
+    Args:
+        now: a score of each node, by the number of its first client.
+        before: earlier scores.
+    """
+    both = [k for k in now if k in before and now[k].terms and before[k].terms]
+    if len(both) < 3:
+        return bounded_mean([now[k] for k in both]) < bounded_mean([before[k] for k in both])
+    weights = _weights([now[k] for k in both])
+    better = [w for k, w in zip(both, weights, strict=True) if now[k].mean < before[k].mean]
+    return math.fsum(better) > math.fsum(weights) / 2
+
+
+def _weights(sums: Sequence[Reported]) -> list[float]:
+    """Return the counts, bounded if there are enough nodes to tell what is usual."""
+    if len(sums) < 3:
+        return [s.terms for s in sums]
+    usual = median(s.terms / s.clients for s in sums)
+    return [min(s.terms, MOST_SAMPLES * usual * s.clients) for s in sums]

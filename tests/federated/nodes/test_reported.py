@@ -1,0 +1,65 @@
+"""Summaries of what nodes report, computed by hand."""
+
+import math
+
+import pytest
+
+from stforecast.federated.nodes.reported import Reported, bounded_mean, most_improved
+
+
+def test_a_mean_of_usual_nodes_is_the_pooled_mean():
+    sums = [Reported(3.0, 10, 1), Reported(8.0, 20, 2), Reported(5.0, 10, 1)]
+    assert bounded_mean(sums) == pytest.approx(16 / 40)
+    assert math.isnan(bounded_mean([]))
+    assert math.isnan(bounded_mean([Reported(0.0, 0.0, 1)]))
+
+
+def test_two_nodes_are_not_bounded():
+    assert bounded_mean([Reported(1.0, 1, 1), Reported(1e6, 1, 1)]) == pytest.approx(500000.5)
+
+
+def test_a_node_that_claims_many_summands_weighs_ten_clients():
+    sums = [Reported(10.0, 10, 1)] * 2 + [Reported(0.0, 1e12, 1)]
+    assert bounded_mean(sums) == pytest.approx(20 / 120)
+
+
+def test_a_mean_that_is_far_off_is_drawn_near_on_both_sides():
+    honest = [Reported(1.0, 1, 1)] * 2
+    assert bounded_mean([*honest, Reported(1e300, 1, 1)]) == pytest.approx((2 + 101) / 3)
+    assert bounded_mean([*honest, Reported(-1e300, 1, 1)]) == pytest.approx((2 - 99) / 3)
+
+
+def scores(*means):
+    return {i: Reported(10 * m, 10, 1) for i, m in enumerate(means)}
+
+
+def test_most_nodes_decide_whether_a_round_is_better():
+    before = scores(1.0, 1.0, 1.0, 1.0, 1.0)
+    assert most_improved(scores(0.9, 0.9, 0.9, 9.0, 9.0), before)
+    assert not most_improved(scores(1.1, 1.1, 1.1, 0.0, 0.0), before)
+    assert not most_improved(scores(*[1.0] * 5), before)
+
+
+def test_a_node_is_compared_with_itself():
+    """Its level does not matter, as the pooled mean of .1 and 5 would be decided by the second."""
+    before = scores(0.1, 0.1, 5.0)
+    assert most_improved(scores(0.09, 0.09, 6.0), before)
+    assert not most_improved(scores(0.11, 0.11, 1.0), before)
+
+
+def test_weights_are_counts():
+    before, now = scores(1.0, 1.0, 1.0), scores(0.9, 1.1, 1.1)
+    now[0] = Reported(0.9 * 30, 30, 3)
+    assert most_improved(now, before)
+
+
+def test_nodes_that_are_in_one_of_two_rounds_do_not_vote():
+    before = scores(1.0, 1.0, 1.0)
+    now = scores(0.9, 0.9, 1.1, 2.0, 2.0)
+    assert most_improved(now, before)
+    assert not most_improved({7: Reported(0.0, 1, 1)}, before)
+
+
+def test_two_nodes_compare_the_pooled_mean():
+    assert most_improved(scores(0.5, 1.1), scores(1.0, 1.0))
+    assert not most_improved(scores(0.9, 1.2), scores(1.0, 1.0))
