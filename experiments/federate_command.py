@@ -35,9 +35,14 @@ from stforecast.default import DEFAULT_METHOD
     "--enough", type=int, default=0, show_default=True,
     help="Clients required to begin after --start seconds; 0 requires all.",
 )  # fmt: skip
+@click.option(
+    "--node", "nodes", multiple=True, metavar="NUMBER=FIRST-LAST",
+    help="Clients of a node, by the number that `flwr supernode register` printed for its key; "
+    "repeat for each node. Without it, the first node to claim a client has it.",
+)  # fmt: skip
 def federate(
     method: str, clients: int, out: Path, results: Path, step: str, start: float, answer: float,
-    enough: int, **settings: Any,
+    enough: int, nodes: tuple[str, ...], **settings: Any,
 ) -> None:  # fmt: skip
     """Write the Flower app of a federation, to be started with `flwr run`.
 
@@ -47,11 +52,11 @@ def federate(
     from stforecast.config import resolve
     from stforecast.federated.nodes.membership import Patience
     from stforecast.flower.app_folder import write_app
-    from stforecast.flower.settings import RunSettings, parse_step
+    from stforecast.flower.settings import RunSettings, parse_owner, parse_step
 
     run = RunSettings(
         resolve(method, **settings), clients, Patience(start, answer, enough=enough),
-        str(results.resolve()), parse_step(step),
+        str(results.resolve()), parse_step(step), dict(map(parse_owner, nodes)),
     )  # fmt: skip
     RunSettings.from_run_config(run.as_run_config())
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")

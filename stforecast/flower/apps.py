@@ -95,6 +95,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             uplink=config.uplink,
             robust=config.robust,
             patience=run.patience,
+            owners=run.owners,
             folder=out / "checkpoints",
             run={"settings": config.flat(), "clients": run.n_clients},
         )

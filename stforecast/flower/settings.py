@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -34,6 +35,7 @@ class RunSettings:
         out: folder on the server for its results.
         step: length of a step of every node's data, from which the server, which has none, computes
             the steps of a day.
+        owners: clients of each of Flower's nodes; empty admits any node.
     """
 
     config: Config
@@ -41,6 +43,7 @@ class RunSettings:
     patience: Patience
     out: str
     step: pd.Timedelta = HOUR
+    owners: Mapping[int, range] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Choose lags and calendar."""
@@ -57,6 +60,7 @@ class RunSettings:
             "enough": self.patience.enough,
             "out": self.out,
             "step": str(self.step),
+            "owners": json.dumps({n: [r.start, r.stop] for n, r in self.owners.items()}),
         }
 
     @classmethod
@@ -75,6 +79,7 @@ class RunSettings:
             )
             n_clients, out = int(values["clients"]), str(values["out"])
             step = parse_step(str(values["step"]))
+            owners = {int(n): range(*r) for n, r in json.loads(values["owners"]).items()}
             config = resolve(**settings)
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(
@@ -83,7 +88,39 @@ class RunSettings:
         check_config(config.at(step))
         if n_clients < 1:
             raise InputError(f"clients is {n_clients}; a federation has at least one")
-        return cls(config, n_clients, patience, out, step)
+        check_owners(owners, n_clients)
+        return cls(config, n_clients, patience, out, step, owners)
+
+
+def parse_owner(text: str) -> tuple[int, range]:
+    """Read a node's number at the SuperLink and its clients, such as 1234567=0-11.
+
+    Raises:
+        InputError: if it is anything else.
+    """
+    found = re.fullmatch(r"(\d+)=(\d+)-(\d+)", text)
+    if found is None or int(found[2]) > int(found[3]):
+        raise InputError(
+            f"--node is {text!r}; give the number that `flwr supernode register` printed, and the "
+            "node's first and last client, like 1234567=0-11"
+        )
+    return int(found[1]), range(int(found[2]), int(found[3]) + 1)
+
+
+def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
+    """Check that the nodes' clients are those of the federation, each once.
+
+    Raises:
+        InputError: with the first client that is not.
+    """
+    claimed = [i for numbers in owners.values() for i in numbers]
+    if owners and sorted(claimed) != list(range(n_clients)):
+        odd = next(i for i in (*range(n_clients), *claimed) if claimed.count(i) != 1
+                   or i >= n_clients)  # fmt: skip
+        raise InputError(
+            f"--node names client {odd} {claimed.count(odd)} times; each of the clients 0 to "
+            f"{n_clients - 1} belongs to one node"
+        )
 
 
 def parse_step(text: str) -> pd.Timedelta:

@@ -68,6 +68,7 @@ class Coordinator:
         uplink: processing of uploads before nodes send them.
         robust: the server's defence against Byzantine uploads.
         patience: time limits.
+        owners: clients of each node that may join, see `Membership`.
         folder: folder of the server's checkpoints; None keeps none.
         run: identity of the run, as JSON; a checkpoint of another run is refused.
 
@@ -91,6 +92,7 @@ class Coordinator:
         uplink: Uplink | None = None,
         robust: Robust | None = None,
         patience: Patience | None = None,
+        owners: Mapping[int, range] | None = None,
         folder: Path | None = None,
         run: Mapping[str, Any] | None = None,
     ) -> None:
@@ -99,7 +101,7 @@ class Coordinator:
         found = newest_sound(folder, self.identity) if folder else None
         self.token: str = found.notes["token"] if found else secrets.token_hex(8)
         self.patience = patience or Patience()
-        self.membership = Membership(link, n_clients, self.patience, self.token)
+        self.membership = Membership(link, n_clients, self.patience, self.token, owners)
         state = State(Clients({}, {}, {}, self.membership.sizes), {}, round=0, seed=seed)
         self.server = Server(
             method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1

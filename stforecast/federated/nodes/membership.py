@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,8 @@ class Membership:
         n_clients: clients of the whole federation.
         patience: time limits.
         token: name of the run.
+        owners: clients of each node that may join; empty admits any node, and the first to claim
+            a client has it as long as it is connected.
 
     Attributes:
         numbers: clients' numbers by connected node.
@@ -49,8 +52,16 @@ class Membership:
             client; 0 for a client that never connected.
     """
 
-    def __init__(self, link: Link, n_clients: int, patience: Patience, token: str) -> None:
+    def __init__(
+        self,
+        link: Link,
+        n_clients: int,
+        patience: Patience,
+        token: str,
+        owners: Mapping[int, range] | None = None,
+    ) -> None:
         self.link, self.patience, self.token = link, patience, token
+        self.owners = owners or {}
         self.sizes = torch.zeros(n_clients, dtype=torch.long)
         self.declared = self.sizes.clone()
         self.numbers: dict[int, range] = {}
@@ -114,6 +125,7 @@ class Membership:
     def _join(self, node: int, answer: Message | str, round: int) -> None:
         try:
             numbers, sizes = check_join(answer, len(self.sizes), self.numbers.values())
+            self._check_owner(node, numbers)
         except Rejected as e:
             if self._refused.get(node) != str(e):
                 log.warning("node %d is not let in: %s", node, e)
@@ -126,6 +138,15 @@ class Membership:
         self._bound_sizes()
         if round:
             log.warning("round %d: %s joins", round + 1, self.name(node))
+
+    def _check_owner(self, node: int, numbers: range) -> None:
+        """Raise `Rejected` if the clients are not the node's."""
+        if self.owners and self.owners.get(node) != numbers:
+            own = self.owners.get(node)
+            raise Rejected(
+                f"it claims the clients {numbers.start} to {numbers.stop - 1}; "
+                + (f"its own are {own.start} to {own.stop - 1}" if own else "it has none")
+            )
 
     def _bound_sizes(self) -> None:
         """Bound the clients' sizes, which weigh their uploads, once there are three to compare."""

@@ -316,6 +316,17 @@ def test_a_node_that_exaggerates_its_samples_counts_little_more(federate, split,
     assert f"client 2 says it has {2**30} samples; it counts as 120" in logged()
 
 
+def test_only_its_owner_has_a_client(federate, split, logged):
+    """Node -1, which comes first, claims the clients of node 1, and node 0 is not known."""
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES, patience=Patience(0.1, 1, 0.01, 3))
+    link.factories[-1] = link.factories[1]
+    coordinator.membership.owners = {1: range(2, 3), 2: range(3, 5), -1: range(0, 2)}
+    coordinator.run()
+    assert coordinator.membership.numbers == {1: range(2, 3), 2: range(3, 5)}
+    assert "node -1 is not let in: it claims the clients 2 to 2; its own are 0 to 1" in logged()
+    assert "node 0 is not let in: it claims the clients 0 to 1; it has none" in logged()
+
+
 class Killed(Exception):
     """The server's process is killed."""
 

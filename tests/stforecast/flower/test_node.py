@@ -16,7 +16,7 @@ from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.apps import pooled_errors, serve
 from stforecast.flower.node import FlowerNode, Place
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import RunSettings, check_owners, parse_owner
 from stforecast.forecaster import Forecaster
 
 TOKEN = "0123456789abcdef"
@@ -153,9 +153,35 @@ def test_a_damaged_configuration_is_refused(change, federation):
         RunSettings.from_run_config({**run.as_run_config(), **change})
 
 
+def test_owners_of_clients_are_read():
+    assert parse_owner("1234567=0-11") == (1234567, range(12))
+
+
+@pytest.mark.parametrize("text", ["", "7", "7=3", "7=5-3", "north=0-3", "7=0-3,4"])
+def test_other_owners_are_refused(text):
+    with pytest.raises(InputError, match="give the number that"):
+        parse_owner(text)
+
+
+@pytest.mark.parametrize(
+    ("owners", "reason"),
+    [
+        ({1: range(2)}, "client 2 0 times"),
+        ({1: range(2), 2: range(1, 3)}, "client 1 2 times"),
+        ({1: range(2), 2: range(2, 5)}, "client 3 1 times"),
+    ],
+)
+def test_each_client_has_one_owner(owners, reason):
+    with pytest.raises(InputError, match=reason):
+        check_owners(owners, 3)
+    check_owners({1: range(2), 2: range(2, 3)}, 3)
+
+
 def test_the_app_folder_holds_the_run(federation, tmp_path):
     run, _, _ = federation("fuels", tau=0.1)
-    run = RunSettings(run.config, 12, Patience(5, 6, 3, 9), "it's here\\there")
+    run = RunSettings(
+        run.config, 12, Patience(5, 6, 3, 9), "it's here\\there", owners={7: range(12)}
+    )
     folder = write_app(tmp_path / "app", run)
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     assert RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"]) == run
