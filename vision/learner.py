@@ -157,7 +157,7 @@ class Learner:
 
         Args:
             images: `(n, channels, height, width)` uint8, of the shape of the training images.
-            client: number of the client, from 0; a method that pools has one model for all.
+            client: number of the client, from 0; a method that pools data has one model for all.
             view: one of the method's models; by default its first.
 
         Returns:

@@ -50,6 +50,11 @@ class ImageRun(Run):
     )
     no_difference = Run.no_difference | {"images"}
 
+    @property
+    def data_name(self) -> str:
+        """Name of the images and, if it has one, of their scenario."""
+        return ", ".join(filter(None, self.facts().values()))
+
     def facts(self) -> dict[str, str]:
         """Name of the images and of their partition."""
         return {"data": self.about["data"], "scenario": self.about.get("scenario", "")}

@@ -103,7 +103,6 @@ class ForecastKind(Kind[ForecastRun]):
             "a list of paths of cubes, or { name, city, preset, cells, days, seed }",
         ),
         "services": (list[str], "a list of names"),
-        "reference": (str, "the label of a row"),
         "backtest": (dict[str, Any], "a table of folds, test, validation, gap and train"),
     }
     needed = frozenset({"data", "methods"})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from data_prep.errors import InputError
+from experiments.config_file import IMAGES
 from experiments.options import HELP, PATH
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ FIGURES = ("ranks", "horizon", "hours", "cells")
 @click.command(context_settings=HELP)
 @click.argument("runs", nargs=-1, required=True, type=PATH)
 @click.option(
-    "--metric", default="mase", show_default=True,
-    help="Error to compare, as in stforecast list metrics: mse and mae of z-scores, raw_… in the "
-    "data's units.",
+    "--metric",
+    help="Error of forecasts to compare, as in stforecast list metrics: mse and mae of z-scores, "
+    "raw_… in the data's units.  [default: mase]",
 )  # fmt: skip
 @click.option(
     "--reference",
@@ -37,11 +38,15 @@ FIGURES = ("ranks", "horizon", "hours", "cells")
     "lowest error.",
 )
 @click.option("--out", type=PATH, help="Folder for comparison.md, .csv and .tex, and figures.")
-def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Path | None) -> None:
+def compare(
+    runs: tuple[Path, ...], metric: str | None, reference: str | None, out: Path | None
+) -> None:
     """Compare finished runs: one sorted table for each data set, with intervals and tests.
 
     RUNS are folders of runs, benchmarks or backtests. Runs that differ only in the seed or the fold
     are one row. All runs on one data set must be tested on the same targets.
+
+    Image runs are compared by their accuracy. They have no --metric.
     """
     from stforecast.bench.tables import plain
     from stforecast.comparison.compare import compare as compare_runs
@@ -53,11 +58,20 @@ def compare(runs: tuple[Path, ...], metric: str, reference: str | None, out: Pat
         legend,
         overall_rows,
     )
-    from stforecast.federated.runs.run_folder import check_folder
+    from stforecast.federated.runs.run_folder import check_folder, find_folders, read_about
     from stforecast.results import ForecastRun
 
     if out is not None:
         check_folder(out)
+    first, *_ = find_folders(runs, ForecastRun.command)
+    if read_about(first, ForecastRun.command).get("task") == IMAGES:
+        from experiments.images.comparison import compare_images
+
+        if metric is not None:
+            raise click.UsageError(f"{first} is a run of images, which has no --metric.")
+        compare_images(runs, reference, out)
+        return
+    metric = metric or "mase"
     found = ForecastRun.find(runs)
     tasks = compare_runs(found, metric, reference)
     several = overall_rows(overall(tasks)) if len(tasks) > 1 else []

@@ -2,6 +2,8 @@
 
 task = "images"                        # otherwise it is a benchmark of forecasts
 title = "PFPL, Table 1: Digits"
+note = "One seed ranks nothing."        # above the table
+reference = "α = 0.3"                  # row that the others are compared with
 seeds = [1, 2, 3]
 data = ["mnist+usps+syn-generated"]
 methods = ["solo", "fedavg", { method = "pfpl", label = "α = 0.3", alpha = 0.3 }]
@@ -30,7 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, choose
 from experiments.config_file import IMAGES
 from experiments.images.report import results_table
 from stforecast.bench.grid import Grid
@@ -64,7 +66,13 @@ class ImageKind(Kind[ImageRun]):
         self, grid: Grid[ImageRun], runs: Sequence[ImageRun], failures: Mapping[str, str]
     ) -> str:
         """Tabulate accuracies."""
-        return results_table(runs, failures, grid.published)
+        return results_table(runs, failures, grid.published, grid.reference)
+
+    def check_grid(self, grid: Grid[ImageRun]) -> None:
+        """Refuse an unknown reference."""
+        known = self.row_labels(grid.entries)
+        if grid.reference is not None and grid.reference not in known:
+            raise choose("reference", grid.reference, known)
 
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
         """Return the partitions of the images; an unnamed one if none is given."""

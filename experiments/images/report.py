@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from experiments.images.comparison_table import compared
 from experiments.images.kept import kept, stages_in_turn
 from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
@@ -18,6 +19,7 @@ from stforecast.bench.tables import (
     traffic_sentence,
 )
 from stforecast.bench.traffic import left_out
+from vision.comparison import Row, rows_of
 from vision.evaluation import MASKS, TASK
 from vision.methods import METHODS
 from vision.results import ImageRun
@@ -58,7 +60,10 @@ def summary(run: ImageRun) -> str:
 
 
 def results_table(
-    runs: Sequence[ImageRun], failures: Mapping[str, str], published: Published | None = None
+    runs: Sequence[ImageRun],
+    failures: Mapping[str, str],
+    published: Published | None = None,
+    reference: str | None = None,
 ) -> str:
     """Tabulate results as Markdown, one table per data set and scenario, one row per model.
 
@@ -68,37 +73,39 @@ def results_table(
         runs: finished runs.
         failures: error of each failed run, by name.
         published: numbers of a paper, shown in separate columns.
+        reference: row that the others are compared with; by default the method of the highest
+            accuracy.
     """
     return sections(
         runs,
         failures,
         lambda run: tuple(run.facts().values()),
-        lambda some: _section(some, published),
+        lambda some: _section(some, published, reference),
     )
 
 
-def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
+def _section(runs: Sequence[ImageRun], published: Published | None, reference: str | None) -> str:
     """Return heading and table of runs on the same data."""
-    data, scenario = runs[0].facts().values()
+    scenario = runs[0].facts()["scenario"]
     groups = group_runs(runs)
-    rows = [(group, view) for group in groups for view in group.runs[0].views]
-    names = [group.named(*group.runs[0].tags_of(view)) for group, view in rows]
+    rows = rows_of(groups)
+    names = [row.name for row in rows]
     printed = published.columns(scenario, names) if published else {}
     masks = [m for m in (*MASKS[1:], TASK) if all(m in r.masks for r in runs)]
     table = [
         {
-            "method": _marked(names[i], group.runs[0]),
-            "judged with": group.runs[0].judged(view) or "-",
-            "runs": str(len(group.runs)),
-            **_measured(group.runs, view, masks),
-            "floats up / down": _floats(group.runs[0]),
-            "seconds": mean_seconds(group.runs, 0),
+            "method": _marked(row),
+            "judged with": row.group.runs[0].judged(row.view) or "-",
+            "runs": str(len(row.group.runs)),
+            **_measured(row.group.runs, row.view, masks),
+            "floats up / down": _floats(row.group.runs[0]),
+            "seconds": mean_seconds(row.group.runs, 0),
             **{heading: numbers[i] for heading, numbers in printed.items()},
         }
-        for i, (group, view) in enumerate(rows)
+        for i, row in enumerate(rows)
     ]
     about = runs[0].about
-    name = f"{data}, {scenario}" if scenario else data
+    name = runs[0].data_name
     lines = [
         f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
@@ -113,8 +120,10 @@ def _section(runs: Sequence[ImageRun], published: Published | None) -> str:
         *filter(None, (left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
-        named = [(n, view, group.runs) for n, (group, view) in zip(names, rows, strict=True)]
+        named = [(row.name, row.view, row.group.runs) for row in rows]
         lines.append(kept(named, [MASKS[0], *masks[1:]]))
+    if len(rows) > 1:
+        lines += compared(rows, name, reference if reference in names else None)
     return "\n\n".join(lines)
 
 
@@ -123,8 +132,8 @@ def is_pooled(run: ImageRun) -> bool:
     return bool(getattr(METHODS.get(run.method), "pooled", False))
 
 
-def _marked(name: str, run: ImageRun) -> str:
-    return f"{name} {POOLED_MARK}" if is_pooled(run) else name
+def _marked(row: Row) -> str:
+    return f"{row.name} {POOLED_MARK}" if is_pooled(row.group.runs[0]) else row.name
 
 
 def _floats(run: ImageRun) -> str:

@@ -60,6 +60,7 @@ def run_grid(
         runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
         gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
         table = grid.kind.results_table(grid, runs, failures)
+        table = f"{grid.note}\n\n{table}" if grid.note else table
         _write_tables(grid, runs, out)
         write_page(out, grid.title, grid.repeat(out), runs, table, gallery)
     return Outcome(runs, failures, table, gallery)

@@ -38,7 +38,8 @@ class Grid(Generic[R]):
         settings: flat settings shared by all.
         figures: figures to draw for each data set and scenario.
         published: numbers that a paper reports for these methods, by scenario.
-        reference: row that the others are compared with; None for that of the lowest error.
+        note: text above the table, such as what the benchmark is too small to show.
+        reference: row that the others are compared with; None for the best.
         backtest: options of a backtest's folds; None without one.
         command: first words of the command that repeats the benchmark.
     """
@@ -52,6 +53,7 @@ class Grid(Generic[R]):
     settings: dict[str, Any]
     figures: tuple[FigureSpec, ...] = ()
     published: Published | None = None
+    note: str = ""
     reference: str | None = None
     backtest: Any = None
     command: tuple[str, ...] = ("stforecast", "bench")
@@ -169,6 +171,7 @@ def make_grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
         entries=entries,
         settings=settings,
         figures=parse_figures(found.get("figures", []), labels, kind.plots),
+        note=found.get("note", ""),
         reference=found.get("reference"),
         backtest=kind.backtest(found),
         published=published

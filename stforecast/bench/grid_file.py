@@ -22,6 +22,7 @@ Keys = Mapping[str, tuple[Any, str]]
 
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "title": (str, "text"),
+    "note": (str, "text, printed above the table"),
     "seeds": (list[StrictInt], "a list of whole numbers"),
     "methods": (
         list[str | dict[str, Any]],
@@ -29,6 +30,7 @@ COMMON_KEYS: dict[str, tuple[Any, str]] = {
     ),
     "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),
+    "reference": (str, "the label of a row"),
     "published": (dict[str, Any], "a table"),
 }
 """Keys common to the files of all kinds."""

@@ -58,3 +58,20 @@ def test_finished_runs_are_kept_and_images_checked_first(write_grid, tmp_path):
         run_grid(grid.replace(settings={"rounds": 2}), tmp_path)
     with pytest.raises(InputError, match="found no train-images-idx3-ubyte"):
         run_grid(grid.replace(data=["mnist"], settings={"images": str(tmp_path)}), tmp_path)
+
+
+def test_methods_are_compared_with_intervals(outcome):
+    _, out = outcome
+    section = (out / "table.md").read_text().split("**digits8x8, n = 3**")[1]
+    assert "| all classes, % [95 %]" in section
+    assert "\nOn digits8x8, n = 3, choosing from all classes, **" in section
+    assert "a bootstrap over 3 clients and up to 2 seeds" in section
+
+
+def test_a_note_and_a_reference(write_grid, tmp_path):
+    path = write_grid(1, 'note = "It ranks nothing."\nreference = "solo"\nseeds = [1]')
+    found = run_grid(load_grid(path, IMAGE_KIND), tmp_path)
+    assert found.table.startswith("It ranks nothing.\n\n**digits8x8**")
+    assert "all classes, against solo" in found.table
+    with pytest.raises(InputError, match="unknown reference 'nobody'"):
+        load_grid(write_grid(1, 'reference = "nobody"'), IMAGE_KIND)

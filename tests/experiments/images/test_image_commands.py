@@ -88,3 +88,22 @@ def test_a_division_is_drawn_before_training(capsys, tmp_path):
     code, _, err = call(capsys, "vision", "divide", "--out", tmp_path / "x.png", "--ways", "11")
     assert code == 2
     assert "has 10 classes" in err
+
+
+def test_finished_runs_are_compared(capsys, outcome, tmp_path):
+    _, runs = outcome
+    code, out, _ = call(capsys, "compare", runs, "--reference", "solo", "--out", tmp_path)
+    assert code == 0
+    assert "digits8x8, n = 2" in out
+    assert "choosing from all classes, solo " in out
+    table = (tmp_path / "comparison.csv").read_text().splitlines()
+    assert len(table) == 1 + 2 * 3  # Two scenarios; solo, and PFPL's two models.
+    assert "## digits8x8, n = 3" in (tmp_path / "comparison.md").read_text()
+    assert "toprule" in (tmp_path / "comparison.tex").read_text()
+    for wrong, message in (
+        (["--metric", "mse"], "is a run of images, which has no --metric"),
+        (["--reference", "nobody"], "unknown reference 'nobody'"),
+    ):
+        code, _, err = call(capsys, "compare", runs, *wrong)
+        assert code == 2
+        assert message in err

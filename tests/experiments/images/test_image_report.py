@@ -34,7 +34,7 @@ def tables(text):
 
 
 def test_a_stream_has_what_is_known_after_each_stage_and_what_is_kept(finished):
-    accuracies, kept = tables(results_table([finished], {}))
+    accuracies, kept, _ = tables(results_table([finished], {}))
     stages = finished.stages()
     for name, view in (("fedavg", "global"), ("fedavg (trained)", "trained")):
         told = 100 * finished.accuracy("last", view, "task classes")
@@ -56,7 +56,7 @@ def test_a_stream_has_what_is_known_after_each_stage_and_what_is_kept(finished):
 def test_a_run_from_before_there_was_a_mask_leaves_its_column_out(finished):
     about = {key: value for key, value in finished.about.items() if key != "masks"}
     older = ImageRun(finished.folder, {**about, "label": "older"})
-    accuracies, kept = tables(results_table([finished, older], {}))
+    accuracies, kept, _ = tables(results_table([finished, older], {}))
     assert "own classes, last" in accuracies["older",]
     assert "task classes, last" not in accuracies["older",]
     assert {mask for _, mask in kept} == {"all classes"}

@@ -1,0 +1,90 @@
+"""Comparison of finished image runs, on the terminal and in files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pandas as pd
+
+from data_prep.atomic import atomic_path
+from data_prep.errors import InputError, choose
+from experiments.images.comparison_table import basis, claims, compared_masks, comparison_rows
+from stforecast.bench.run_groups import group_runs
+from stforecast.bench.tables import latex, markdown, plain
+from stforecast.federated.runs.run_folder import write_csv
+from vision.comparison import Comparison, compare, rows_of
+from vision.results import ImageRun
+
+
+def compare_images(folders: Sequence[Path], reference: str | None, out: Path | None) -> None:
+    """Print a table with intervals, and what it shows, for each image set and scenario.
+
+    Args:
+        folders: folders that hold finished image runs.
+        reference: row that the others are compared with; by default the best of each table.
+        out: folder for the tables as files; None writes none.
+
+    Raises:
+        InputError: if no table has the reference, or runs were tested on different images.
+    """
+    found = _comparisons(ImageRun.find(folders), reference)
+    for name, comparison in found.items():
+        table = plain(comparison_rows(comparison))
+        said = [claim.replace("**", "") for claim in claims(comparison, name)]
+        click.echo("\n\n".join([name, table, *said, basis(comparison)]) + "\n")
+    if out is not None:
+        _write(out, found)
+        click.echo(f"comparison.md, .csv and .tex in {out}")
+
+
+def _comparisons(runs: Sequence[ImageRun], reference: str | None) -> dict[str, Comparison]:
+    parts: dict[str, list[ImageRun]] = {}
+    for run in runs:
+        parts.setdefault(run.data_name, []).append(run)
+    tables = {name: rows_of(group_runs(some)) for name, some in parts.items()}
+    known = {row.name for rows in tables.values() for row in rows}
+    if reference is not None and reference not in known:
+        raise choose("reference", reference, known)
+    found = {}
+    for name, rows in tables.items():
+        own = reference if reference in {row.name for row in rows} else None
+        try:
+            found[name] = compare(rows, compared_masks(rows), own)
+        except InputError as e:
+            raise InputError(f"{name}: {e}") from e
+    return found
+
+
+def _write(out: Path, found: dict[str, Comparison]) -> None:
+    """Write the tables as Markdown, LaTeX and CSV."""
+    out.mkdir(parents=True, exist_ok=True)
+    pages: dict[str, list[str]] = {".md": ["# Comparison"], ".tex": []}
+    for name, comparison in found.items():
+        rows = comparison_rows(comparison)
+        pages[".md"] += [f"## {name}", markdown(rows), *claims(comparison, name), basis(comparison)]
+        pages[".tex"] += [f"% {name}\n{latex(rows)}"]
+    for ending, parts in pages.items():
+        with atomic_path(out / f"comparison{ending}") as part:
+            part.write_text("\n\n".join(parts) + "\n")
+    write_csv(_numbers(found), out / "comparison.csv")
+
+
+def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
+    """Return every number, one row for each table, choice of classes and row."""
+    rows = []
+    for name, comparison in found.items():
+        for mask, lines in comparison.lines.items():
+            for line in lines:
+                estimates = {"accuracy": line.accuracy, "points_above_reference": line.points}
+                numbers = {
+                    f"{what}{end}": getattr(estimate, field)
+                    for what, estimate in estimates.items()
+                    if estimate is not None
+                    for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
+                }
+                facts = {"data": name, "choosing from": mask, "method": line.name}
+                seeds = len(line.row.group.runs)
+                rows.append({**facts, "runs": seeds, "reference": comparison.reference, **numbers})
+    return pd.DataFrame(rows)

@@ -1,0 +1,103 @@
+"""Table of a comparison of images, and what it shows in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from data_prep.errors import InputError
+from data_prep.text import counted
+from stforecast.bench.statistics.estimate import Estimate
+from stforecast.bench.tables import markdown
+from vision.comparison import Comparison, Line, Row, compare
+from vision.evaluation import MASKS, TASK
+
+
+def compared(rows: Sequence[Row], data: str, reference: str | None = None) -> list[str]:
+    """Return paragraphs of Markdown: the table of a comparison, claims and notes.
+
+    Args:
+        rows: rows on the same data.
+        data: their name.
+        reference: row that the others are compared with; by default the best.
+    """
+    try:
+        found = compare(rows, compared_masks(rows), reference)
+    except InputError as e:
+        return [f"Not compared: {e}."]
+    return [markdown(comparison_rows(found)), *claims(found, data), basis(found)]
+
+
+def compared_masks(rows: Sequence[Row]) -> list[str]:
+    """Return the classes that predictions choose from in a comparison."""
+    every = [run.masks for row in rows for run in row.group.runs]
+    return [MASKS[0], *([TASK] if all(TASK in masks for masks in every) else [])]
+
+
+def comparison_rows(found: Comparison) -> list[dict[str, str]]:
+    """Return the rows of the table, from the highest accuracy among all classes to the lowest."""
+    first, *_ = found.lines
+    order = sorted(found.lines[first], key=_descending)
+    by_mask = {mask: {line.name: line for line in lines} for mask, lines in found.lines.items()}
+    several = len(order) > 1
+    rows = []
+    for name in (line.name for line in order):
+        row = {"method": name}
+        for mask, lines in by_mask.items():
+            row[f"{mask}, % [95 %]"] = str(lines[name].accuracy)
+            if several:
+                points = lines[name].points
+                row[f"{mask}, against {found.reference}"] = "-" if points is None else str(points)
+        rows.append(row)
+    return rows
+
+
+def claims(found: Comparison, data: str) -> list[str]:
+    """State in words what the numbers show about the compared row; none for a single row.
+
+    Args:
+        found: the comparison.
+        data: name of the data.
+    """
+    said = []
+    for mask, lines in found.lines.items():
+        others = [(x, x.points) for x in sorted(lines, key=_descending) if x.points]
+        where = f"On {data}, choosing from {mask}, **{found.reference}**"
+        worse = [x for x, points in others if points.high < 0]
+        better = [x for x, points in others if points.low > 0]
+        equal = [x for x, points in others if not points.excludes(0)]
+        if worse:
+            said.append(f"{where} beats {_listed(worse, '{} by {}', -1)}.")
+        if better:
+            said.append(f"{where} is behind {_listed(better, '{} by {}', 1)}.")
+        if equal:
+            said.append(f"{where} cannot be told apart from {_listed(equal, '{} ({})', -1)}.")
+    return said
+
+
+def basis(found: Comparison) -> str:
+    """Return what the intervals are about."""
+    drawn = counted(found.clients, "client")
+    drawn += f" and up to {counted(found.seeds, 'seed')}" if found.seeds > 1 else ""
+    alone = "" if found.seeds > 1 else "; it is about this seed alone"
+    return (
+        f"[95 %]: interval of the last round's accuracy from a bootstrap over {drawn}, drawn alike "
+        f"for all methods{alone}. against {found.reference}: percentage points above it. Each "
+        "interval holds by itself: of twenty equal methods, one is told apart by chance."
+    )
+
+
+def _descending(line: Line) -> float:
+    return -line.accuracy.value
+
+
+def _listed(lines: Sequence[Line], form: str, sign: int) -> str:
+    """List rows with the points by which the compared row differs from them."""
+    return ", ".join(form.format(line.name, _points(line, sign)) for line in lines)
+
+
+def _points(line: Line, sign: int) -> str:
+    points = line.points or Estimate(math.nan, math.nan, math.nan)
+    ends = sorted((sign * points.low, sign * points.high))
+    value, _, interval = str(Estimate(sign * points.value, *ends)).partition(" ")
+    return f"{value} points {interval}".strip()

@@ -1,0 +1,117 @@
+"""Intervals of accuracies and of their differences, on runs whose accuracies are given."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from data_prep.errors import InputError
+from experiments.images.comparison_table import claims, comparison_rows
+from stforecast.bench.run_groups import group_runs
+from vision.comparison import compare, rows_of
+from vision.results import ImageRun
+
+ALL, TASK = "all classes", "task classes"
+
+
+class Given(ImageRun):
+    """A run whose clients' accuracies are in `about`; NaN for a client without test images."""
+
+    def metrics(self):
+        found = self.about["accuracies"]
+        return pd.DataFrame(
+            [
+                {
+                    "view": "personal", "mask": mask, "selection": "last", "client": str(client),
+                    "accuracy": accuracy, "samples": self.about["samples"],
+                }
+                for mask in (ALL, TASK)
+                for client, accuracy in enumerate(found)
+                if not np.isnan(accuracy)
+            ]
+        )  # fmt: skip
+
+    def accuracy(self, selection="last", view=None, mask=ALL):
+        return float(np.nanmean(self.about["accuracies"]))
+
+
+def rows(by_label, samples=50, first_seed=1):
+    """Rows from labels to accuracies `(seeds, clients)`; a label is the method, too."""
+    runs = [
+        Given(
+            Path(f"/{label}/{seed}"),
+            {
+                "settings": {"method": label, "seed": seed}, "label": label, "views": ["personal"],
+                "data": "images", "clients": len(accuracies), "accuracies": accuracies,
+                "samples": samples,
+            },
+        )
+        for label, seeds in by_label.items()
+        for seed, accuracies in enumerate(np.atleast_2d(seeds), first_seed)
+    ]  # fmt: skip
+    return rows_of(group_runs(runs))
+
+
+def line(found, name, mask=ALL):
+    return next(x for x in found.lines[mask] if x.name == name)
+
+
+def test_the_accuracy_is_the_mean_over_seeds_of_that_over_clients():
+    some = np.array([[0.2, 0.4, np.nan], [0.9, 0.6, 0.3]])
+    (only,) = compare(rows({"solo": some})).lines[ALL]
+    assert only.accuracy.value == pytest.approx(100 * (0.3 + 0.6) / 2)
+    assert only.points is None
+
+
+def test_one_seed_has_the_interval_of_a_mean_over_clients():
+    accuracies = np.random.default_rng(0).uniform(0.3, 0.7, 40)
+    (only,) = compare(rows({"solo": accuracies})).lines[ALL]
+    reach = stats.t.ppf(0.975, 39) * stats.sem(100 * accuracies)
+    assert only.accuracy.high - only.accuracy.value == pytest.approx(reach, rel=0.1)
+    assert only.accuracy.low == pytest.approx(2 * only.accuracy.value - only.accuracy.high)
+
+
+def test_differences_are_paired_by_seed_and_client():
+    theirs = np.random.default_rng(1).uniform(0.1, 0.8, (3, 10))
+    found = compare(rows({"fedavg": theirs + 0.05, "solo": theirs}), [ALL, TASK], "fedavg")
+    points = line(found, "solo", TASK).points
+    assert (points.value, points.low, points.high) == pytest.approx((-5, -5, -5))
+    assert line(found, "solo").accuracy.high - line(found, "solo").accuracy.low > 5
+    first, second = claims(found, "images")
+    assert (
+        first == "On images, choosing from all classes, **fedavg** beats solo by 5 points [5, 5]."
+    )
+    assert "task classes" in second
+    best, other = comparison_rows(found)
+    assert best["all classes, against fedavg"] == "-"
+    assert other["all classes, against fedavg"] == "-5 [-5, -5]"
+
+
+def test_a_difference_that_may_be_zero_is_not_claimed():
+    rng = np.random.default_rng(2)
+    theirs = rng.uniform(0.4, 0.6, (3, 8))
+    ours = theirs + np.tile([0.05, -0.04], (3, 4))
+    said = claims(compare(rows({"fedavg": theirs, "solo": ours}), reference="solo"), "images")
+    assert len(said) == 1
+    assert "**solo** cannot be told apart from fedavg (0" in said[0]
+
+
+def test_the_best_method_is_compared_with_references_but_none_of_them_leads():
+    levels = {"solo": 0.5, "fedavg": 0.6, "chance": 0.1, "linear_probe": 0.9}
+    found = compare(rows({name: np.full((2, 3), level) for name, level in levels.items()}))
+    assert found.reference == "fedavg"
+    said = claims(found, "images")
+    assert "is behind linear_probe by 30 points" in said[1]
+    with pytest.raises(InputError, match="unknown reference 'fedprox'"):
+        compare(rows({"solo": [[0.5, 0.6]]}), reference="fedprox")
+
+
+def test_only_common_seeds_and_images_are_compared():
+    one, other = rows({"fedavg": [[0.5, 0.6]] * 3}), rows({"solo": [[0.4, 0.3]]})
+    assert line(compare([*one, *other]), "solo").points.value == pytest.approx(-20)
+    later = rows({"solo": [[0.4, 0.3]]}, first_seed=9)
+    assert line(compare([*one, *later]), "solo").points is None
+    with pytest.raises(InputError, match="solo was tested on other images"):
+        compare([*one, *rows({"solo": [[0.4, 0.3]]}, samples=60)])

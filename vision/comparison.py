@@ -1,0 +1,186 @@
+"""Accuracies of image methods and their differences, with intervals.
+
+The bootstrap is that of forecasts (`stforecast.bench.statistics.bootstrap`), over other factors:
+its days are clients here, and its groups of cells are seeds. A seed decides how images are divided
+among clients, and that division is the same for all methods, so both factors are drawn in common
+and comparisons are paired. Of methods with different seeds, a difference is that of their common
+ones. With one seed, intervals are about that seed's division and models alone; two seeds
+say so little about others that intervals are wide (Student's t of 12.7): take one, or three or
+more.
+
+All accuracies are those after the last round, mean over clients, in per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError, choose
+from stforecast.bench.run_groups import ALL, RunGroup, select
+from stforecast.bench.statistics.bootstrap import bootstrap
+from stforecast.bench.statistics.estimate import Estimate
+from stforecast.bench.statistics.sums import ErrorSums
+from vision.evaluation import MASKS
+from vision.methods import METHODS
+from vision.results import ImageRun
+
+REFERENCE = "reference"
+"""Source of methods that are references, such as chance, instead of a paper."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of a method in a comparison.
+
+    Attributes:
+        group: its runs, which differ in the seed.
+        view: one of the method's models.
+    """
+
+    group: RunGroup[ImageRun]
+    view: str
+
+    @property
+    def name(self) -> str:
+        """Name, unique in its comparison."""
+        return self.group.named(*self.group.runs[0].tags_of(self.view))
+
+    @property
+    def is_reference(self) -> bool:
+        """Return whether its method is a reference for the others, such as chance."""
+        return getattr(METHODS.get(self.group.runs[0].method), "paper", "") == REFERENCE
+
+
+def rows_of(groups: Iterable[RunGroup[ImageRun]]) -> list[Row]:
+    """Return a row for each model of each group."""
+    return [Row(group, view) for group in groups for view in group.runs[0].views]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Accuracy of one row, choosing from some classes.
+
+    Attributes:
+        row: the row.
+        accuracy: mean over clients and seeds, in per cent.
+        points: percentage points above the row that it is compared with; None for that row, and
+            for rows without a common seed.
+    """
+
+    row: Row
+    accuracy: Estimate
+    points: Estimate | None
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return self.row.name
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows that were tested on the same images.
+
+    Attributes:
+        reference: name of the row that the others are compared with.
+        lines: a line for each row, by the classes that predictions choose from.
+        clients: number of clients.
+        seeds: largest number of seeds of a row.
+    """
+
+    reference: str
+    lines: Mapping[str, Sequence[Line]]
+    clients: int
+    seeds: int
+
+
+def compare(
+    rows: Sequence[Row], masks: Sequence[str] = MASKS[:1], reference: str | None = None
+) -> Comparison:
+    """Compare rows with one of them.
+
+    Args:
+        rows: at least one, with different names.
+        masks: classes that predictions choose from.
+        reference: name of the row that the others are compared with; by default the method of the
+            highest accuracy among all classes that is no reference itself, such as chance.
+
+    Raises:
+        InputError: if the reference is unknown, or two runs of a seed were tested on other images.
+    """
+    names = {row.name: row for row in rows}
+    if reference is not None and reference not in names:
+        raise choose("reference", reference, names)
+    compared = names[reference] if reference else _best(rows)
+    lines = {}
+    for mask in masks:
+        accuracies = {row.name: _by_client(row, mask) for row in rows}
+        theirs = accuracies[compared.name]
+        lines[mask] = [
+            Line(row, _mean(ours), None if row is compared else _difference(ours, theirs, row.name))
+            for row in rows
+            for ours in [accuracies[row.name]]
+        ]
+    seeds = max(len(row.group.runs) for row in rows)
+    return Comparison(compared.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    candidates = [row for row in rows if not row.is_reference] or rows
+    return max(
+        candidates,
+        key=lambda row: np.mean([run.accuracy("last", row.view) for run in row.group.runs]),
+    )
+
+
+def _by_client(row: Row, mask: str) -> pd.DataFrame:
+    """Return accuracy and test images of each client, by seed and client."""
+    tables = {}
+    for run in row.group.runs:
+        own = select(run.metrics(), view=row.view, mask=mask, selection="last")
+        own = own[own["client"] != ALL]
+        tables[run.seed] = own.set_index(own["client"].astype(int))[["accuracy", "samples"]]
+    return pd.concat(tables, names=["seed", "client"]).sort_index()
+
+
+def _mean(table: pd.DataFrame) -> Estimate:
+    found = bootstrap({"": _sums(table)}, _ratio, _seeds(table))
+    accuracy = found.vary(found.pooled[""], "")
+    return accuracy.estimate(found.level, lambda value: min(max(value, 0.0), 100.0))
+
+
+def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> Estimate | None:
+    """Return the percentage points by which one accuracy lies above another."""
+    common = ours.index.unique("seed").intersection(theirs.index.unique("seed"))
+    if common.empty:
+        return None
+    ours, theirs = ours.loc[common], theirs.loc[common]
+    if not ours["samples"].equals(theirs["samples"]):
+        raise InputError(
+            f"{name} was tested on other images than the row it is compared with: clients have "
+            "other numbers of them; compare runs of one --partition and its settings"
+        )
+    sums = {"ours": _sums(ours), "theirs": _sums(theirs)}
+    return bootstrap(sums, _ratio, _seeds(ours)).difference("ours", "theirs")
+
+
+def _sums(table: pd.DataFrame) -> ErrorSums:
+    """Return sums `(1, seeds, clients)` whose ratio is the mean over seeds of that over clients."""
+    accuracy = table["accuracy"].unstack("client").to_numpy()
+    tested = np.isfinite(accuracy)
+    weight = tested / tested.sum(axis=1, keepdims=True)
+    return ErrorSums((100 * weight * np.where(tested, accuracy, 0))[None], weight[None])
+
+
+def _seeds(table: pd.DataFrame) -> np.ndarray:
+    """Return the group of each row of `_sums`: seeds are drawn by themselves."""
+    return np.arange(len(table.index.unique("seed")))
+
+
+def _ratio(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return total / weight
