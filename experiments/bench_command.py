@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,7 @@ def bench(
 
 
 def execute(grid: Grid[Any], out: Path, what: str, engine: str, *, progress: bool) -> None:
-    """Run a grid and print its table.
+    """Run a grid, write its report if it is of forecasts, and print its table.
 
     Args:
         grid: the benchmark.
@@ -93,11 +94,24 @@ def execute(grid: Grid[Any], out: Path, what: str, engine: str, *, progress: boo
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)
     click.echo(outcome.table)
+    if page := _write_report(outcome.runs, grid, out):
+        click.echo(f"\nleaderboard, map and series to click on: open {page} in a browser")
     click.echo(f"\n{what} and runs in {out}")
     if outcome.failures:
         raise InputError(
             f"{counted(len(outcome.failures), 'run')} failed: see failed.txt in {out}/runs"
         )
+
+
+def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:
+    """Write `report.html`, for a benchmark of forecasts."""
+    from stforecast.results import ForecastRun
+
+    if grid.kind.run_type is not ForecastRun:
+        return None
+    from stforecast.report.write import try_report
+
+    return try_report(runs, out / "report.html", title=grid.title, command=grid.repeat(out))
 
 
 def _forecast_grid(

@@ -37,6 +37,7 @@ def demo(out: Path) -> None:
     click.echo(f"\nDone in {time.perf_counter() - start:.0f} s. Pictures:")
     for figure in FIGURES:
         click.echo(f"  {(out / figure).resolve()}.png")
+    click.echo(f"Report, with a map: {(results / 'report.html').resolve()}")
 
 
 def _type(*words: object) -> None:

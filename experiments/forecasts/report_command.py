@@ -15,13 +15,15 @@ from experiments.targets import check_ending
 if TYPE_CHECKING:
     from stforecast.report.tables import Table
 
+TITLE, METRIC = "Forecasts compared", "mase"
+
 
 @click.command(context_settings=HELP)
 @click.argument("runs", nargs=-1, required=True, type=PATH)
 @click.option("--out", type=PATH, required=True, help="Page to write: .html.")
-@click.option("--title", default="Forecasts compared", show_default=True, help="Heading.")
+@click.option("--title", default=TITLE, show_default=True, help="Heading.")
 @click.option(
-    "--metric", default="mase", show_default=True,
+    "--metric", default=METRIC, show_default=True,
     help="Error to compare, as in stforecast list metrics: mse and mae of z-scores, raw_… in the "
     "data's units.",
 )  # fmt: skip
@@ -45,9 +47,13 @@ def report(
     folders = find_folders(runs, ForecastRun.command)
     of_images = [folder for folder in folders if _is_image_run(folder)]
     found = [ForecastRun.open(folder) for folder in folders if folder not in of_images]
-    options = {"--title": title, "--metric": metric, "--reference": reference, "--out": out}
-    words = ["stforecast", "report", *map(str, runs)]
-    words += [str(w) for flag, value in options.items() if value for w in (flag, value)]
+    given = {
+        "--title": (title, TITLE),
+        "--metric": (metric, METRIC),
+        "--reference": (reference, None),
+    }
+    options = [w for flag, (value, usual) in given.items() if value != usual for w in (flag, value)]
+    words = ["stforecast", "report", *map(str, runs), *map(str, options), "--out", str(out)]
     write_report(
         found,
         out,

@@ -83,6 +83,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
     kept = "UTC" if clock == "utc" else "the local wall clock, never adjusted"
     service = cube[run.about["service"]]
     long_name = str(service.attrs.get("long_name", run.about["service"]))
+    n_forecast = int(run.about.get("clients", cube.sizes["cell"]))
     zero = "missing" if service.attrs.get("zero_is_missing", 0) else "a value"
     return {
         "data": str(path),
@@ -92,7 +93,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
         "service": f"{run.about['service']} ({long_name})",
         "units": _units(str(service.attrs.get("units", "1"))),
         "a zero is": zero,
-        "cells": f"{cube.sizes['cell']:,}, of which {run.about['clients']:,} were forecast",
+        "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
         "steps": f"{cube.sizes['time']:,} of {_length(step)}",
         "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, local time",
         "time zone": f"{zone}; the file keeps {kept}",

@@ -79,7 +79,8 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
     with first.open_forecasts() as forecasts:
         shown = places(forecasts, cube)
         cells = forecasts["cell"].to_numpy()
-        zone = str(forecasts.attrs.get("time_zone", ""))
+        known = forecasts.attrs if "time_zone" in forecasts.attrs or cube is None else cube.attrs
+        zone = str(known.get("time_zone", ""))
     title = error_title(board.metric, units_of(first))
     claims = [claim.replace("**", "") for claim in conclusions(board, task.name)]
     charts = {

@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -103,7 +104,6 @@ def render(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
-    plotly = resources.files("plotly") / "package_data" / "plotly.min.js"
     return template.render(
         title=title,
         written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
@@ -116,8 +116,15 @@ def render(
         script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
         numbers=packed(as_json({"tasks": [s.charts for s in sections], "scales": _scales()})),
         arrays=packed(arrays.bytes()),
-        plotly=packed(plotly.read_bytes()) if sections else "",
+        plotly=_library() if sections else "",
     )
+
+
+@cache
+def _library() -> str:
+    """Return plotly.js, packed; it takes a while."""
+    file = resources.files("plotly") / "package_data" / "plotly.min.js"
+    return packed(file.read_bytes())
 
 
 def _overall(judged: Sequence[Overall], n_tasks: int) -> Table | None:

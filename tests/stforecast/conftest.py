@@ -9,7 +9,7 @@ import xarray as xr
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.results import METRIC_COLUMNS, ForecastRun
+from stforecast.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def tested(tmp_path):
         named = {"label": label, "data": data, "service": service, "step_minutes": step_minutes}
         contents = {"settings": {**shared, "seed": seed, **settings}, **named, **(about or {})}
         (out / "run.json").write_text(json.dumps(contents))
-        write_csv(pd.DataFrame(columns=["round"]), out / "rounds.csv")
+        write_csv(pd.DataFrame(columns=list(ROUND_COLUMNS)), out / "rounds.csv")
         ids = np.arange(len(y)) + 100 if cells is None else cells
         write_csv(_errors(y_hat, y, ids), out / "metrics.csv")
         dims, unit = ("cell", "time", "horizon"), {"units": units}

@@ -1,0 +1,149 @@
+"""The page in a real Chromium."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.cube import make_cube, write_cube
+from stforecast.report.write import write_report
+
+CELLS = np.array([5060, 5061, 5160, 5161])
+NAME = "<b>best & $x$"
+RNG = np.random.default_rng(0)
+Y = RNG.normal(size=(4, 96, 1)) + 10
+
+
+@pytest.fixture(scope="module")
+def made(request):
+    """Fixtures of one test cannot make a page for the whole module."""
+    return {}
+
+
+@pytest.fixture
+def page(tested, tmp_path, made):
+    if "page" not in made:
+        data = write_cube(
+            make_cube(
+                {"internet": np.ones((4, 4))}, pd.date_range("2013-11-01", periods=4, freq="h"),
+                CELLS, title="t", source="doi:10.7910/DVN/EGZHFV", license="none", units="MB",
+                time_zone="Europe/Rome",
+            ),
+            tmp_path / "cube.nc",
+        )  # fmt: skip
+        noise = RNG.normal(size=Y.shape) * np.array([1.0, 2.0, 3.0, 4.0])[:, None, None]
+        runs = [
+            tested(name, Y + size * noise, Y, naive=Y + 1, data=str(data), cells=CELLS, units="MB")
+            for name, size in ((NAME, 0.1), ("a worse one", 0.2), ("the worst", 0.3))
+        ]
+        made["page"] = write_report(runs, tmp_path / "report.html", metric="raw_mae")
+    return made["page"]
+
+
+def first_column(browser):
+    return browser.run(
+        "[...document.querySelectorAll('tbody')[0].rows].map(r => r.cells[0].innerText)"
+    )
+
+
+def heading(browser):
+    return browser.run("document.querySelector('[data-chart=series] .gtitle').textContent")
+
+
+def middle(browser, selector):
+    box = f"document.querySelector('{selector}').getBoundingClientRect()"
+    browser.run(f"document.querySelector('{selector}').scrollIntoView({{block: 'center'}})")
+    return browser.run(f"[{box}.x + {box}.width / 2, {box}.y + {box}.height / 2]")
+
+
+def click(browser, selector):
+    x, y = middle(browser, selector)
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def press(browser, key):
+    for kind in ("keyDown", "keyUp"):
+        browser.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+
+def test_tables_sort_up_and_down(browser, page):
+    browser.open(page)
+    assert first_column(browser) == [NAME, "a worse one", "the worst"]
+    head = "thead th:nth-child(2)"
+    click(browser, f"{head} button")
+    assert browser.run(f"document.querySelector('{head}').ariaSort") == "ascending"
+    click(browser, f"{head} button")
+    assert browser.run(f"document.querySelector('{head}').ariaSort") == "descending"
+    assert first_column(browser) == ["the worst", "a worse one", NAME]
+    assert browser.problems == []
+
+
+def test_a_click_on_the_map_changes_the_chart(browser, page):
+    browser.open(page)
+    assert heading(browser) == "cell 5161"  # the highest error
+    drawn = "document.querySelector('[data-chart=series]').data[0].y.join()"
+    before = browser.run(drawn)
+    click(browser, '.shape[data-i="0"]')
+    browser.until(
+        "document.querySelector('[data-chart=series] .gtitle').textContent === 'cell 5060'"
+    )
+    assert browser.run(drawn) != before
+    press(browser, "ArrowRight")
+    assert heading(browser) == "cell 5061"
+    press(browser, "ArrowUp")
+    assert heading(browser) == "cell 5161"
+    assert browser.run("document.querySelector('.said').textContent").startswith("Cell 5161, <b>")
+    assert browser.problems == []
+
+
+def test_a_worst_cell_opens_and_the_map_shows_another_value(browser, page):
+    browser.open(page)
+    click(browser, 'button.open[data-cell="5160"]')
+    assert heading(browser) == "cell 5160"
+    fills = "[...document.querySelectorAll('.shape')].map(s => s.style.fill).join()"
+    before = browser.run(fills)
+    browser.run(
+        "(() => { const s = document.querySelector('select.value'); s.value = 2;"
+        " s.dispatchEvent(new Event('change')); })()"
+    )
+    assert browser.run(fills) != before
+    assert "seasonal naive" in browser.run("document.querySelector('.legend .title').textContent")
+    assert browser.problems == []
+
+
+def test_a_switch_hides_a_line_in_all_charts(browser, page):
+    browser.open(page)
+    lines = "document.querySelector('[data-chart=cdf]').data.map(t => t.meta)"
+    click(browser, ".switches button:nth-child(2)")
+    assert browser.run(lines) == [NAME, "the worst"]
+    click(browser, ".switches button:nth-child(2)")
+    assert browser.run(lines) == [NAME, "a worse one", "the worst"]
+    assert browser.problems == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_follow_the_system_until_switched(browser, page, dark):
+    browser.open(page, dark=dark)
+    back = "getComputedStyle(document.body).backgroundColor"
+    light = "rgb(255, 255, 255)"
+    assert (browser.run(back) == light) == (not dark)
+    click(browser, "#theme")
+    assert (browser.run(back) == light) == dark
+    assert browser.problems == []
+
+
+def test_a_narrow_window_shows_all_without_moving_sideways(browser, page):
+    browser.open(page, width=400)
+    assert browser.run("document.documentElement.scrollWidth") <= 400
+    assert browser.problems == []
+
+
+def test_controls_and_charts_have_names(browser, page):
+    browser.open(page)
+    nameless = """
+      [...document.querySelectorAll('button, select, input, svg[tabindex], .chart')]
+        .filter(one => one.checkVisibility())
+        .filter(one => !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).length
+    """
+    assert browser.run(nameless) == 0
+    assert browser.problems == []

@@ -1,0 +1,79 @@
+import shlex
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.cube import make_cube, write_cube
+from stforecast.bench.run_groups import group_runs
+from stforecast.report.data_sheet import data_sheet
+from stforecast.report.runs_sheet import repeat_command, runs_sheet
+
+Y = np.ones((2, 4, 1))
+
+
+@pytest.fixture
+def gappy():
+    internet = np.ones((6, 2))
+    internet[1:3] = np.nan
+    internet[4, 0] = np.nan
+    return make_cube(
+        {"internet": internet, "sms": np.zeros((6, 2))},
+        pd.date_range("2013-11-01", periods=6, freq="h"),
+        np.array([1, 2]),
+        title="a <town>", source="invented", license="none", units="MB",
+        time_zone="Europe/Rome", checksums={"a.txt": "sha256:12"},
+    )  # fmt: skip
+
+
+def test_data_sheet_counts_gaps_and_names_blank_cells(tested, gappy):
+    found = data_sheet(tested("a", Y, Y), gappy)
+    internet, sms = found.services.rows
+    assert internet["missing"] == "41.7 %"  # 5 of 12
+    assert internet["steps without any value"] == "2 steps, at most 2 in a row"
+    assert internet["blank cells"] == "0"
+    assert (sms["zeros"], sms["blank cells"]) == ("100.0 %", "2: 1, 2")
+    assert found.facts["units"] == "MB"
+    assert found.facts["steps"] == "6 of 1 h"
+    assert found.facts["extent"] == "2013-11-01 01:00 to 2013-11-01 06:00, local time"
+    assert found.checksums == {"a.txt": "sha256:12"}
+
+
+def test_data_sheet_says_that_the_data_are_gone(tested):
+    found = data_sheet(tested("a", Y, Y, data="nowhere.nc", units="MB"), None)
+    assert "not there any more" in found.facts["data"]
+    assert found.services is None
+
+
+def test_the_command_of_a_run_gives_its_own_settings_alone(tested, cube_path):
+    from stforecast.config import resolve
+
+    settings = resolve("fedavg", rounds=3, model="linear", service="internet").flat()
+    method = settings.pop("method")
+    run = tested(
+        "my label", Y, Y, data=str(cube_path), seed=settings.pop("seed"),
+        about={"settings": {"method": method, "seed": 1, **settings}},
+    )  # fmt: skip
+    words = shlex.split(repeat_command(run))
+    assert words[:6] == ["stforecast", "run", "--method", "fedavg", "--data", str(cube_path)]
+    given = dict(zip(words[6::2], words[7::2], strict=True))
+    assert given == {
+        "--rounds": "3", "--model": "linear", "--service": "internet", "--label": "my label",
+        "--out": "FOLDER",
+    }  # fmt: skip
+
+
+def test_settings_stand_side_by_side(tested):
+    groups = group_runs([tested("a", Y, Y, rounds=3), tested("b", Y, Y, lr=0.5)])
+    rows = {row["setting"]: row for row in runs_sheet(groups).settings.rows}
+    assert rows["rounds"] == {"setting": "rounds", "a": "3"}
+    assert rows["lr"] == {"setting": "lr", "b": "0.5"}
+
+
+def test_a_cube_is_only_read_in_part(tested, gappy, tmp_path, monkeypatch):
+    monkeypatch.setattr("stforecast.report.data_sheet.AT_ONCE", 2)
+    from data_prep.cube import open_cube
+
+    with open_cube(write_cube(gappy, tmp_path / "gappy.nc")) as cube:
+        found = data_sheet(tested("a", Y, Y), cube)
+    assert found.services.rows[0]["steps without any value"] == "2 steps, at most 2 in a row"
