@@ -305,7 +305,7 @@ def observed(ds: xr.Dataset, variable: str) -> xr.DataArray:
     Raises:
         InputError: if the cube has no such variable; lists those it has.
     """
-    names = [str(n) for n, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}]
+    names = services_of(ds)
     if variable not in names:
         raise choose("service", variable, names)
     values = ds[variable].transpose("time", "cell")
@@ -319,3 +319,17 @@ def local_time(ds: xr.Dataset) -> pd.DatetimeIndex:
         return times
     zone = ds.attrs.get("time_zone", "UTC")
     return times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+
+
+def services_of(ds: xr.Dataset) -> list[str]:
+    """Return the names of the variables `(time, cell)`, in the cube's order."""
+    return [str(name) for name, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}]
+
+
+def in_minutes(step: pd.Timedelta) -> str:
+    """Format a length of time in minutes.
+
+    >>> in_minutes(pd.Timedelta("1h"))
+    '60 minutes'
+    """
+    return f"{step / pd.Timedelta(minutes=1):g} minutes"

@@ -22,6 +22,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,30 +52,44 @@ LOCATIONS = ("graph_sensor_locations.csv", "sensor_locations_la.csv")
 logger = logging.getLogger(__name__)
 
 
-def prepare(
-    raw: Path,
-    out: Path,
-    *,
-    adjacency: Path | None = None,
-    locations: Path | None = None,
-    step: str = "5min",
-    allow_gaps: bool = False,
-    progress: bool = False,
-) -> Path:
+def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
     """Turn METR-LA's pandas HDF5 file into a cube.
 
     Args:
         raw: The file metr-la.h5, or a folder that holds it.
         out: The cube to write, a .nc file.
+        progress: No effect; the file is read at once.
+        **options: Options of `read`.
+
+    Returns:
+        The path of the cube.
+
+    Raises:
+        InputError: as `read`.
+    """
+    return write_cube(read(raw, **options), out)
+
+
+def read(
+    raw: Path,
+    *,
+    adjacency: Path | None = None,
+    locations: Path | None = None,
+    step: str = "5min",
+    allow_gaps: bool = False,
+) -> xr.Dataset:
+    """Read METR-LA's pandas HDF5 file as a cube.
+
+    Args:
+        raw: The file metr-la.h5, or a folder that holds it.
         adjacency: Road graph, a .npz (sensor_id, adjacency) or a .csv of distances (from,to,cost).
         locations: A .csv of sensor positions (sensor_id,latitude,longitude).
         step: Length of a time step, 5 minutes or a multiple that divides a day. Longer steps hold
             the mean of their observed speeds, NaN if there are none.
         allow_gaps: Leave NaN at missing time steps instead of refusing the file.
-        progress: No effect; the file is read at once.
 
     Returns:
-        The path of the cube.
+        The cube.
 
     Raises:
         InputError: if a file is invalid; names it.
@@ -104,7 +119,7 @@ def prepare(
     )
     if adjacency:
         ds = _add_roads(ds, read_adjacency(adjacency, cells))
-    return write_cube(ds, out)
+    return ds
 
 
 def _add_roads(ds: xr.Dataset, weights: np.ndarray) -> xr.Dataset:

@@ -11,7 +11,7 @@ from typing import TextIO
 import click
 
 from data_prep.errors import InputError, command_line
-from experiments import bench_command, data_commands, federate_command
+from experiments import bench_command, data_commands, federate_command, info_command
 from experiments.forecasts import (
     backtest_command,
     compare_command,
@@ -59,8 +59,8 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
 
 
 MODULES = (
-    data_commands, forecast_commands, predict_command, bench_command, backtest_command,
-    compare_command, report_command, image_commands, federate_command,
+    data_commands, info_command, forecast_commands, predict_command, bench_command,
+    backtest_command, compare_command, report_command, image_commands, federate_command,
 )  # fmt: skip
 
 for module in MODULES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from experiments.options import (
 from experiments.ray_days import sum_days
 from experiments.targets import check_ending, check_free
 from stforecast.bench.ray_engine import LOCAL, RAY
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -61,12 +64,23 @@ def download(
 
 
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
-    """Return the command that prepares one data set, from its `prepare` function."""
+    """Return the command that prepares one data set.
+
+    Its options are those of the data set's `prepare` function, or of `read`, the same without a
+    file to write, if it has one.
+    """
+    read = getattr(data_set, "read", None)
 
     @click.pass_obj
     def command(
-        obj: dict[str, bool], raw: Path, out: Path, engine: str, overwrite: bool, **options: Any
-    ) -> None:
+        obj: dict[str, bool], raw: Path, out: Path | None, engine: str, overwrite: bool,
+        dry_run: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
+        if dry_run and read:
+            _preview(read(raw, **options), raw)
+            return
+        if out is None:
+            raise click.UsageError("Missing option '--out'.")
         check_ending(out, ".nc")
         check_free(out, overwrite)
         if engine == RAY:
@@ -75,16 +89,19 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
 
     paths = [
         click.Option(["--raw"], type=PATH, required=True, help="Raw file or folder."),
-        click.Option(["--out"], type=PATH, required=True, help="Cube to write, a .nc file."),
+        click.Option(["--out"], type=PATH, help="Cube to write, a .nc file.  [required]"),
         click.Option(
             ["--engine"], type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
             help="Reading of raw files: one by one locally, or in parallel by Ray.",
         ),
         click.Option(["--overwrite"], is_flag=True, help="Replace an existing cube."),
     ]  # fmt: skip
+    if read:
+        text = "Print what was understood and the first rows, and write nothing."
+        paths.append(click.Option(["--dry-run"], is_flag=True, help=text))
     return click.Command(
         name,
-        params=[*paths, *from_function(data_set.prepare, leave_out=("progress",))],
+        params=[*paths, *from_function(read or data_set.prepare, leave_out=("progress",))],
         callback=command,
         help=help_text(data_set.__doc__),
         short_help=title(data_set.__doc__),
@@ -92,9 +109,17 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     )
 
 
+def _preview(ds: xr.Dataset, raw: Path) -> None:
+    """Print a cube that is not written."""
+    from data_prep.description import describe_cube
+    from experiments.info.cubes import cube_text, preview
+
+    click.echo(f"{raw}: as it is understood\n{cube_text(describe_cube(ds))}\n\n{preview(ds)}")
+    click.echo("\nnothing was written; leave out --dry-run to write the cube")
+
+
 def _describe_cube(path: Path) -> None:
-    from data_prep.cube import open_cube, step_of
-    from stforecast.data.series import in_minutes, services_of
+    from data_prep.cube import in_minutes, open_cube, services_of, step_of
 
     with open_cube(path) as ds:
         first, last = ds.indexes["time"][[0, -1]]

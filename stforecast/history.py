@@ -7,10 +7,11 @@ import logging
 import numpy as np
 import pandas as pd
 
+from data_prep.cube import in_minutes
 from data_prep.errors import InputError
 from stforecast.data.durations import WEEK
 from stforecast.data.imputation import impute
-from stforecast.data.series import Data, Series, as_series, in_minutes
+from stforecast.data.series import Data, Series, as_series
 from stforecast.data.windows import WindowSpec
 
 log = logging.getLogger(__name__)

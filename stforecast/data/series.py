@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from data_prep.cube import check_cube, check_values, observed, open_cube
+from data_prep.cube import check_cube, check_values, observed, open_cube, services_of
 from data_prep.errors import InputError, choose, reading
 from data_prep.table import from_frame
 from stforecast.data.windows import Calendar
@@ -232,17 +232,3 @@ def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
     if service is not None and service not in services:
         raise InputError(f"{name}: {choose('service', service, services)}")
     return service or services[0]
-
-
-def services_of(cube: xr.Dataset) -> list[str]:
-    """Return the names of the variables `(time, cell)`, in the cube's order."""
-    return [str(name) for name, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
-
-
-def in_minutes(step: pd.Timedelta) -> str:
-    """Format a length of time in minutes.
-
-    >>> in_minutes(pd.Timedelta("1h"))
-    '60 minutes'
-    """
-    return f"{step / pd.Timedelta(minutes=1):g} minutes"

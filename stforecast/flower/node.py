@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data_prep.cube import in_minutes
 from data_prep.errors import InputError
 from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare
-from stforecast.data.series import as_series, in_minutes
+from stforecast.data.series import as_series
 from stforecast.evaluation import Evaluation, error_table
 from stforecast.federated.device import pick_device
 from stforecast.federated.method import Method

@@ -1,0 +1,1 @@
+"""Descriptions of cubes, tables, raw records and runs for `stforecast info`."""

@@ -1,0 +1,141 @@
+"""Text on cubes, and on tables as they are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from data_prep.text import counted, some
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+LABEL = 11
+"""Width of the labels before the facts."""
+
+ROWS, COLUMNS = 5, 6
+"""Number of rows and cells of a preview."""
+
+
+def facts(labelled: Mapping[str, str]) -> str:
+    """Return labelled facts, one on each line; empty ones are left out.
+
+    >>> print(facts({"cells": "25", "roads": ""}))
+      cells      25
+    """
+    return "\n".join(f"  {label:{LABEL}}{text}" for label, text in labelled.items() if text)
+
+
+def cube_text(about: Mapping[str, Any]) -> str:
+    """Return the description of a cube as text.
+
+    Args:
+        about: result of `data_prep.description.describe_cube`.
+    """
+    services = about["services"]
+    head = facts(
+        {
+            "title": about["title"],
+            "period": _period(about),
+            "steps": _steps(about),
+            "cells": _cells(about),
+            "source": f"{about['source']}; licence: {about['license']}",
+            "files": _checksums(about["checksums"]),
+        }
+    )
+    return "\n\n".join(filter(None, [head, _services(services), _notes(services)]))
+
+
+def preview(ds: xr.Dataset) -> str:
+    """Return the first rows of each service, as they are understood."""
+    from tabulate import tabulate
+
+    from data_prep.cube import local_time, observed, services_of
+
+    tables = []
+    cells = [str(cell) for cell in ds.indexes["cell"][:COLUMNS]]
+    more = ds.sizes["cell"] - len(cells)
+    heads = [*cells, *([f"… {more} more"] if more > 0 else [])]
+    times = local_time(ds)[:ROWS].strftime("%Y-%m-%d %H:%M")
+    for name in services_of(ds):
+        values = observed(ds, name)[:ROWS, :COLUMNS].to_numpy()
+        rows = [
+            [time, *(f"{v:g}" if v == v else "missing" for v in row), *([""] if more > 0 else [])]
+            for time, row in zip(times, values, strict=True)
+        ]
+        units = ds[name].attrs.get("units", "1")
+        title = name if units == "1" else f"{name}, {units}"
+        tables.append(tabulate(rows, headers=[title, *heads], disable_numparse=True))
+    return "\n\n".join(tables)
+
+
+def step_text(minutes: float | None) -> str:
+    """Return the length of a step in words.
+
+    >>> step_text(10), step_text(60), step_text(1440), step_text(None)
+    ('10 minutes', '1 hour', '1 day', 'unknown length')
+    """
+    if minutes is None:
+        return "unknown length"
+    for unit, length in (("day", 1440), ("hour", 60)):
+        if minutes >= length and minutes % length == 0:
+            return counted(int(minutes // length), unit)
+    return f"{minutes:g} minutes"
+
+
+def _period(about: Mapping[str, Any]) -> str:
+    zone = about["time_zone"]
+    clock = f"local time, {zone}" if about["clock"] == "local" or zone != "UTC" else "UTC"
+    return f"{about['first'][:16]} to {about['last'][:16]} ({clock})"
+
+
+def _steps(about: Mapping[str, Any]) -> str:
+    return f"{counted(about['steps'], 'step')} of {step_text(about['step_minutes'])}"
+
+
+def _cells(about: Mapping[str, Any]) -> str:
+    names = ", ".join(map(str, about["first_cells"]))
+    more = ", …" if about["cells"] > len(about["first_cells"]) else ""
+    known = [what for what in ("places", "roads") if about[what]]
+    return f"{about['cells']}: {names}{more}" + (f"; {' and '.join(known)} known" if known else "")
+
+
+def _checksums(checksums: Mapping[str, str]) -> str:
+    if not checksums:
+        return ""
+    name, checksum = next(iter(checksums.items()))
+    text = f"{name} {checksum[:23]}…"
+    return text if len(checksums) == 1 else f"{len(checksums)}, such as {text}"
+
+
+def _services(services: Mapping[str, Mapping[str, Any]]) -> str:
+    from tabulate import tabulate
+
+    rows = []
+    for name, s in services.items():
+        numbers = [_number(s[n]) for n in ("min", "mean", "max")]
+        units = "none" if s["units"] == "1" else s["units"]
+        rows.append([name, units, *numbers, f"{100 * s['missing']:.1f} %"])
+    heads = ["service", "unit", "min", "mean", "max", "missing"]
+    return tabulate(rows, headers=heads, disable_numparse=True)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _notes(services: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what is odd about services, one line for each."""
+    blank = [name for name, s in services.items() if s["blank"]]
+    lines = [f"  blank, nothing but 0 was recorded: {some(blank, 12)}"] if blank else []
+    for name, s in services.items():
+        empty = [
+            f"{counted(s[key], what)} without any value"
+            for key, what in (("empty_steps", "step"), ("empty_cells", "cell"))
+            if s[key] and not s["blank"]
+        ]
+        if told := [*empty, *(["0 means missing"] if s["zero_is_missing"] else [])]:
+            lines.append(f"  {name}: {', '.join(told)}")
+    return "\n".join(lines)

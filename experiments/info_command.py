@@ -1,0 +1,182 @@
+"""The command that describes any cube, table, raw records or run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
+
+import click
+
+from data_prep.errors import InputError
+from experiments.options import HELP, PATH
+
+TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
+ARRAYS = (".h5", ".hdf5")
+
+
+class Description(NamedTuple):
+    """What was found at a path.
+
+    Attributes:
+        kind: such as "cube".
+        about: its description, as JSON can hold it.
+        text: the same for readers.
+        next_command: what to type next; empty if there is nothing to suggest.
+    """
+
+    kind: str
+    about: dict[str, Any]
+    text: str
+    next_command: str = ""
+
+
+@click.command(context_settings=HELP)
+@click.argument("path", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(path: Path, as_json: bool) -> None:
+    """Describe a cube, a table, raw records or a run in one screen.
+
+    PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
+    METR-LA's .h5, a run, or a folder of runs. Nothing is written.
+    """
+    from experiments.info.runs import as_json as to_json
+
+    found = describe(path)
+    if as_json:
+        click.echo(to_json({"path": str(path), "kind": found.kind, **found.about}))
+        return
+    click.echo(f"{path}: {found.kind}\n{found.text}")
+    if found.next_command:
+        click.echo(f"\nnext: {found.next_command}")
+
+
+def describe(path: Path) -> Description:
+    """Describe whatever is at a path.
+
+    Raises:
+        InputError: if nothing is there, or it is of no known kind, or damaged.
+    """
+    if path.is_dir():
+        return _folder(path)
+    if not path.is_file():
+        raise InputError(f"{path}: nothing is there; {_beside(path)}")
+    if path.suffix == ".nc":
+        return _cube(path)
+    if path.name.endswith(TABLES):
+        return _table(path)
+    if path.suffix in ARRAYS:
+        return _arrays(path)
+    raise InputError(
+        f"{path}: of no known kind; give a cube (.nc), a table ({', '.join(TABLES)}), an .h5 file, "
+        "a folder of raw days or a run"
+    )
+
+
+def _beside(path: Path) -> str:
+    """Return advice for a path that does not exist: a name like it in the same folder."""
+    from data_prep.errors import close_to
+
+    if not path.parent.is_dir():
+        return f"nor is the folder {path.parent}; correct the path"
+    names = sorted(p.name for p in path.parent.iterdir())[:1000]
+    return f"correct the path{close_to(path.name, names)}"
+
+
+def _cube(path: Path) -> Description:
+    from data_prep.cube import open_cube
+    from data_prep.description import describe_cube
+    from experiments.info.cubes import cube_text
+
+    with open_cube(path) as ds:
+        about = describe_cube(ds)
+    return Description("cube", about, cube_text(about), _forecast(path, about))
+
+
+def _forecast(path: Path, about: dict[str, Any]) -> str:
+    services = [name for name, s in about["services"].items() if not s["blank"]]
+    choice = f" --service {services[0]}" if len(about["services"]) > 1 and services else ""
+    return f"stforecast forecast {quote(str(path))}{choice} --horizon 24 --out forecast/"
+
+
+def _table(path: Path) -> Description:
+    from data_prep.description import describe_cube
+    from data_prep.table import read
+    from experiments.info.cubes import cube_text, preview
+
+    try:
+        ds = read(path)
+    except InputError as e:
+        return _unclear(path, str(e))
+    about = describe_cube(ds)
+    text = f"{cube_text(about)}\n\n{preview(ds)}"
+    return Description("table", about, text, _forecast(path, about))
+
+
+def _unclear(path: Path, question: str) -> Description:
+    """Describe a table that `prepare` refuses without options: its columns and the question."""
+    from data_prep.tabular.dialect import Dialect
+    from data_prep.tabular.file import read_table
+    from experiments.info.cubes import facts
+
+    df, _ = read_table(path, dialect=Dialect(header="pass --no-header" not in question))
+    columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
+    about = {"rows": len(df), "columns": columns, "problem": question}
+    shown = list(_few(columns))
+    text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
+    lines = "\n".join(f"    {name}: {value}" for name, value in shown)
+    command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
+    return Description(
+        "table, not clear without options", about, f"{text}\n{lines}\n\n{question}",
+        f"{command}, with the option named above",
+    )  # fmt: skip
+
+
+def _few(columns: dict[str, str], most: int = 12) -> Iterator[tuple[str, str]]:
+    yield from list(columns.items())[:most]
+    if len(columns) > most:
+        yield "…", f"{len(columns) - most} more"
+
+
+def _arrays(path: Path) -> Description:
+    from experiments.info.raw import arrays_text, describe_arrays
+
+    about = describe_arrays(path)
+    name = about["data_set"]
+    command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
+    return Description("raw records" if name else "HDF5", about, arrays_text(about), command)
+
+
+def _folder(path: Path) -> Description:
+    from experiments.info import raw, runs
+    from stforecast.federated.runs.run_folder import ABOUT, BEGUN
+
+    if (path / ABOUT).exists():
+        about = runs.describe_run(path)
+        of_images = about["of"] == "images"
+        command = f"stforecast compare {quote(str(path))}"
+        return Description(
+            "finished run", about, runs.run_text(about), "" if of_images else command
+        )
+    if (path / BEGUN).exists():
+        about = runs.describe_unfinished(path)
+        command = f"stforecast run --resume {quote(str(path))}"
+        return Description("unfinished run", about, runs.unfinished_text(about), command)
+    if found := raw.find_days(path):
+        about = raw.describe_days(path, *found)
+        command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
+        return Description("raw records", about, raw.days_text(about), command)
+    if folders := sorted(p.parent for p in path.rglob(ABOUT)):
+        rows = runs.describe_runs(folders, path)
+        command = f"stforecast compare {quote(str(path))}"
+        return Description("finished runs", {"runs": rows}, runs.runs_text(rows), command)
+    for name in ("metr-la.h5", "metr_la.h5"):
+        if (path / name).is_file():
+            return _arrays(path / name)
+    raise InputError(
+        f"{path}: a folder without runs or raw records; give a file in it, or another folder"
+    )
+
+
+COMMANDS = (info,)
