@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FIGURES = ("ranks", "horizon", "hours", "cells")
+FIGURES = ("critical-difference", "horizon", "hours", "cells")
 """Figures of each data set."""
 
 

@@ -7,7 +7,7 @@ from data_prep.errors import InputError
 from stforecast.plots import PLOTS
 from stforecast.plots.scores import error_name
 
-hours, horizon, ranks = PLOTS["hours"], PLOTS["horizon"], PLOTS["ranks"]
+hours, horizon, ranks = PLOTS["hours"], PLOTS["horizon"], PLOTS["critical-difference"]
 heatmap, cells = PLOTS["heatmap"], PLOTS["cells"]
 
 DAY = np.arange(24.0)[None, :, None]

@@ -16,7 +16,7 @@ from stforecast.federated.runs.run_folder import write_csv
 from stforecast.plots import PLOTS
 from stforecast.plots.distribution import cdf
 from stforecast.plots.forecasts import predictions
-from stforecast.plots.horizon import horizon
+from stforecast.plots.time_ahead import horizon
 from stforecast.plots.losses import communication, rounds
 from stforecast.results import METRIC_COLUMNS, ForecastRun
 
@@ -183,7 +183,7 @@ def test_no_runs(plot):
         plot([])
 
 
-COMPARISONS = ("hours", "heatmap", "cells", "ranks")
+COMPARISONS = ("hours", "heatmap", "cells", "critical-difference")
 DEMANDING = ("sweep", "divergence", "filter", "intervals", "calibration", *COMPARISONS)
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 

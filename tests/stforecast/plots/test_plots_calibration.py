@@ -7,7 +7,7 @@ import pytest
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.comparison.coverage import coverages, joined_coverages
-from stforecast.plots.calibration import calibration
+from stforecast.plots.coverage import calibration
 from stforecast.runs import run
 
 

@@ -16,7 +16,7 @@ from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.bench.drawing import panels
 from stforecast.plots import PLOTS
-from stforecast.plots.divergence import Divergences, _cluster_order, _draw, _verdict
+from stforecast.plots.divergences import Divergences, _cluster_order, _draw, _verdict
 from stforecast.results import ForecastRun
 
 divergence, draw_filter = PLOTS["divergence"], PLOTS["filter"]

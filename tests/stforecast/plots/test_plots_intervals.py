@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from data_prep.errors import InputError
-from stforecast.plots.intervals import intervals
+from stforecast.plots.bands import intervals
 from stforecast.results import ForecastRun
 
 TIMES = np.datetime64("2013-11-25", "ns") + np.arange(4) * np.timedelta64(1, "h")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
 from data_prep.registry import listed
-from stforecast.bench.critical_difference import critical_difference
+from stforecast.bench.critical_difference import critical_difference as draw_ranks
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend
 from stforecast.comparison.ranks import FEWEST_CLIENTS, FEWEST_METHODS, client_errors, rank_clients
@@ -20,7 +20,7 @@ from stforecast.results import ForecastRun
 
 
 @listed
-def ranks(
+def critical_difference(
     runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = TWO_COLUMNS
 ) -> Figure:
     """Mean ranks of methods over clients, and bars across those that do not differ.
@@ -53,7 +53,7 @@ def ranks(
             f"{errors.shape[1]} main methods{on} with {len(errors)} clients; ranks need at least "
             f"{FEWEST_METHODS} and {FEWEST_CLIENTS}"
         )
-    fig = critical_difference(ranking, list(errors.columns), width)
+    fig = draw_ranks(ranking, list(errors.columns), width)
     absent = {name for table in tables for name in table.columns} - set(errors.columns)
     absent |= {run.label for run in runs if run.table}
     left_out = f"\nNot ranked: {', '.join(sorted(absent))}" if absent else ""

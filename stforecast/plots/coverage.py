@@ -18,7 +18,7 @@ from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.errors import ModelErrors
 from stforecast.comparison.folds import joined_targets
 from stforecast.comparison.hours import busy_hours
-from stforecast.plots.hours import BUSY, spans
+from stforecast.plots.hour_of_day import BUSY, spans
 from stforecast.plots.scores import different_tests
 from stforecast.results import ForecastRun
 
