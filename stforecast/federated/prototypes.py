@@ -7,6 +7,7 @@ slot of the period for FUELS. Prototypes of N clients are one tensor `(clients, 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.features import add_by_key
+from stforecast.federated.state import Cohort
 
 
 class PrototypeMeans:
@@ -66,6 +68,25 @@ class PrototypeMeans:
         if self._sums is None or self._counts is None:
             raise ValueError("no features were added, so there are no prototypes")
         return self._sums / self._counts.clamp(min=1)[..., None]
+
+
+def add_in_last_epoch(cohort: Cohort, features: Tensor, keys: Tensor, n_keys: int) -> None:
+    """Add a batch to the prototypes of the last local epoch; do nothing in the others.
+
+    Args:
+        cohort: clients that train, each with all epochs of the run.
+        features: `(clients, batch, d)`; no gradient flows into the means.
+        keys: `(clients, batch)`, each below `n_keys`.
+        n_keys: number of keys.
+    """
+    if cohort.last_epoch:
+        cohort.scratch.setdefault("means", PrototypeMeans(n_keys)).add(features, keys)
+
+
+def means_of_last_epoch(cohort: Cohort) -> PrototypeMeans:
+    """Return what `add_in_last_epoch` added in this round."""
+    means: PrototypeMeans = cohort.scratch["means"]
+    return means
 
 
 ACCURACY = 1e-10
@@ -241,6 +262,35 @@ def instance_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known:
     """
     error = (features - by_key(prototypes, keys)).square().mean(-1)
     return torch.where(known.gather(1, keys), error, 0.0).mean(1)
+
+
+def batch_distance(
+    features: Tensor,
+    keys: Tensor,
+    prototypes: Tensor,
+    known: Tensor,
+    weight: Literal["keys", "samples"],
+) -> Tensor:
+    """Return the mean squared error of a batch's mean features of each key to the prototypes.
+
+    The mean is over features and the keys of the batch. A key without a prototype counts as 0.
+
+    Args:
+        features: `(clients, batch, d)`.
+        keys: `(clients, batch)`.
+        prototypes: `(clients, n_keys, d)`.
+        known: `(clients, n_keys)` whether there is a prototype.
+        weight: all `keys` of the batch weigh the same, or by their number of `samples`.
+
+    Returns:
+        `(clients,)`.
+    """
+    member = F.one_hot(keys, known.shape[1]).to(features.dtype)
+    count = member.sum(1)
+    means = member.mT @ features / count.clamp(min=1)[..., None]
+    error = (means - prototypes).square().mean(-1)
+    share = count if weight == "samples" else (count > 0).to(count)
+    return (torch.where(known, error, 0.0) * share).sum(1) / share.sum(1)
 
 
 def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from stforecast.federated import prototypes as module
 from stforecast.federated.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
+    batch_distance,
     by_key,
     jensen_shannon,
     weighted_prototypes,
@@ -164,3 +165,17 @@ def test_contrast_survives_features_of_zero():
     loss.sum().backward()
     assert loss.item() == pytest.approx(math.log(2))
     assert features.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("weight", "shares"), [("keys", (1 / 3, 1 / 3)), ("samples", (1 / 2, 1 / 4))]
+)
+def test_batch_means_are_compared_with_prototypes(weight, shares):
+    features = torch.tensor([[[1.0, 3.0], [3.0, 5.0], [9.0, 9.0], [4.0, 4.0]]])
+    keys = torch.tensor([[0, 0, 1, 2]])
+    prototypes = torch.tensor([[[0.0, 0.0], [9.0, 8.0], [7.0, 7.0], [1.0, 1.0]]])
+    known = torch.tensor([[True, True, False, True]])
+    # Key 0: mean (2, 4), error (4 + 16)/2; key 1: 1/2; key 2 has no prototype, key 3 no sample.
+    expected = 10 * shares[0] + 0.5 * shares[1]
+    found = batch_distance(features, keys, prototypes, known, weight)
+    assert found.tolist() == [pytest.approx(expected)]

@@ -10,6 +10,7 @@ from torch import Tensor
 from data_prep.errors import InputError
 from stforecast.federated.state import generator
 from vision.datasets.image_set import ImageSet
+from vision.datasets.strata import random_ranks
 
 TAIL, HELD_OUT = (7, 0, 0), (7, 1, 0)
 """Keys of generators; rounds use keys of two numbers."""
@@ -76,13 +77,7 @@ def hold_out(images: ImageSet, shots: int, seed: int = 0) -> tuple[ImageSet, Ima
 def _rank_in_class(images: ImageSet, rng: torch.Generator) -> Tensor:
     """Rank the images of each class and part in random order, `(n,)` from 0."""
     strata = images.labels + len(images.class_names) * images.is_test
-    order = torch.randperm(len(images), generator=rng)
-    order = order[strata[order].argsort(stable=True)]
-    counts = strata.bincount()
-    first = counts.cumsum(0) - counts
-    rank = torch.empty_like(strata)
-    rank[order] = torch.arange(len(images)) - first[strata[order]]
-    return rank
+    return random_ranks(strata, rng)
 
 
 def _smallest_class(images: ImageSet) -> int:

@@ -24,14 +24,24 @@ def chosen(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
     Returns:
         `(n,)` bool.
     """
+    quota = (share * strata.bincount().double() + 0.5).floor().long().clamp(min=1)
+    return random_ranks(strata, rng) < quota[strata]
+
+
+def random_ranks(strata: Tensor, rng: torch.Generator) -> Tensor:
+    """Rank the items of each stratum in random order, `(n,)` from 0.
+
+    Args:
+        strata: `(n,)` int64, 0 or more, the stratum of each item.
+        rng: random generator.
+    """
     order = torch.randperm(len(strata), generator=rng)
     order = order[strata[order].argsort(stable=True)]
     counts = strata.bincount()
     first = counts.cumsum(0) - counts
     rank = torch.empty_like(strata)
     rank[order] = torch.arange(len(strata)) - first[strata[order]]
-    quota = (share * counts.double() + 0.5).floor().long().clamp(min=1)
-    return rank < quota[strata]
+    return rank
 
 
 def hold_out(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor:

@@ -33,7 +33,6 @@ from typing import Any
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stforecast.federated.data import Batch
 from stforecast.federated.layers import ClientLinear
@@ -44,6 +43,7 @@ from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Optimizer, Training, moment_names, zero_moments
 from stforecast.federated.uploads.payload import Payload
+from vision.divergences import divergence
 from vision.methods.conditional import (
     Network,
     NormedLinear,
@@ -146,10 +146,9 @@ class FedGen(FedAvg):
         if not o.beta:
             return loss
         like = self.generate(cohort, payload, self.task.keys(batch))
-        target = self.population.decode(cohort.state, like).detach().softmax(-1)
-        prediction = self.population.decode(cohort.state, features).log_softmax(-1)
-        divergence = F.kl_div(prediction, target, reduction="none").sum(-1).mean(1)
-        return loss + o.beta * scale * divergence
+        target = self.population.decode(cohort.state, like).detach()
+        prediction = self.population.decode(cohort.state, features)
+        return loss + o.beta * scale * divergence(target, prediction).mean(1)
 
     def generate(self, cohort: Cohort, payload: Payload, labels: Tensor) -> Tensor:
         """Generate features `(clients, batch, d)` of labels `(clients, batch)`, no gradient."""

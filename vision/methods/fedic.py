@@ -44,6 +44,7 @@ from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, generator
 from stforecast.federated.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
+from vision.divergences import divergence
 from vision.methods.conditional import feature_width
 from vision.task import cross_entropy
 
@@ -256,8 +257,7 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
         >>> distillation_loss(student, teacher, 2.0).round(decimals=4)
         tensor(0.1109)
     """
-    target = (teacher / temperature).softmax(-1).detach()
-    return F.kl_div((student / temperature).log_softmax(-1), target, reduction="batchmean")
+    return divergence(teacher.detach() / temperature, student / temperature).mean()
 
 
 def _stacked(model: Params) -> Params:

@@ -50,7 +50,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import weighted_mean
@@ -67,6 +66,7 @@ from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
+from vision.divergences import divergence
 from vision.methods.conditional import feature_width
 
 KNOWN, LEFT, RIGHT, UPDATE = "known/", "left/", "right/", "update/"
@@ -195,8 +195,8 @@ class FedKD(TwoModels):
         loss_t, loss_s = self.task.loss(p_t, batch), self.task.loss(p_s, batch)
         cohort.record("task_loss", loss_t)
         mapped = h_s @ cohort.params[HIDDEN]
-        taught = divergence(p_s.detach(), p_t) + mean_square(h_t - mapped.detach())
-        learned = divergence(p_t.detach(), p_s) + mean_square(h_t.detach() - mapped)
+        taught = divergence(p_s.detach(), p_t).mean(1) + mean_square(h_t - mapped.detach())
+        learned = divergence(p_t.detach(), p_s).mean(1) + mean_square(h_t.detach() - mapped)
         trust = 1 / (loss_t + loss_s).detach().clamp(min=torch.finfo(loss_t.dtype).tiny)
         return loss_t + loss_s + trust * (taught + learned)
 
@@ -300,14 +300,6 @@ def unpacked(payload: Payload, name: str) -> Tensor:
     if UPDATE + name in payload:
         return payload[UPDATE + name]
     return payload[LEFT + name] @ payload[RIGHT + name]
-
-
-def divergence(target: Tensor, prediction: Tensor) -> Tensor:
-    """Return KL(target ‖ prediction) of logits `(clients, batch, classes)`, `(clients,)`."""
-    kl = F.kl_div(
-        prediction.log_softmax(-1), target.log_softmax(-1), reduction="none", log_target=True
-    )
-    return kl.sum(-1).mean(1)
 
 
 def mean_square(error: Tensor) -> Tensor:

@@ -37,7 +37,11 @@ from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import CheckedOptions
-from stforecast.federated.prototypes import PrototypeMeans, instance_distance
+from stforecast.federated.prototypes import (
+    add_in_last_epoch,
+    instance_distance,
+    means_of_last_epoch,
+)
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import feature_width
@@ -91,17 +95,11 @@ class FPL(FedAvg):
         sent["prototypes"], sent["classes"] = server["clusters"][classes, slots], classes.int()
         return super().broadcast(sent, to)
 
-    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train, and average the features of the last epoch."""
-        cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
-        return super().local_update(cohort, payload)
-
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return `L_CE + L_CPCL + L_UPCR`, without prototypes only `L_CE`."""
         features = self.population.encode(cohort.state, batch["x"])
         keys = self.task.keys(batch)
-        if cohort.last_epoch:
-            cohort.scratch["means"].add(features, keys)
+        add_in_last_epoch(cohort, features, keys, self.task.n_keys)
         loss = self.task_loss(cohort, features, batch)
         if not payload["classes"].shape[1]:
             return loss
@@ -115,7 +113,7 @@ class FPL(FedAvg):
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return the model, prototypes `(clients, classes, d)` (Eq. 2) and their sample counts."""
-        means: PrototypeMeans = cohort.scratch["means"]
+        means = means_of_last_epoch(cohort)
         return {**super().upload(cohort), "prototypes": means.means(), "counts": means.counts}
 
     def aggregate(

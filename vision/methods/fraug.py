@@ -55,6 +55,7 @@ from stforecast.federated.prototypes import PrototypeMeans, by_key
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
+from vision.divergences import entropy
 from vision.methods.conditional import (
     Network,
     NormedLinear,
@@ -243,16 +244,10 @@ class FRAug(FedAvg):
         made = self.synthetic(cohort, real, batch, training=True)
         for embeddings, anchors, _ in made:
             logits = self.population.decode(cohort.state, embeddings)
-            term = o.lam_transform * mmd(embeddings, anchors) - entropy(logits)
+            term = o.lam_transform * mmd(embeddings, anchors) - entropy(logits).mean(1)
             loss = loss + term / len(made)
         self.population.train()
         return loss
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """Return the mean entropy in nats of logits `(clients, batch, classes)`, `(clients,)`."""
-    log_p = logits.log_softmax(-1)
-    return -(log_p.exp() * log_p).sum(-1).mean(1)
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:

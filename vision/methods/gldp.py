@@ -48,7 +48,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
-from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import plain_mean
@@ -59,6 +58,7 @@ from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.population import Population
 from stforecast.federated.prototypes import (
     PrototypeMeans,
+    batch_distance,
     by_key,
     instance_distance,
     nearest_prototype,
@@ -66,6 +66,7 @@ from stforecast.federated.prototypes import (
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
+from vision.divergences import divergence
 from vision.methods.conditional import feature_width
 
 BODY, HEAD = "encoder.", "head."
@@ -166,9 +167,10 @@ class GLDP(FedAvg):
         if o.lam > 0:
             loss = loss + o.lam * self.local_relation(cohort, features, keys)
         if o.lam < 1 and "prototypes" in payload:
-            align = {"instance": instance_distance, "batch": batch_distance}[o.align]
-            relation = align(features, keys, payload["prototypes"], payload["known"])
-            loss = loss + (1 - o.lam) * relation
+            to = (features, keys, payload["prototypes"], payload["known"])
+            batch_means = o.align == "batch"
+            pull = batch_distance(*to, weight="samples") if batch_means else instance_distance(*to)
+            loss = loss + (1 - o.lam) * pull
         return loss
 
     def local_relation(self, cohort: Cohort, features: Tensor, keys: Tensor) -> Tensor:
@@ -177,8 +179,7 @@ class GLDP(FedAvg):
         if self.options.form == "head":
             old = self.population.decode(cohort.state, old).detach()
             features = self.population.decode(cohort.state, features)
-        target = by_key(old, keys).log_softmax(-1)
-        kl = F.kl_div(features.log_softmax(-1), target, reduction="none", log_target=True).sum(-1)
+        kl = divergence(by_key(old, keys), features)
         return torch.where(known.gather(1, keys), kl, 0.0).mean(1)
 
     def remember(self, cohort: Cohort, prototypes: Tensor, held: Tensor) -> None:
@@ -243,19 +244,3 @@ def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: 
     """
     share = torch.where(known, beta, 0.0).where(held, 1.0)[..., None].to(old.dtype)
     return share * old + (1 - share) * new
-
-
-def batch_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Return the mean squared error of a batch's class means (Eq. 10), `(clients,)`.
-
-    Args:
-        features: `(clients, batch, d)`.
-        keys: `(clients, batch)`; classes are weighted by their share of the batch.
-        prototypes: `(clients, keys, d)`.
-        known: `(clients, keys)` whether there is a prototype; other classes count as 0.
-    """
-    member = F.one_hot(keys, known.shape[1]).to(features.dtype)
-    count = member.sum(1)
-    means = member.mT @ features / count.clamp(min=1)[..., None]
-    error = (means - prototypes).square().mean(-1)
-    return (torch.where(known, error, 0.0) * count).sum(1) / keys.shape[1]

@@ -54,6 +54,7 @@ from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
+from vision.divergences import entropy
 from vision.methods.conditional import normal
 from vision.methods.exemplars import EMPTY, draw, empty_memory, remember
 from vision.methods.prompts import DEFAULTS, queried
@@ -148,9 +149,9 @@ class GLFC(TaughtFedAvg):
         if rise is not None:
             with torch.no_grad():
                 logits = self.population.decode(payload, cohort.data.tensors["query"])
-            entropy = mean_entropy(logits)
-            new = (last < 0) | (entropy - last >= rise)
-            last.copy_(entropy)
+            mean = entropy(logits).mean(1)
+            new = (last < 0) | (mean - last >= rise)
+            last.copy_(mean)
         cohort.scratch["begins"] = new
         cohort.memory["taught"][new] = payload[SEEN][new]
         return new
@@ -221,17 +222,6 @@ class GLFC(TaughtFedAvg):
         logits = self.population.decode(stacked, features.flatten(0, 1)[None])[0]
         right = (logits.argmax(-1) == classes.flatten()).sum()
         return (right / (classes != EMPTY).sum().clamp(min=1)).to(features)
-
-
-def mean_entropy(logits: Tensor) -> Tensor:
-    """Return the mean entropy of predictions over the batch, in nats, `(clients,)`.
-
-    Example:
-        >>> mean_entropy(torch.zeros(1, 3, 4)).exp()
-        tensor([4.])
-    """
-    log_p = logits.log_softmax(-1)
-    return -(log_p.exp() * log_p).sum(-1).mean(1)
 
 
 def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) -> Tensor:

@@ -23,25 +23,29 @@ Choices where the paper contradicts itself or gives no details:
   without a formula; here they are means of the features, as in Eq. 2.
 - Prototypes are means over the last local epoch's batches, without another pass, as in FedProto.
 - The head predicts; the view `nearest` predicts the class of the client's nearest mixture.
+- Learning rate 0.01, momentum 0.9 and batches of 4 are the paper's; its weight decay "e^-5" is read
+  as 1e-5. All but the batches are the defaults of all image methods.
 - The server keeps the last prototypes of clients that do not take part in a round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
-from torch.nn import functional as F
 
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.prototypes import (
-    PrototypeMeans,
+    add_in_last_epoch,
+    batch_distance,
     instance_distance,
+    means_of_last_epoch,
     nearest_prototype,
 )
 from stforecast.federated.state import Clients, Cohort
@@ -83,6 +87,7 @@ class PFPL(Method):
     views: ClassVar[tuple[str, ...]] = ("personal", "nearest")
     Options = PFPLOptions
     options: PFPLOptions
+    defaults: ClassVar[Mapping[str, Any]] = {"batch_size": 4}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start without prototypes."""
@@ -102,26 +107,22 @@ class PFPL(Method):
         ids = to.ids.to(known.device)
         return {"mixtures": mixtures(prototypes, known, ids, self.options), "held": known[ids]}
 
-    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train, and average the features of the last epoch."""
-        cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
-        return super().local_update(cohort, payload)
-
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return `ℓ_S + λ ℓ_R` (Eq. 5)."""
         features = self.population.encode(cohort.state, batch["x"])
         keys = self.task.keys(batch)
-        if cohort.last_epoch:
-            cohort.scratch["means"].add(features, keys)
+        add_in_last_epoch(cohort, features, keys, self.task.n_keys)
         loss = self.task_loss(cohort, features, batch)
         if not payload or not self.options.lam:
             return loss
-        align = {"instance": instance_distance, "batch": batch_distance}[self.options.align]
-        return loss + self.options.lam * align(features, keys, payload["mixtures"], payload["held"])
+        to = (features, keys, payload["mixtures"], payload["held"])
+        batch_means = self.options.align == "batch"
+        pull = batch_distance(*to, weight="keys") if batch_means else instance_distance(*to)
+        return loss + self.options.lam * pull
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return local prototypes `(clients, keys, d)` (Eq. 2) and flags of their classes."""
-        means: PrototypeMeans = cohort.scratch["means"]
+        means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "known": means.counts > 0}
 
     def aggregate(
@@ -175,20 +176,3 @@ def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions
     mean = torch.where(total > 0, mean, own)
     mixed = options.alpha * own + (1 - options.alpha) * mean
     return torch.where(held[:, of, None], mixed, 0.0).transpose(0, 1)
-
-
-def batch_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Return the mean over classes of the squared error of a batch's class means, `(clients,)`.
-
-    Args:
-        features: `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        prototypes: `(clients, keys, d)`.
-        known: `(clients, keys)`; other classes count as 0.
-    """
-    member = F.one_hot(keys, known.shape[1]).to(features.dtype)
-    count = member.sum(1)
-    means = member.mT @ features / count.clamp(min=1)[..., None]
-    error = (means - prototypes).square().mean(-1)
-    present = count > 0
-    return torch.where(present & known, error, 0.0).sum(1) / present.sum(1)

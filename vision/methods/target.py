@@ -43,7 +43,6 @@ from typing import Any
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
-from torch.nn import functional as F
 
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Task
@@ -52,6 +51,7 @@ from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
+from vision.divergences import divergence
 from vision.methods.conditional import normal
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
@@ -241,6 +241,5 @@ def agreed_divergence(teacher: Tensor, student: Tensor) -> Tensor:
         >>> agreed_divergence(teacher, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).round(decimals=4)
         tensor(0.0336)
     """
-    p, q = teacher.log_softmax(-1), student.log_softmax(-1)
-    divergence = F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
-    return (divergence * (teacher.argmax(-1) == student.argmax(-1))).mean()
+    agreed = teacher.argmax(-1) == student.argmax(-1)
+    return (divergence(teacher, student) * agreed).mean()

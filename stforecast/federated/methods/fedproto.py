@@ -32,7 +32,11 @@ from torch import Tensor
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import CheckedOptions
-from stforecast.federated.prototypes import PrototypeMeans, instance_distance
+from stforecast.federated.prototypes import (
+    add_in_last_epoch,
+    instance_distance,
+    means_of_last_epoch,
+)
 from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 
@@ -68,17 +72,11 @@ class FedProto(Method):
         """
         return {name: t.expand(len(to.ids), *t.shape) for name, t in server.items()}
 
-    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train, and average the features of the last epoch."""
-        cohort.scratch["means"] = PrototypeMeans(self.task.n_keys)
-        return super().local_update(cohort, payload)
-
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return `L_S + λ L_R` (Eq. 7)."""
         features = self.population.encode(cohort.state, batch["x"])
         keys = self.task.keys(batch)
-        if cohort.last_epoch:
-            cohort.scratch["means"].add(features, keys)
+        add_in_last_epoch(cohort, features, keys, self.task.n_keys)
         loss = self.task_loss(cohort, features, batch)
         if not payload:
             return loss
@@ -87,7 +85,7 @@ class FedProto(Method):
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return local prototypes `(clients, keys, d)` (Eq. 3; 0 without samples) and counts."""
-        means: PrototypeMeans = cohort.scratch["means"]
+        means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "counts": means.counts}
 
     def aggregate(

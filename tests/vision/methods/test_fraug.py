@@ -12,7 +12,7 @@ from stforecast.federated.methods.fedbn import FedBN
 from stforecast.federated.predictions import predictions
 from stforecast.federated.state import generator
 from vision.methods import METHODS
-from vision.methods.fraug import FRAug, FRAugOptions, entropy, mmd
+from vision.methods.fraug import FRAug, FRAugOptions, mmd
 
 SIZES = (8, 13, 5)
 N_CLASSES, WIDTH, NOISE = 4, 5, 3
@@ -239,12 +239,6 @@ def test_mmd_of_equal_samples_is_0_and_can_be_differentiated():
     same = torch.ones(1, 4, 3, requires_grad=True)
     mmd(same, torch.ones(1, 4, 3)).sum().backward()
     assert same.grad.isfinite().all()
-
-
-def test_entropy_by_hand():
-    logits = torch.tensor([[[0.0, 0.0], [math.log(3), 0.0]]])
-    expected = (math.log(2) - 0.75 * math.log(0.75) - 0.25 * math.log(0.25)) / 2
-    torch.testing.assert_close(entropy(logits), torch.tensor([expected]))
 
 
 def test_the_share_of_synthetic_embeddings_grows_up_to_its_limit(federate):

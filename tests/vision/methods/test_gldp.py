@@ -12,7 +12,7 @@ from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import Federation
 from stforecast.federated.stream import Stream
 from vision.learner import Learner
-from vision.methods.gldp import GLDP, GLDPOptions, batch_distance
+from vision.methods.gldp import GLDP, GLDPOptions
 
 SETTINGS = {"optimizer": "sgd", "lr": 0.1, "rounds": 2, "epochs": 3, "batch_size": 4}
 SIZES = [(8, 12), (12, 8)]
@@ -206,16 +206,6 @@ def test_the_body_and_prototypes_travel(federate, n_classes):
         (2 * body, 2 * (body + table)),
         (2 * (body + table), 2 * (body + table)),
     ]
-
-
-def test_class_means_weigh_by_their_share():
-    features = torch.tensor([[[1.0, 3.0], [3.0, 5.0], [9.0, 9.0], [4.0, 4.0]]])
-    keys = torch.tensor([[0, 0, 1, 2]])
-    prototypes = torch.tensor([[[0.0, 0.0], [9.0, 8.0], [7.0, 7.0]]])
-    known = torch.tensor([[True, True, False]])
-    # Class 0: mean (2, 4), error 10, half the batch; class 1: 1/2, a quarter; class 2 is unknown.
-    found = batch_distance(features, keys, prototypes, known).tolist()
-    assert found == [pytest.approx(10 / 2 + 0.5 / 4)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from data_prep.errors import InputError
 from stforecast.federated.method import Participants
 from stforecast.federated.uploads.payload import total_bytes
-from vision.methods.pfpl import PFPL, PFPLOptions, batch_distance, mixtures
+from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 
 ALL = torch.arange(3)
 ONE = torch.ones(3, 1, dtype=torch.bool)
@@ -53,15 +53,6 @@ def test_who_else_holds_the_class(weights):
     assert mix([2.0, 50.0, 6.0], two, weights=weights) == [4, 0, 4]
     assert mix([5.0, 5.0, 5.0], weights=weights) == pytest.approx([5, 5, 5])
     assert mix([2.0, 50.0, 6.0], two, of=torch.tensor([2]), weights=weights) == [4]
-
-
-def test_batch_means_are_drawn():
-    features = torch.tensor([[[1.0, 3.0], [3.0, 5.0], [9.0, 9.0], [4.0, 4.0]]])
-    keys = torch.tensor([[0, 0, 1, 2]])
-    prototypes = torch.tensor([[[0.0, 0.0], [9.0, 8.0], [7.0, 7.0]]])
-    known = torch.tensor([[True, True, False]])
-    # Class 0: mean (2, 4): (4 + 16)/2 = 10; class 1: 1/2; class 2 has no prototype.
-    assert batch_distance(features, keys, prototypes, known).tolist() == [pytest.approx(10.5 / 3)]
 
 
 def reference(federation, n_rounds, alpha, lam):
