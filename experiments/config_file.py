@@ -10,8 +10,10 @@ from stforecast.bench.grid_file import read_toml
 IMAGES = "images"
 """Value of the key `task` in a benchmark of images."""
 
-FOLDERS = (".", "experiments/configs", "experiments/configs/trials")
-"""Folders under which a benchmark of the package may be named: none, or that in a clone."""
+CONFIGS = Path(__file__).parent / "configs"
+
+CLONE = Path("experiments/configs")
+"""Folder of the benchmarks in a clone of the package, under which they may be named too."""
 
 
 def find_config(path: Path) -> Path:
@@ -24,14 +26,17 @@ def find_config(path: Path) -> Path:
     'quick.toml'
     >>> find_config(Path("experiments/configs/trials/fuels_ablation.toml")).parent.name
     'trials'
+    >>> find_config(Path("medium/gldp_table1")).parent.name
+    'medium'
     """
     if path.exists():
         return path
-    packaged = {p.stem: p for p in (Path(__file__).parent / "configs").glob("**/*.toml")}
-    # A path with a folder is the user's file, unless it is the path in a clone of the package.
-    own = path.suffix not in ("", ".toml") or str(path.parent) not in FOLDERS
-    if not own and path.stem in packaged:
-        return packaged[path.stem]
+    files = CONFIGS.glob("**/*.toml")
+    packaged = {p.relative_to(CONFIGS).with_suffix("").as_posix(): p for p in files}
+    inside = path.relative_to(CLONE) if path.is_relative_to(CLONE) else path
+    name = inside.with_suffix("").as_posix()
+    if path.suffix in ("", ".toml") and name in packaged:
+        return packaged[name]
     raise InputError(
         f"{path}: no such file; give one, or a benchmark of the package: "
         f"{', '.join(sorted(packaged))}"

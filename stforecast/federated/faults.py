@@ -16,6 +16,11 @@ from data_prep.errors import InputError
 
 DIVERGED = "its values are not finite"
 
+NUMERICAL = (ArithmeticError, RuntimeError, ValueError)
+"""Errors that libraries raise for values that are not finite, e.g. a singular value decomposition.
+
+All others, such as a `KeyError`, are mistakes in a method."""
+
 NOT_THE_CLIENTS = (InputError, MemoryError, torch.OutOfMemoryError)
 """Errors that are not caused by a single client."""
 
@@ -40,6 +45,25 @@ def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
         if t.is_floating_point() and not t.sum(1).isfinite().all():  # A quick test.
             sound &= t.isfinite().all(1).cpu()
     return sound
+
+
+def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
+    """Return why a local update failed, in words.
+
+    Args:
+        error: what it raised.
+        groups: named tensors `(clients, …)` of its clients at that time.
+        n: number of clients.
+
+    Example:
+        >>> reason(KeyError("w"), {"w": torch.tensor([torch.nan])}, n=1)
+        "KeyError: 'w'"
+        >>> reason(ValueError("no roots"), {"w": torch.tensor([torch.nan])}, n=1) == DIVERGED
+        True
+    """
+    if isinstance(error, NUMERICAL) and not sound_clients(*groups, n=n).all():
+        return DIVERGED
+    return f"{type(error).__name__}: {error}"
 
 
 def describe(failed: Mapping[int, str]) -> str:

@@ -149,14 +149,14 @@ class Server:
             n_participants: number of clients that were to train.
 
         Raises:
-            InputError: if all participants failed.
+            InputError: if all participants diverged, which a smaller learning rate may prevent.
+            RuntimeError: if all failed and errors were among the reasons; no setting is to blame.
         """
         if failed and len(failed) == n_participants:
-            diverged = DIVERGED in failed.values()
-            raise InputError(
-                f"round {self.state.round + 1}: all participants failed: {describe(failed)}"
-                + ("; a smaller --lr keeps values finite" if diverged else "")
-            )
+            said = f"round {self.state.round + 1}: all participants failed: {describe(failed)}"
+            if set(failed.values()) == {DIVERGED}:
+                raise InputError(f"{said}; a smaller --lr keeps values finite")
+            raise RuntimeError(said)
         if failed and not any(r.failed for r in self.reports):
             log.warning(
                 "round %d: left out %s; rounds.csv counts failures",

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.data import ClientData, take
-from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, sound_clients
+from stforecast.federated.faults import DIVERGED, NOT_THE_CLIENTS, reason, sound_clients
 from stforecast.federated.local_clients import LocalClients
 from stforecast.federated.method import Method
 from stforecast.federated.predictions import predictions_of
@@ -61,7 +61,7 @@ class Trainer(LocalClients):
             log.debug("clients %s: %s", ids.tolist(), e, exc_info=True)
             if len(ids) > 1:
                 return [t for i in ids for t in self._train(method, i[None])]
-            failed = {int(ids[0]): f"{type(e).__name__}: {e}"}
+            failed = {int(ids[0]): reason(e, cohort.params, cohort.buffers, cohort.memory, n=1)}
             return [Trained.nobody(failed, total_bytes(payload))]
         self._refuse_samples(upload)
         return [self._write_back(cohort, payload, upload)]

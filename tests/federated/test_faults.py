@@ -1,6 +1,7 @@
 """Clients that fail are left out of the round, counted and told; they poison nobody."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -120,13 +121,43 @@ def test_settings_are_nobodys_fault(federate, monkeypatch):
         federation.run_round()
 
 
-def test_if_all_raise_the_error_says_why(federate, monkeypatch):
+@pytest.mark.parametrize("error", [KeyError("prototypes"), ZeroDivisionError("by zero")])
+def test_an_error_in_all_clients_is_internal_and_says_why(federate, monkeypatch, error):
     def refuse(cohort, payload):
-        raise ZeroDivisionError("by zero")
+        raise error
 
     federation = federate(Method, SIZES)
     monkeypatch.setattr(federation.method, "local_update", refuse)
-    with pytest.raises(InputError, match=r"all participants failed: .*\(ZeroDivisionError: by ze"):
+    why = re.escape(f"({type(error).__name__}: {error})")
+    with pytest.raises(RuntimeError, match=rf"round 1: all participants failed: .*{why}$"):
+        federation.run_round()
+
+
+@pytest.mark.parametrize("error", [KeyError("w"), IndexError(3), TypeError("not a tensor")])
+def test_a_mistake_in_a_method_is_no_matter_of_the_learning_rate(federate, monkeypatch, error):
+    def diverge_or_raise(cohort, payload):
+        with torch.no_grad():
+            cohort.params["head.bias"].fill_(math.nan)
+        if BAD in cohort.ids:
+            raise error
+        return {}
+
+    federation = federate(Method, SIZES, cohort_size=1)
+    monkeypatch.setattr(federation.method, "local_update", diverge_or_raise)
+    with pytest.raises(RuntimeError, match=type(error).__name__) as raised:
+        federation.run_round()
+    assert "--lr" not in str(raised.value)
+
+
+def test_a_decomposition_of_what_is_not_finite_diverged(federate, monkeypatch):
+    def decompose(cohort, payload):
+        with torch.no_grad():
+            cohort.params["head.weight"].fill_(math.nan)
+        torch.linalg.svd(cohort.params["head.weight"])
+
+    federation = federate(Method, SIZES)
+    monkeypatch.setattr(federation.method, "local_update", decompose)
+    with pytest.raises(InputError, match=r"not finite\); a smaller --lr keeps"):
         federation.run_round()
 
 
