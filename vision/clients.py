@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.state import State
 from vision.datasets.image_set import ImageSet
+from vision.task import AMONG
 
 
 def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
@@ -56,3 +58,20 @@ def for_everyone(state: State, n_clients: int) -> State:
         one, params=params, buffers=buffers, memory=memory, moments={}, sizes=sizes
     )
     return dataclasses.replace(state, clients=clients)
+
+
+def among_own_classes(data: ClientData, n_classes: int) -> ClientData:
+    """Let training predictions choose among the classes of each client's samples only.
+
+    Args:
+        data: training samples of one stage, with classes `y`.
+        n_classes: number of classes over all clients.
+
+    Returns:
+        The data with `AMONG` `(clients, samples, classes)`, which `Classification.loss` reads.
+    """
+    y = data.tensors["y"]
+    real = torch.arange(y.shape[1]) < data.sizes[:, None]
+    own = (F.one_hot(y, n_classes).bool() & real[..., None].to(y.device)).any(1)
+    among = own[:, None].expand(-1, y.shape[1], -1)
+    return ClientData({**data.tensors, AMONG: among}, data.sizes, data.augment)

@@ -51,6 +51,9 @@ class DataOptions(CheckedOptions):
             exponential decay in between; 1 keeps all images. Test images are not changed.
         surrogate: training images of each class that are held out for the server; some methods
             need them.
+        within_task: whether a training prediction chooses among the classes that its client has in
+            the present task only, as if the task were known; else among all. No method is told the
+            task when it is tested.
     """
 
     data: str = "digits8x8"
@@ -58,6 +61,7 @@ class DataOptions(CheckedOptions):
     size: NonNegativeInt = 32
     imbalance: Annotated[float, Ge(1)] = 1.0
     surrogate: NonNegativeInt = 0
+    within_task: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from stforecast.federated.runs.saving import check_shapes, from_arrays, to_array
 from stforecast.federated.server import RoundReport
 from stforecast.federated.state import State
 from stforecast.federated.stream import Stream
-from vision.clients import client_data
+from vision.clients import among_own_classes, client_data
 from vision.config import Config, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out, long_tailed
@@ -111,7 +111,7 @@ class Learner:
         seen = seen.pooled() if self._method.pooled else seen
         federation = ImageFederation(
             self._method,
-            Stream([client_data(self.images, ids) for ids in seen.train], seen.order),
+            Stream(self._training_data(seen), seen.order),
             seed=run.seed,
             device=pick_device(run.device),
             cohort_size=run.cohort or None,
@@ -137,6 +137,12 @@ class Learner:
         self.counts_ = evaluator.counts
         self.judged_ = {model.name: model.way or "" for model in evaluator.models}
         return self
+
+    def _training_data(self, stream: TaskStream) -> list[ClientData]:
+        data = [client_data(self.images, ids) for ids in stream.train]
+        if not self.config.data.within_task:
+            return data
+        return [among_own_classes(stage, len(self.class_names)) for stage in data]
 
     def _describe(self, images: ImageSet) -> None:
         channels, height, width = images.images.shape[1:]

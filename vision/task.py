@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.data import Batch
+
+AMONG = "among"
+"""Classes that a training prediction chooses from, `(clients, samples, classes)`, if not all."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,9 @@ class Classification:
     surrogate: Batch | None = field(default=None, repr=False, compare=False)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy of each client over its batch."""
+        """Return the mean cross-entropy of each client over its batch, among all or `AMONG`."""
+        if AMONG in batch:
+            prediction = prediction.masked_fill(~batch[AMONG], -torch.inf)
         return cross_entropy(prediction, batch["y"]).mean(1)
 
     def keys(self, batch: Batch) -> Tensor:

@@ -193,7 +193,11 @@ def test_a_leak_is_bad_news(stforecast, run_folder, town, monkeypatch):
 
 @pytest.mark.parametrize(
     "kind",
-    [k for k in PLOTS if k not in ("predictions", "sweep", "intervals", "calibration", "critical-difference")],
+    [
+        k
+        for k in PLOTS
+        if k not in ("predictions", "sweep", "intervals", "calibration", "critical-difference")
+    ],
 )
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
     path = tmp_path / f"{kind}.svg"

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
-from vision.clients import client_data
+from vision.clients import among_own_classes, client_data
+from vision.task import AMONG, Classification
 
 
 def test_clients_are_padded_at_the_end(grid):
@@ -29,3 +30,13 @@ def test_a_client_may_have_no_images(grid):
 def test_there_must_be_a_client(grid):
     with pytest.raises(InputError, match="no clients"):
         client_data(grid(), [])
+
+
+def test_predictions_among_own_classes_leave_padding_out(grid):
+    data = client_data(grid(), [torch.tensor([20, 83]), torch.tensor([20])])
+    among = among_own_classes(data, 4)
+    assert among.tensors[AMONG][0].tolist() == [[False, True, True, False]] * 2
+    assert among.tensors[AMONG][1, 0].tolist() == [False, True, False, False]
+    one = {name: t[:1] for name, t in among.tensors.items()}
+    loss = Classification(4).loss(torch.zeros(1, 2, 4), one)
+    torch.testing.assert_close(loss, torch.tensor([2.0]).log())

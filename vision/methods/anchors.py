@@ -1,6 +1,7 @@
-"""Functions for FedTA's anchors and prototypes: mixing, contrast, selection.
+"""Functions for FedTA's anchors and prototypes: choice, fixing, mixing, contrast, selection.
 
-Yu et al., CVPR 2025, arXiv 2412.18355, Eq. 5, 9 and 10; see `vision.methods.fedta`.
+Yu et al., CVPR 2025, arXiv 2412.18355, section 4.2 and Eq. 4, 5, 9 and 10; see
+`vision.methods.fedta`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,53 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from stforecast.federated.population import Params
+from stforecast.federated.state import Cohort
 from vision.methods.prompts import cosines
 
 UNKNOWN = -1e9
 """Logit of classes without prototype: their share is 0, and gradients are finite if all are so."""
+
+
+KEPT = ("anchor.values", "anchor.keys")
+"""Parameters `(clients, anchors, d)` whose rows are fixed after a task."""
+
+
+def no_anchor_chosen(n_clients: int, n_anchors: int, device: torch.device) -> Params:
+    """Return the clients' memory of their anchors before the first task.
+
+    Returns:
+        `anchor.chosen` `(clients, anchors)`: whether samples of the present task choose an anchor;
+        `anchor.fixed`: whether those of a former one did; `anchor.task` `(clients,)`, from 0.
+    """
+    nothing = torch.zeros(n_clients, n_anchors, dtype=torch.bool, device=device)
+    task = torch.full((n_clients,), -1, device=device)
+    return {"anchor.chosen": nothing, "anchor.fixed": nothing.clone(), "anchor.task": task}
+
+
+def begin_task(cohort: Cohort) -> Params:
+    """Fix the chosen anchors of clients whose task begins; return copies of anchors and keys."""
+    memory = cohort.memory
+    new = memory["anchor.task"] != cohort.stage
+    memory["anchor.fixed"] |= memory["anchor.chosen"] & new[:, None]
+    memory["anchor.task"].fill_(cohort.stage)
+    return {name: cohort.params[name].detach().clone() for name in KEPT}
+
+
+def held(cohort: Cohort, before: Mapping[str, Tensor]) -> Params:
+    """Return anchors and keys with the fixed ones as they were before."""
+    fixed = cohort.memory["anchor.fixed"][..., None]
+    return {name: torch.where(fixed, t, cohort.params[name]) for name, t in before.items()}
+
+
+def chosen_anchors(features: Tensor, keys: Tensor) -> Tensor:
+    """Return the indices of the anchors with the nearest keys, `(clients, batch, 1)` (Eq. 4).
+
+    Args:
+        features: F_out, `(clients, batch, d)`.
+        keys: `(clients, anchors, d)`.
+    """
+    return cosines(features, keys).argmax(-1, keepdim=True)
 
 
 def mix(features: Tensor, anchors: Tensor, params: Mapping[str, Tensor], how: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Exemplar memory of fixed size for frozen features of former tasks, on each client.
+"""Exemplar memory of limited size for frozen features of former tasks, on each client.
 
 Features of a frozen backbone never change, so storing them is equivalent to storing the images,
 without augmentation. Each class, also of the present task, has equally many: those nearest to its
@@ -28,21 +28,26 @@ def empty_memory(n_clients: int, size: int, width: int, device: torch.device) ->
     }
 
 
-def remember(memory: Params, features: Tensor, classes: Tensor, n_classes: int) -> None:
-    """Add samples and reduce the memory to `size / known classes` samples of each class.
+def remember(
+    memory: Params, features: Tensor, classes: Tensor, n_classes: int, limit: Tensor
+) -> None:
+    """Add samples and reduce the memory to `limit / known classes` samples of each class.
 
     Args:
         memory: result of `empty_memory`, changed in place.
         features: `(clients, samples, d)`.
         classes: `(clients, samples)`.
         n_classes: number of classes over all clients.
+        limit: `(clients,)` samples to keep, of which at most the memory's size are kept, and at
+            least one of each class if it has room.
     """
     old = memory["exemplar.class"]
     size, present = old.shape[1], F.one_hot(classes, n_classes).any(1)
     again = present.gather(1, old.clamp(min=0)) & (old != EMPTY)
     kept = old.masked_fill(again, EMPTY)
     known = F.one_hot(kept + 1, n_classes + 1)[..., 1:].any(1) | present
-    room = size // known.sum(1).clamp(min=1)
+    room = limit.clamp(max=size) // known.sum(1).clamp(min=1)
+    room = room.clamp(min=1)
     joined = {
         "exemplar.feature": torch.cat([memory["exemplar.feature"], features], dim=1),
         "exemplar.class": torch.cat([kept, classes], dim=1),

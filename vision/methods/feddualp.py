@@ -46,7 +46,8 @@ class FedDualPOptions(CheckedOptions):
         e_blocks: number of blocks with an expert prompt, after those.
         experts: number of expert prompts, one for each task.
         pull: weight of the pull on the expert's key.
-        within_task: whether training predictions choose among the present task's classes only.
+        head_epochs: epochs of the head in a round; those beyond `epochs` train it alone, on
+            features under the trained prompts. By default `epochs`.
     """
 
     g_length: PositiveInt = 5
@@ -55,7 +56,7 @@ class FedDualPOptions(CheckedOptions):
     e_blocks: PositiveInt = 3
     experts: PositiveInt = 10
     pull: NonNegativeFloat = 1.0
-    within_task: bool = True
+    head_epochs: PositiveInt | None = None
 
 
 class FedDualP(PromptedFedAvg):

@@ -12,7 +12,8 @@ towards the query.
   defaults here; dis = 1 - cos.
 - In the port, a batch uses the prompts that most of its samples select. Here this holds in training
   only (`vote`): a prediction must not depend on the other samples of its batch.
-- The cross-entropy is among the classes of the present task, as in the port (`train_mask`).
+- The cross-entropy is among the classes of the present task (`within_task`), as in the port
+  (`train_mask`).
 - The port adds learned positions to prompts; here they have none.
 """
 
@@ -48,7 +49,8 @@ class FedL2POptions(CheckedOptions):
         top_n: prompts of an image, at most `pool_size`.
         vote: whether a training batch uses the prompts that most of its samples select.
         pull: weight of the pull on the selected keys (paper: 0.5).
-        within_task: whether training predictions choose among the present task's classes only.
+        head_epochs: epochs of the head in a round; those beyond `epochs` train it alone, on
+            features under the trained prompts. By default `epochs`.
     """
 
     pool_size: PositiveInt = 10
@@ -56,7 +58,7 @@ class FedL2POptions(CheckedOptions):
     top_n: PositiveInt = 5
     vote: bool = True
     pull: NonNegativeFloat = 0.1
-    within_task: bool = True
+    head_epochs: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that do not go together."""

@@ -14,7 +14,8 @@ Details from the released code, and differences:
 - The heads' input is the mean of the global prompts' outputs. In training, a sample has the local
   prompt of its class; a prediction uses the local prompt whose key is nearest to the head's input
   under global prompts only, the query. So the second stage pulls the key of the class.
-- All weights of pulls are 0.1; training predictions choose among the present task's classes.
+- All weights of pulls are 0.1; training predictions choose among the present task's classes
+  (`within_task`), on the server among those of all images that it trains on.
 - The code's heads have a hidden layer of 512; these are linear, as in the other methods here.
 - The code can exclude clients whose prompts do badly on the surrogate set, but this is switched
   off. It fuses into the first client's pool; here the target is drawn, as in FedTA (Eq. 8 there).
@@ -37,7 +38,7 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import weighted_mean
-from stforecast.federated.data import Batch, ClientData
+from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants, Task
 from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params, Population
@@ -47,20 +48,22 @@ from stforecast.federated.uploads.payload import Payload
 from vision.methods.fusion import fused_pool
 from vision.methods.prompts import (
     DEFAULTS,
+    HEAD,
     INIT,
     add_parameters,
     chosen_prompts,
     key_distance,
-    loss_among,
     present_classes,
     prompt_tokens,
     queried,
+    train_head,
+    train_parts,
     uniform,
 )
 from vision.models.vit import backbone_of
 from vision.task import cross_entropy
 
-COARSE, HEAD, FINE = "coarse.", "head.", "fine."
+COARSE, FINE, FINE_HEAD = "coarse.", "fine.", "fine.head."
 SERVER = (0, 7)
 """Key of the server's random generator, after the round."""
 
@@ -77,7 +80,8 @@ class FedMGPOptions(CheckedOptions):
         first_block: first block (from 0) with local prompts.
         fine_blocks: number of blocks with local prompts.
         pull: weight of the pulls on keys.
-        within_task: whether training predictions choose among the present task's classes only.
+        head_epochs: epochs of each head in a round; those beyond `epochs` train it alone, on
+            features under the trained prompts. By default `epochs`.
         server_epochs: the server's epochs on the surrogate set; by default the clients'.
     """
 
@@ -88,7 +92,7 @@ class FedMGPOptions(CheckedOptions):
     first_block: NonNegativeInt = 2
     fine_blocks: PositiveInt = 3
     pull: NonNegativeFloat = 0.1
-    within_task: bool = True
+    head_epochs: PositiveInt | None = None
     server_epochs: PositiveInt | None = None
 
     def __post_init__(self) -> None:
@@ -146,22 +150,34 @@ class FedMGP(Method):
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train the global prompts, then the local ones."""
         self.receive(cohort, payload)
-        whole, data = cohort.data, queried(cohort, self.backbone)
-        present = present_classes(self, cohort)
-        classes = present if self.options.within_task else None
-        cohort.data = ClientData(data, whole.sizes)
-        with cohort.training_only(COARSE, HEAD):
-            for batch in cohort.batches():
-                cohort.step(self.coarse_loss(cohort, batch, classes))
+        epochs, params, data = (
+            self.options.head_epochs,
+            cohort.params,
+            queried(cohort, self.backbone),
+        )
+        x, query, y = data["x"], data["query"], self.task.keys(data)
+        train_parts(cohort, (COARSE, HEAD), None, data, lambda b: self.coarse_loss(cohort, b))
+        train_head(
+            cohort,
+            HEAD,
+            epochs,
+            data,
+            lambda: self.coarse(params, x, query),
+            lambda b: self.task_loss(cohort, b["feature"], b),
+        )
         with torch.no_grad():
-            read = self.coarse(cohort.params, data["x"], data["query"])
-        cohort.data = ClientData({**data, "read": read}, whole.sizes)
-        with cohort.training_only(FINE):
-            for batch in cohort.batches():
-                cohort.step(self.fine_loss(cohort, batch, classes))
-        cohort.data = whole
-        shared = {n: t.detach() for n, t in cohort.params.items() if not n.startswith(FINE)}
-        return {**shared, "present": present}
+            data["read"] = self.coarse(params, x, query)
+        train_parts(cohort, (FINE,), None, data, lambda b: self.fine_loss(cohort, b))
+        train_head(
+            cohort,
+            FINE_HEAD,
+            epochs,
+            data,
+            lambda: self.fine(params, x, query, y),
+            lambda b: self.fine_task_loss(cohort, b["feature"], b),
+        )
+        shared = {n: t.detach() for n, t in params.items() if not n.startswith(FINE)}
+        return {**shared, "present": present_classes(self, cohort)}
 
     def tokens(self, params: Payload, query: Tensor) -> Tensor:
         """Return the global prompts selected by queries."""
@@ -172,32 +188,40 @@ class FedMGP(Method):
         """Return the global head's input, `(clients, batch, d)`."""
         return self.backbone.prompted(x, self.tokens(params, query), read="prompts")
 
-    def coarse_loss(self, cohort: Cohort, batch: Batch, classes: Tensor | None) -> Tensor:
+    def coarse_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
         """Return the loss of the first stage."""
         o, params, query = self.options, cohort.params, batch["query"]
-        logits = self.population.decode(cohort.state, self.coarse(params, batch["x"], query))
+        loss = self.task_loss(cohort, self.coarse(params, batch["x"], query), batch)
         chosen = chosen_prompts(query, params["coarse.keys"], o.top_n)
-        pull = key_distance(query, params["coarse.keys"], chosen)
-        return loss_among(self, cohort, logits, batch, classes) + o.pull * pull
+        return loss + o.pull * key_distance(query, params["coarse.keys"], chosen)
 
     def fine(self, params: Payload, x: Tensor, query: Tensor, chosen: Tensor) -> Tensor:
-        """Return the local head's logits with local prompts `chosen` `(clients, batch)`."""
+        """Return the local head's inputs under local prompts `chosen` `(clients, batch)`."""
         prompts = params["fine.prompts"]
         client = torch.arange(len(prompts), device=prompts.device)[:, None]
         own = prompts[client, chosen]
         first = self.options.first_block
         prefixes = {first + b: own[:, :, b] for b in range(self.options.fine_blocks)}
         tokens = self.tokens(params, query)
-        read = self.backbone.prompted(x, tokens, prefixes, read="prompts")
-        head = {name: params[f"fine.{name}"] for name in self.population.names}
-        return self.population.decode(head, read)
+        return self.backbone.prompted(x, tokens, prefixes, read="prompts")
 
-    def fine_loss(self, cohort: Cohort, batch: Batch, classes: Tensor | None) -> Tensor:
+    def fine_logits(self, params: Payload, features: Tensor) -> Tensor:
+        """Return the local head's logits."""
+        head = {name: params[f"fine.{name}"] for name in self.population.names}
+        return self.population.decode(head, features)
+
+    def fine_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
         """Return the loss of the second stage."""
         y, keys = self.task.keys(batch), cohort.params["fine.keys"]
-        logits = self.fine(cohort.params, batch["x"], batch["query"], y)
+        features = self.fine(cohort.params, batch["x"], batch["query"], y)
         pull = key_distance(batch["read"], keys, y[..., None])
-        return loss_among(self, cohort, logits, batch, classes) + self.options.pull * pull
+        return self.fine_task_loss(cohort, features, batch) + self.options.pull * pull
+
+    def fine_task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
+        """Return the task's loss of the local head, and record it."""
+        loss = self.task.loss(self.fine_logits(cohort.params, features), batch)
+        cohort.record("task_loss", loss)
+        return loss
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
@@ -215,6 +239,7 @@ class FedMGP(Method):
             self.backbone,
             (uploads["coarse.pool"], uploads["coarse.keys"]),
             images["x"][0],
+            self.backbone.query(images["x"][0]),
             top_n=self.options.top_n,
             training=self.training,
             epochs=self.options.server_epochs or self.training.epochs,
@@ -248,4 +273,4 @@ class FedMGP(Method):
         if view == "global":
             return self.population.decode(params, read)
         chosen = chosen_prompts(read, params["fine.keys"], 1)[..., 0]
-        return self.fine(params, x, query, chosen)
+        return self.fine_logits(params, self.fine(params, x, query, chosen))

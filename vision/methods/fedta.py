@@ -11,25 +11,39 @@ fuses the pools by distillation on a small surrogate set (Eq. 8) and selects for
 local prototype that is least similar to all others. A global prototype is fixed once its similarity
 is low enough (Eq. 9 and 10).
 
+Departures from the paper:
+
+- Features are standardised (`standardise`): of each component the clients' common mean is
+  subtracted and the result divided by the common standard deviation, before a query is compared
+  with the prompts' keys (Eq. 3), and for F_out everywhere in the second stage (Eq. 4–7). The cosine
+  of any two raw features is large, .7 between classes, so the pulls of Eq. 3 and 6 move all keys to
+  the common mean, two or three anchors serve all classes, and no average in Eq. 10 falls below a
+  threshold. The statistics are those of the first round: clients send the sums of their features
+  and of the squares, once, and train with their own until they have the totals. So no global
+  prototype is fixed in the first round.
+- "Once the training process of the tail anchor is done, the tail anchors will be frozen": when a
+  client's next task begins, the anchors that its samples chose after their last round, and their
+  keys, are fixed for good. The others remain for later tasks; a sample may choose any.
+- The last term of Eq. 6 compares F_TA, twice as wide, with a key; here F_out is compared, as in the
+  text ("the selected key and the query key").
+
 Choices where the paper contradicts itself or gives no details (the authors' repository could not be
 read; "related code" is that of FedMGP, by the same first author):
 
 - dis() is "the cosine similarity", which in Eq. 3, 4 and 6 would push keys away; here dis = 1 - cos
   in these, and the cosine itself in Eq. 9, which selects the "lowest average similarity".
-- The last term of Eq. 6 compares F_TA, twice as wide, with a key; here F_out is compared, as in the
-  text ("the selected key and the query key").
 - "Cross-mix" is interpreted as interleaving, since 768 × 2 floats are sent per class. For the
   random mix, the order is drawn once per run and known to clients only.
 - Eq. 5 prints raw dot products; with features of length about √768 the softmax would be one-hot, so
   both sides are normalised. A sample whose class has no global prototype yet adds nothing.
-- The cross-entropy is among the classes of the client's present task, as in the related code and in
-  L2P's; `within_task=False` uses all classes. Both are evaluated (masks).
+- The cross-entropy is among the classes of the client's present task (`within_task`), as in the
+  related code and in L2P's. Predictions are evaluated among all, and among the task's (masks).
 - Prompts, anchors and the keys of both are initialised uniformly on [-1, 1], as prompts and keys in
   the related code. The anchors' head starts at zero, so a class that no task has had scores 0; the
   anchors must not start at zero too, or they would never get a gradient.
 - Only the pulls reach the keys, so under Adam all λ₁ and λ₃ above 0 have the same effect on them. A
-  pull moves a selected key towards all queries that select it; if features are similar, one anchor
-  may be selected for all of them.
+  pull moves a selected key towards all queries that select it. A client that chooses fewer anchors
+  than its task has classes logs a warning.
 - λ₁, Thr: from the related code (0.1, 0.15). λ₂, λ₃, τ are not published; 1, 0.1 and 0.1 are our
   choice.
 - The target KB_i of Eq. 8 is the pool that is trained. It starts from a client drawn at random; the
@@ -44,6 +58,8 @@ read; "related code" is that of FedMGP, by the same first author):
   global prototype is the plain mean of the clients'.
 - The constant 1 for pairs of one class (below Eq. 9) makes classes of many clients look more
   similar; `same_class="exclude"` leaves these pairs out.
+- "w/o TA" (`tail_anchor=False`) is the second stage on F_out alone, with a head that trains as
+  long, so that only the anchors differ. H_e serves the first stage only.
 - The paper counts 253,440 trainable parameters. Its own numbers give 76,800 for the pool, 76,800
   for 100 anchors and 84,480 for 110 keys, 238,080 in all; the remaining 15,360 do not match a head
   of 40 or 100 classes on 768 or 1,536 features.
@@ -56,101 +72,59 @@ their features are computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+import logging
+from typing import Any, ClassVar
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
+from torch.nn import functional as F
 
-from data_prep.errors import InputError
 from stforecast.federated.algebra import weighted_mean
-from stforecast.federated.data import Batch, ClientData
+from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants, Task
-from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import Params, Population
 from stforecast.federated.prototypes import PrototypeMeans
 from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.anchors import (
+    begin_task,
+    chosen_anchors,
     consistency_loss,
+    held,
     mean_prototypes,
     mix,
+    no_anchor_chosen,
     prototype_scores,
     selected_prototypes,
 )
+from vision.methods.fedta_options import FedTAOptions
 from vision.methods.fusion import fused_pool
 from vision.methods.prompts import (
     DEFAULTS,
+    HEAD,
     INIT,
     add_parameters,
     chosen_prompts,
-    cosines,
     key_distance,
-    loss_among,
     present_classes,
     prompt_tokens,
     queried,
+    train_parts,
     uniform,
 )
+from vision.methods.standardise import standardised, sums_of
 from vision.models.vit import backbone_of
 
-ENHANCE, HEAD, ANCHOR = "enhance.", "head.", "anchor."
+log = logging.getLogger(__name__)
+
+ENHANCE, ANCHOR = "enhance.", "anchor."
+POOL = ("enhance.pool", "enhance.keys")
+SUMS = ("query.sums", "feature.sums")
+"""Sums of the frozen features and of F_out, for their standardisation."""
+
 TARGET = (0, 6)
 """Key of the server's random generator, after the round."""
-
-
-@dataclass(frozen=True)
-class FedTAOptions(CheckedOptions):
-    """Settings of FedTA.
-
-    Attributes:
-        pool_size: prompts M of the input enhancement (paper: 10).
-        prompt_length: tokens of a prompt (paper: 10).
-        top_n: prompts N of a sample, at most `pool_size` (related code: 1).
-        vote: whether a training batch uses the prompts that most of its samples select.
-        lambda1: weight λ₁ of the pull on the keys of selected prompts.
-        anchors: number of tail anchors (paper: 100 in its counts, 500 best in its figure 5).
-        mix: combination of feature and anchor: `interleave`, a `random` fixed order, or `add`.
-        lambda2: weight λ₂ of the contrast with global prototypes.
-        lambda3: weight λ₃ of the pull on the selected anchor's key.
-        temperature: τ of the contrast.
-        threshold: Thr, average similarity below which a global prototype is fixed.
-        same_class: whether pairs of one class count as similarity `one` or are left out.
-        anchor_epochs: epochs of the second stage; by default those of the first.
-        fusion_epochs: the server's epochs on the surrogate set; by default the clients'.
-        within_task: whether training predictions choose among the present task's classes only.
-        tail_anchor: whether there is a second stage (ablation "w/o TA": H_e predicts).
-        fusion: whether pools are fused by distillation (ablation "w/o SIKF": averaged).
-        selection: whether global prototypes are selected (ablation "w/o BGPS": averaged).
-    """
-
-    pool_size: PositiveInt = 10
-    prompt_length: PositiveInt = 10
-    top_n: PositiveInt = 1
-    vote: bool = False
-    lambda1: NonNegativeFloat = 0.1
-    anchors: PositiveInt = 100
-    mix: Literal["interleave", "random", "add"] = "interleave"
-    lambda2: NonNegativeFloat = 1.0
-    lambda3: NonNegativeFloat = 0.1
-    temperature: PositiveFloat = 0.1
-    threshold: float = 0.15
-    same_class: Literal["one", "exclude"] = "one"
-    anchor_epochs: PositiveInt | None = None
-    fusion_epochs: PositiveInt | None = None
-    within_task: bool = True
-    tail_anchor: bool = True
-    fusion: bool = True
-    selection: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse values that do not go together."""
-        super().__post_init__()
-        if self.top_n > self.pool_size:
-            raise InputError(f"top_n is {self.top_n}; the pool has {self.pool_size} prompts")
 
 
 class FedTA(Method):
@@ -172,33 +146,40 @@ class FedTA(Method):
         self.backbone = backbone_of(population, self.name)
         d, o = self.backbone.width, self.options
         self.mixed_width = d if o.mix == "add" or not o.tail_anchor else 2 * d
+        self._warned = False
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Give all clients the same pool, anchors and heads; start without global prototypes."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
         rng = generator(seed, *INIT)
-        add_parameters(
-            clients,
-            {
-                "enhance.pool": uniform(n, o.pool_size, o.prompt_length, d, rng=rng),
-                "enhance.keys": uniform(n, o.pool_size, d, rng=rng),
-            },
-        )
+        head = {
+            "anchor.weight": torch.zeros(n, self.mixed_width, c),
+            "anchor.bias": torch.zeros(n, c),
+        }
+        pool = {
+            "enhance.pool": uniform(n, o.pool_size, o.prompt_length, d, rng=rng),
+            "enhance.keys": uniform(n, o.pool_size, d, rng=rng),
+        }
+        anchors = {
+            "anchor.values": uniform(n, o.anchors, d, rng=rng),
+            "anchor.keys": uniform(n, o.anchors, d, rng=rng),
+        }
+        add_parameters(clients, head)
+        add_parameters(clients, pool if o.input_enhancement else {})
+        device = clients.params["anchor.bias"].device
         if o.tail_anchor:
-            anchors = {
-                "anchor.values": uniform(n, o.anchors, d, rng=rng),
-                "anchor.keys": uniform(n, o.anchors, d, rng=rng),
-                "anchor.weight": torch.zeros(n, self.mixed_width, c),
-                "anchor.bias": torch.zeros(n, c),
-            }
             add_parameters(clients, anchors)
-        device = clients.params["enhance.pool"].device
+            clients.memory |= no_anchor_chosen(n, o.anchors, device)
         if o.mix == "random":
             order = torch.randperm(2 * d, generator=rng).to(device)
             clients.memory["anchor.order"] = order.expand(n, -1).clone()
         flags = torch.zeros(c, dtype=torch.bool, device=device)
+        shared = {name: clients.params[name][0].clone() for name in pool if o.input_enhancement}
+        if o.standardise:  # Mean 0 and variance 1 until clients have sent their sums.
+            shared |= {name: torch.tensor([[0.0], [1.0]]).expand(2, d).to(device) for name in SUMS}
         return {
-            **{name: clients.params[name][0].clone() for name in ("enhance.pool", "enhance.keys")},
+            **shared,
+            "count": torch.zeros((), dtype=torch.long, device=device),
             "prototypes": torch.zeros(c, self.mixed_width, device=device),
             "known": flags,
             "fixed": flags.clone(),
@@ -206,153 +187,192 @@ class FedTA(Method):
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Send the pool, the global prototypes `(clients, classes, width)` and their flags."""
-        sent = ("enhance.pool", "enhance.keys", "prototypes", "known")
-        return {name: server[name].expand(len(to.ids), *server[name].shape) for name in sent}
+        """Send the pool, the statistics, and the prototypes `(clients, classes, width)`."""
+        sent = {name: t for name, t in server.items() if name not in ("fixed", "seed")}
+        return {name: t.expand(len(to.ids), *t.shape) for name, t in sent.items()}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train both stages, the second on features that are computed once."""
         self.receive(cohort, payload)
-        o, data = self.options, queried(cohort, self.backbone)
-        self.train(cohort, (ENHANCE, HEAD), None, data, self.enhancement_loss)
+        data, sums = queried(cohort, self.backbone), {}
+        first = self.options.standardise and not payload["count"].any()
+        if first:
+            sums["query.sums"] = sums_of(data["query"])
+            count = cohort.data.sizes.to(payload["count"].device)
+            payload = {**payload, **sums, "count": count}
+        if self.options.input_enhancement:
+            loss = lambda batch: self.enhancement_loss(cohort, batch, payload)  # noqa: E731
+            train_parts(cohort, (ENHANCE, HEAD), None, data, loss)
         with torch.no_grad():
-            features = self.enhanced(cohort.params, data["x"], data["query"])
+            features = self.enhanced({**payload, **cohort.params}, data["x"], data["query"])
+        if first:
+            sums["feature.sums"] = sums_of(features)
+            payload = {**payload, **sums}
+        features = self.scaled("feature.sums", features, payload)
         data = {name: t for name, t in data.items() if name not in ("x", "query")}
-        data["feature"] = features
-        if o.tail_anchor:
-            self.train(
-                cohort,
-                (ANCHOR,),
-                o.anchor_epochs,
-                data,
-                lambda cohort, batch: self.anchor_loss(cohort, batch, payload),
-            )
-        return self.upload_of(cohort, data)
+        self.train_anchors(cohort, {**data, "feature": features}, payload)
+        return {**self.upload_of(cohort, features, self.task.keys(data)), **sums}
 
-    def train(
-        self,
-        cohort: Cohort,
-        parts: tuple[str, ...],
-        epochs: int | None,
-        data: Batch,
-        loss: Callable[[Cohort, Batch], Tensor],
-    ) -> None:
-        """Train only some parameters for some epochs on `data`."""
-        whole = cohort.data
-        cohort.data = ClientData(data, whole.sizes)
-        with cohort.training_only(*parts):
-            for batch in cohort.batches(epochs):
-                cohort.step(loss(cohort, batch))
-        cohort.data = whole
-
-    def classes(self, cohort: Cohort) -> Tensor | None:
-        """Return the classes for training predictions, None for all."""
-        return present_classes(self, cohort) if self.options.within_task else None
+    def scaled(self, sums: str, features: Tensor, payload: Payload) -> Tensor:
+        """Return features, standardised with the clients' common statistics if they are."""
+        if not self.options.standardise:
+            return features
+        return standardised(features, payload[sums], payload["count"].clamp(min=1))
 
     def enhanced(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
-        """Return F_out `(clients, batch, d)`, features under the selected prompts (Eq. 2)."""
+        """Return features `(clients, batch, d)` under the selected prompts (Eq. 2).
+
+        Args:
+            params: the pool, its keys and the statistics.
+            x: images.
+            query: their frozen features, which are returned without input enhancement.
+        """
+        if not self.options.input_enhancement:
+            return query
+        query = self.scaled("query.sums", query, params)
         chosen = chosen_prompts(query, params["enhance.keys"], self.options.top_n)
         return self.backbone.prompted(x, prompt_tokens(params["enhance.pool"], chosen))
 
-    def enhancement_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
+    def enhancement_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the loss of the first stage (Eq. 3)."""
-        o, query, keys = self.options, batch["query"], cohort.params["enhance.keys"]
+        o, keys = self.options, cohort.params["enhance.keys"]
+        query = self.scaled("query.sums", batch["query"], payload)
         chosen = chosen_prompts(query, keys, o.top_n, o.vote)
         tokens = prompt_tokens(cohort.params["enhance.pool"], chosen)
-        logits = self.population.decode(cohort.state, self.backbone.prompted(batch["x"], tokens))
-        loss = loss_among(self, cohort, logits, batch, self.classes(cohort))
+        loss = self.task_loss(cohort, self.backbone.prompted(batch["x"], tokens), batch)
         return loss + o.lambda1 * key_distance(query, keys, chosen)
 
+    def train_anchors(self, cohort: Cohort, data: Batch, payload: Payload) -> None:
+        """Train the second stage on F_out, `feature`, without the anchors of former tasks."""
+        before = begin_task(cohort) if self.options.tail_anchor else {}
+        train_parts(
+            cohort,
+            (ANCHOR,),
+            self.options.head_epochs,
+            data,
+            lambda batch: self.anchor_loss(cohort, batch, payload, before),
+        )
+        if self.options.tail_anchor:
+            with torch.no_grad():
+                for name, t in held(cohort, before).items():
+                    cohort.params[name].copy_(t)
+            self.note_chosen(cohort, data)
+
+    def note_chosen(self, cohort: Cohort, data: Batch) -> None:
+        """Record the anchors that the samples choose; warn once if they are few."""
+        chosen = chosen_anchors(data["feature"], cohort.params["anchor.keys"])
+        flags = cohort.memory["anchor.chosen"]
+        flags.copy_(F.one_hot(chosen[..., 0], flags.shape[1]).any(1))
+        counts, classes = flags.sum(1).tolist(), present_classes(self, cohort).sum(1).tolist()
+        few = [f"{n} for {c}" for n, c in zip(counts, classes, strict=True) if n < c]
+        if few and not self._warned:
+            self._warned = True
+            log.warning(
+                "fedta: clients choose fewer tail anchors than they have classes: %s; anchors "
+                "cannot tell these classes apart",
+                ", ".join(few),
+            )
+
     def anchored(self, params: Payload, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return F_TA `(clients, batch, width)` of features, and the selected anchors (Eq. 4)."""
-        chosen = cosines(features, params["anchor.keys"]).argmax(-1, keepdim=True)
+        """Return F_TA `(clients, batch, width)` of F_out, and the selected anchors (Eq. 4)."""
+        chosen = chosen_anchors(features, params["anchor.keys"])
         anchors = prompt_tokens(params["anchor.values"][:, :, None], chosen)
         return mix(features, anchors.view_as(features), params, self.options.mix), chosen
 
-    def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Return the loss of the second stage (Eq. 6)."""
-        o, features = self.options, batch["feature"]
-        mixed, chosen = self.anchored({**cohort.params, **cohort.memory}, features)
-        logits = anchor_head(cohort.params, mixed)
-        loss = loss_among(self, cohort, logits, batch, self.classes(cohort))
-        classes = self.task.keys(batch)
-        contrast = consistency_loss(
-            mixed, classes, payload["prototypes"], payload["known"], o.temperature
-        )
-        pull = key_distance(features, cohort.params["anchor.keys"], chosen)
-        return loss + o.lambda2 * contrast + o.lambda3 * pull
+    def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
+        """Return the loss of the second stage (Eq. 6).
 
-    def upload_of(self, cohort: Cohort, data: Batch) -> Payload:
+        Args:
+            cohort: clients that train.
+            batch: samples with F_out, `feature`.
+            payload: the server's message.
+            before: anchors and keys at the start of the round, which fixed ones keep.
+        """
+        o, mixed = self.options, batch["feature"]
+        pull = torch.zeros(len(cohort), device=mixed.device)
+        if o.tail_anchor:
+            params = {**cohort.params, **cohort.memory, **held(cohort, before)}
+            mixed, chosen = self.anchored(params, batch["feature"])
+            pull = o.lambda3 * key_distance(batch["feature"], params["anchor.keys"], chosen)
+        loss = self.task.loss(anchor_head(cohort.params, mixed), batch)
+        cohort.record("task_loss", loss)
+        contrast = consistency_loss(
+            mixed, self.task.keys(batch), payload["prototypes"], payload["known"], o.temperature
+        )
+        return loss + o.lambda2 * contrast + pull
+
+    def upload_of(self, cohort: Cohort, features: Tensor, classes: Tensor) -> Payload:
         """Return the pool and local prototypes `(clients, classes, width)` (Eq. 7)."""
         means = PrototypeMeans(self.task.n_keys)
         with torch.no_grad():
-            features = data["feature"]
-            if self.options.tail_anchor:
-                features, _ = self.anchored({**cohort.params, **cohort.memory}, features)
-        means.add(features, self.task.keys(data))
-        return {
-            "enhance.pool": cohort.params["enhance.pool"].detach(),
-            "enhance.keys": cohort.params["enhance.keys"].detach(),
-            "prototypes": means.means(),
-            "known": means.counts > 0,
-        }
+            means.add(self.mixed({**cohort.params, **cohort.memory}, features), classes)
+        pool = {name: t.detach() for name, t in cohort.params.items() if name in POOL}
+        return {**pool, "prototypes": means.means(), "known": means.counts > 0}
+
+    def mixed(self, params: Payload, features: Tensor) -> Tensor:
+        """Return F_TA of F_out; F_out itself without anchors."""
+        return self.anchored(params, features)[0] if self.options.tail_anchor else features
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Fuse the pools and select global prototypes."""
+        """Add up statistics, fuse the pools and select global prototypes."""
         local, holders = uploads["prototypes"], uploads["known"]
-        known = server["known"] | holders.any(0)
+        server = {**server, "known": server["known"] | holders.any(0)}
+        first = SUMS[0] in uploads
+        if first:
+            server |= {name: uploads[name].sum(0) for name in SUMS}
+            server["count"] = of.sizes.sum().to(server["count"].device)
+        if self.options.input_enhancement:
+            server |= self.pool_of(server, of, uploads)
         free = ~server["fixed"] & holders.any(0)
-        fixed = server["fixed"]
         if self.options.selection:
             new, similarity = selected_prototypes(local, holders, self.options.same_class)
-            fixed = fixed | (free & (similarity < self.options.threshold))
+            if not first:  # Until then, each client's prototypes are on its own scale.
+                fixed = free & (similarity < self.options.threshold)
+                server["fixed"] = server["fixed"] | fixed
         else:
             new = mean_prototypes(local, holders)
-        return {
-            **self.pool_of(server, of, uploads, known),
-            "prototypes": torch.where(free[:, None], new, server["prototypes"]),
-            "known": known,
-            "fixed": fixed,
-            "seed": server["seed"],
-        }
+        return {**server, "prototypes": torch.where(free[:, None], new, server["prototypes"])}
 
-    def pool_of(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload, known: Tensor
-    ) -> Params:
+    def pool_of(self, server: Params, of: Participants, uploads: Payload) -> Params:
         """Fuse or average the clients' pools and keys."""
-        pools = {name: uploads[name] for name in ("enhance.pool", "enhance.keys")}
+        pools = {name: uploads[name] for name in POOL}
         surrogate = getattr(self.task, "surrogate", None)
         if not self.options.fusion or surrogate is None or len(of.ids) < 2:
             return {name: weighted_mean(t, of.sizes) for name, t in pools.items()}
-        images = surrogate["x"][0, known.cpu()[surrogate["y"][0]]].to(known.device)
-        rng = generator(int(server["seed"]), of.round, *TARGET)
+        had = server["known"].cpu()[surrogate["y"][0]]
+        images = surrogate["x"][0, had].to(server["known"].device)
+        query = self.backbone.query(images)[None]
+        statistics = {name: server[name][None] for name in (*SUMS, "count") if name in server}
         pool, keys = fused_pool(
             self.backbone,
             (pools["enhance.pool"], pools["enhance.keys"]),
             images,
+            self.scaled("query.sums", query, statistics)[0],
             top_n=self.options.top_n,
             training=self.training,
             epochs=self.options.fusion_epochs or self.training.epochs,
-            rng=rng,
+            rng=generator(int(server["seed"]), of.round, *TARGET),
         )
         return {"enhance.pool": pool, "enhance.keys": keys}
 
+    def features(self, params: Payload, x: Tensor) -> Tensor:
+        """Return F_out of images `(clients, batch, d)`, standardised if they are."""
+        features = self.enhanced(params, x, self.backbone.query(x))
+        return self.scaled("feature.sums", features, params)
+
     def represent(self, params: Payload, x: Tensor) -> Tensor:
         """Return F_TA of images `(clients, batch, width)`, the features of Fig. 5."""
-        features = self.enhanced(params, x, self.backbone.query(x))
-        return self.anchored(params, features)[0] if self.options.tail_anchor else features
+        return self.mixed(params, self.features(params, x))
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with the anchors' head on the fused or local pool, or by global prototype."""
-        params = state if view == "personal" else {**state, **payload}
+        params = {**payload, **state} if view == "personal" else {**state, **payload}
         features = self.represent(params, x)
         if view == "nearest":
             return prototype_scores(features, payload["prototypes"], payload["known"])
-        if self.options.tail_anchor:
-            return anchor_head(params, features)
-        return self.population.decode(params, features)
+        return anchor_head(params, features)
 
 
 def anchor_head(params: Payload, mixed: Tensor) -> Tensor:

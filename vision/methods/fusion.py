@@ -22,6 +22,7 @@ def fused_pool(
     backbone: Backbone,
     pools: tuple[Tensor, Tensor],
     images: Tensor,
+    query: Tensor,
     *,
     top_n: int,
     training: Training,
@@ -36,6 +37,7 @@ def fused_pool(
         pools: prompts `(clients, pool, length, d)` and keys `(clients, pool, d)` of at least two
             clients.
         images: surrogate images `(m, channels, height, width)`; without any, nothing is trained.
+        query: their features `(m, d)`, to compare with keys.
         top_n: prompts of an image.
         training: batch size and optimiser; its moments start at zero.
         epochs: epochs over the images.
@@ -49,8 +51,7 @@ def fused_pool(
     target = int(torch.randint(len(prompts), (), generator=rng))
     if not len(images):
         return prompts[target].clone(), keys[target].clone()
-    query = backbone.query(images)[None].expand(len(keys), -1, -1)
-    chosen = chosen_prompts(query, keys, top_n)
+    chosen = chosen_prompts(query[None].expand(len(keys), -1, -1), keys, top_n)
     others = [i for i in range(len(prompts)) if i != target]
     with torch.no_grad():
         under = [prompt_tokens(prompts[i, None], chosen[i, None]) for i in others]

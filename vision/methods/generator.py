@@ -31,7 +31,7 @@ from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import Network, NormedLinear
-from vision.methods.prompts import DEFAULTS, loss_among, present_classes, queried
+from vision.methods.prompts import DEFAULTS, present_classes, queried
 from vision.methods.teacher import TEACHER
 from vision.models.vit import backbone_of
 
@@ -106,11 +106,18 @@ class DataFreeFedAvg(FedAvg):
         """Return the task's loss, with `split` among new classes, plus that of former classes."""
         logits = self.population.decode(cohort.state, batch["query"])
         if "former" not in payload:
-            return loss_among(self, cohort, logits, batch, None)
-        new = ~payload["former"] | present_classes(self, cohort)
-        classes = new if self.options.split else None
-        loss = loss_among(self, cohort, logits, batch, classes)
+            return self.recorded(cohort, logits, batch)
+        if self.options.split:
+            new = ~payload["former"] | present_classes(self, cohort)
+            logits = logits.masked_fill(~new[:, None], -torch.inf)
+        loss = self.recorded(cohort, logits, batch)
         return loss + self.replay_loss(cohort, batch, payload)
+
+    def recorded(self, cohort: Cohort, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the task's loss, and record it."""
+        loss = self.task.loss(logits, batch)
+        cohort.record("task_loss", loss)
+        return loss
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return the head and the client's classes."""

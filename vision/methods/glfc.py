@@ -21,7 +21,10 @@ and 8).
   nearest to the class's mean (the code uses herding, as iCaRL, and normalises features). Classes of
   the present task get their share of the memory from its first round on, since their data are gone
   when the next task begins; the code makes room for them only then. A batch has as many kept
-  samples as new ones; the paper joins the sets.
+  samples as new ones; the paper joins the sets. Of 500 images a class,
+  2,000 samples are a small part in the end; where clients have fewer images they would keep all of
+  them, so the memory is also limited to a share of what a client has had (`memory_share`, ours).
+- Its binary losses are over all classes by design: `within_task` does not concern them.
 - The paper's clients detect a new task when the mean entropy of the received model's predictions
   rises by 1.2 or more from one round to the next (`entropy_rise`). By default the task boundaries
   are given: with a head of all classes on frozen features, the entropy rose by at most 0.6 at the
@@ -49,7 +52,7 @@ from torch.nn import functional as F
 
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Participants, Task
-from stforecast.federated.options import CheckedOptions, Share
+from stforecast.federated.options import CheckedOptions, PositiveShare, Share
 from stforecast.federated.population import Params, Population
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.training import Training
@@ -77,7 +80,9 @@ class GLFCOptions(CheckedOptions):
     """Settings of GLFC.
 
     Attributes:
-        memory: samples that a client keeps, over all its classes (paper: 2000).
+        memory: most samples that a client keeps, over all its classes (paper: 2000).
+        memory_share: largest share of the training samples that a client has had that it keeps,
+            but at least one of each class.
         relation: weight of the relation distillation; the compensated loss has the rest (released
             code: 0.5).
         entropy_rise: rise of the mean entropy, in nats, that marks a new task for a client (paper:
@@ -88,6 +93,7 @@ class GLFCOptions(CheckedOptions):
     """
 
     memory: PositiveInt = 2000
+    memory_share: PositiveShare = 0.2
     relation: Share = 0.5
     entropy_rise: PositiveFloat | None = None
     prototypes: PositiveInt = 10
@@ -118,6 +124,7 @@ class GLFC(TaughtFedAvg):
         o, n, d = self.options, len(clients), self.backbone.width
         some = next(iter(server.values()))
         clients.memory |= empty_memory(n, o.memory, d, some.device)
+        clients.memory["samples"] = torch.zeros(n, dtype=torch.long, device=some.device)
         clients.memory |= self.encoding.initial(n, seed, some.device)[0]
         clients.memory["entropy"] = some.new_full((n,), -1.0)
         unseen = torch.zeros(self.task.n_keys, dtype=torch.bool, device=some.device)
@@ -138,8 +145,9 @@ class GLFC(TaughtFedAvg):
         data = queried(cohort, self.backbone)
         cohort.data = ClientData(data, cohort.data.sizes)
         upload = super().local_update(cohort, payload)
-        classes = self.task.keys(data)
-        remember(cohort.memory, data["query"], classes, self.task.n_keys)
+        cohort.memory["samples"] += cohort.scratch["begins"] * data["query"].shape[1]
+        limit = (self.options.memory_share * cohort.memory["samples"]).long()
+        remember(cohort.memory, data["query"], self.task.keys(data), self.task.n_keys, limit)
         return upload
 
     def begins(self, cohort: Cohort, payload: Payload) -> Tensor:

@@ -1,4 +1,4 @@
-"""Common parts of prompt methods: prompt pools with keys, their selection, classes of a task.
+"""Common parts of prompt methods: prompt pools with keys, their selection, training of parts.
 
 L2P's pool (Wang et al., CVPR 2022, arXiv 2112.08654, section 4.1): a prompt is selected by the
 cosine of its key and the frozen feature of the image, the query; a loss pulls the selected keys
@@ -8,7 +8,7 @@ paper and of FedMGP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -29,7 +29,10 @@ from vision.models.vit import backbone_of
 PROMPT = "prompt."
 """Prefix of the tensors that a prompt method adds and averages."""
 
-INIT = (0, 0, 6)
+HEAD = "head."
+"""Prefix of the head's parameters."""
+
+INIT = (0, 0, 9)
 """Key of the random generator of the initial values."""
 
 DEFAULTS: dict[str, Any] = {
@@ -40,13 +43,15 @@ DEFAULTS: dict[str, Any] = {
     "optimizer": "adam",
     "lr": 1e-3,
     "weight_decay": 0.0,
+    "optimizer_state": "round",
+    "clip_gradients": 1.0,
+    "within_task": True,
 }
 """FedTA's settings in its related code, for all methods on a frozen backbone.
 
-That code also uses a weight decay of 1e-3 in its first stage, a new optimiser every round, gradient
-clipping to a norm of 1, and tests among a task's classes only (`vision.evaluation.TASK`). The decay
-is left out: Adam applies it in full steps to a head's other classes, which have no gradient, so
-they would be forgotten.
+That code also uses a weight decay of 1e-3 in its first stage, and tests among a task's classes only
+(`vision.evaluation.TASK`). The decay is left out: Adam applies it in full steps to a head's other
+classes, which have no gradient, so they would be forgotten.
 """
 
 
@@ -85,16 +90,26 @@ class PromptedFedAvg(FedAvg):
         return {**server, **{name: clients.params[name][0].clone() for name in prompts}}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Query each image once, then train as FedAvg does."""
-        cohort.data = ClientData(queried(cohort, self.backbone), cohort.data.sizes)
-        return super().local_update(cohort, payload)
+        """Query each image once and train; then train the head alone if it has further epochs."""
+        self.receive(cohort, payload)
+        data = queried(cohort, self.backbone)
+        train_parts(
+            cohort, (PROMPT, HEAD), None, data, lambda b: self.local_loss(cohort, b, payload)
+        )
+        train_head(
+            cohort,
+            HEAD,
+            self.options.head_epochs,
+            data,
+            lambda: self.features(cohort.params, data["x"]),
+            lambda b: self.task_loss(cohort, b["feature"], b),
+        )
+        return self.upload(cohort)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Return the task's loss under prompts, with `within_task` among the task's classes."""
+        """Return the task's loss under prompts, and the prompts' own."""
         features, loss = self.prompted(cohort, batch)
-        classes = present_classes(self, cohort) if self.options.within_task else None
-        logits = self.population.decode(cohort.state, features)
-        return loss_among(self, cohort, logits, batch, classes) + loss
+        return self.task_loss(cohort, features, batch) + loss
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return the head and the prompts."""
@@ -112,6 +127,57 @@ def queried(cohort: Cohort, backbone: Backbone) -> Batch:
     size = int(cohort.data.sizes[0])
     data = {name: t[:, :size] for name, t in cohort.data.tensors.items()}
     return {**data, "query": backbone.query(data["x"])}
+
+
+def train_parts(
+    cohort: Cohort,
+    parts: tuple[str, ...],
+    epochs: int | None,
+    data: Batch,
+    loss: Callable[[Batch], Tensor],
+) -> None:
+    """Train only the parameters with some prefixes.
+
+    Args:
+        cohort: clients of equal sizes.
+        parts: prefixes of the names of parameters.
+        epochs: number of epochs; None takes the run's.
+        data: training samples `(clients, samples, …)`.
+        loss: loss of each client on a batch, `(clients,)`.
+    """
+    whole = cohort.data
+    cohort.data = ClientData(data, whole.sizes)
+    with cohort.training_only(*parts):
+        for batch in cohort.batches(epochs):
+            cohort.step(loss(batch))
+    cohort.data = whole
+
+
+def train_head(
+    cohort: Cohort,
+    head: str,
+    epochs: int | None,
+    data: Batch,
+    features: Callable[[], Tensor],
+    loss: Callable[[Batch], Tensor],
+) -> None:
+    """Train a head alone for its epochs beyond those of the run, in which the prompts train too.
+
+    Args:
+        cohort: clients of equal sizes.
+        head: prefix of the head's parameters.
+        epochs: epochs of the head in a round; None for the run's.
+        data: training samples.
+        features: returns the head's inputs `(clients, samples, d)`, computed once and without
+            gradients.
+        loss: loss of each client on a batch with these inputs as `feature`.
+    """
+    further = (epochs or 0) - cohort.training.epochs
+    if further <= 0:
+        return
+    with torch.no_grad():
+        inputs = {n: t for n, t in data.items() if n != "x"} | {"feature": features()}
+    train_parts(cohort, (head,), further, inputs, loss)
 
 
 def uniform(n_clients: int, *shape: int, rng: torch.Generator) -> Tensor:
@@ -189,22 +255,3 @@ def present_classes(method: Method, cohort: Cohort) -> Tensor:
         cohort.scratch["present"] = label_counts(method.task, cohort) > 0
     present: Tensor = cohort.scratch["present"]
     return present
-
-
-def loss_among(
-    method: Method, cohort: Cohort, logits: Tensor, batch: Batch, classes: Tensor | None
-) -> Tensor:
-    """Return the task's loss with predictions among some classes only, and record it.
-
-    Args:
-        method: method of the task.
-        cohort: cohort that records the loss for the report.
-        logits: `(clients, batch, n_classes)`.
-        batch: the samples.
-        classes: `(clients, n_classes)`, None for all.
-    """
-    if classes is not None:
-        logits = logits.masked_fill(~classes[:, None], -torch.inf)
-    loss = method.task.loss(logits, batch)
-    cohort.record("task_loss", loss)
-    return loss

@@ -111,9 +111,9 @@ def _features(run: ImageRun, client: int, stage: int) -> _Features:
     clients = state.clients
     payload = method.broadcast(state.server, Participants(one, clients.sizes[one], state.round))
     params = {**take({**clients.params, **clients.memory}, one), **payload}
-    x = images.images[ids][None].to(params["enhance.pool"].device)
+    x = images.images[ids][None].to(params["anchor.values"].device)
     with torch.no_grad():
-        before = method.enhanced(params, x, method.backbone.query(x))
+        before = method.features(params, x)
         behind, chosen = method.anchored(params, before)
     n_chosen = chosen.unique().numel()
     return _Features(ids, labels.numpy(), _unit(before), _unit(behind), n_chosen)

@@ -17,7 +17,7 @@ from stforecast.federated.stream import Order
 from vision.datasets.image_set import ImageSet
 from vision.streams.base import Streamer
 
-CLASSES, IMAGES = (7, 0, 0), (7, 1, 0)
+CLASSES, IMAGES = (9, 0, 0), (9, 1, 0)
 """Keys of generators; rounds use keys of two numbers."""
 
 DRAWS = 1000

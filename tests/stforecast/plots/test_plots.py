@@ -16,8 +16,8 @@ from stforecast.federated.runs.run_folder import write_csv
 from stforecast.plots import PLOTS
 from stforecast.plots.distribution import cdf
 from stforecast.plots.forecasts import predictions
-from stforecast.plots.time_ahead import horizon
 from stforecast.plots.losses import communication, rounds
+from stforecast.plots.time_ahead import horizon
 from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 ROUNDS = pd.DataFrame(

@@ -11,6 +11,7 @@ from stforecast.federated.rounds import Federation
 from stforecast.federated.state import generator
 from stforecast.federated.training import Training
 from vision.backbones import TINY
+from vision.clients import among_own_classes
 from vision.methods.fedmgp import SERVER, FedMGP, FedMGPOptions
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
@@ -43,7 +44,7 @@ def federation(surrogate=True, sizes=(4, 8), **options):
         Training(rounds=2, epochs=2, batch_size=4, lr=0.02),
         FedMGPOptions(**{**SMALL, **options}),
     )
-    return Federation(method, images_of(sizes), seed=1)
+    return Federation(method, among_own_classes(images_of(sizes), N_CLASSES), seed=1)
 
 
 class Reference:
@@ -211,6 +212,14 @@ def test_without_a_surrogate_set_all_that_is_sent_is_averaged():
     for name in sent:
         expected = (4 * params[name][0] + 8 * params[name][1]) / 12
         torch.testing.assert_close(f.state.server[name], expected)
+
+
+def test_further_epochs_train_the_heads_alone():
+    few, many = federation(surrogate=False), federation(surrogate=False, head_epochs=3)
+    for f in (few, many):
+        f.run_round()
+    a, b = (f.state.clients.params for f in (few, many))
+    assert all(torch.equal(a[n], b[n]) != ("head" in n) for n in a)
 
 
 def test_options_out_of_range_and_other_models_are_refused(federate):

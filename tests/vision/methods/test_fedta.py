@@ -11,9 +11,11 @@ from stforecast.federated.population import Population
 from stforecast.federated.predictions import predictions
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import generator
+from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
+from vision.clients import among_own_classes
 from vision.methods.anchors import (
     consistency_loss,
     mean_prototypes,
@@ -21,13 +23,15 @@ from vision.methods.anchors import (
     prototype_scores,
     selected_prototypes,
 )
-from vision.methods.fedta import TARGET, FedTA, FedTAOptions
+from vision.methods.fedta import TARGET, FedTA
+from vision.methods.fedta_options import FedTAOptions
 from vision.methods.fusion import fused_pool
 from vision.methods.prompts import key_distance
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
 
 N_CLASSES, WIDTH = 4, 16
+NAMES = ("queries", "raw")
 SMALL = {"pool_size": 3, "prompt_length": 2, "anchors": 5}
 
 
@@ -46,7 +50,7 @@ def images_of(sizes, seed=0):
     return ClientData({"x": x, "y": y}, torch.tensor(sizes))
 
 
-def federation(options=None, sizes=(8, 12), surrogate=True, **settings):
+def federation(options=None, sizes=(8, 12), surrogate=True, stages=None, **settings):
     settings = {
         "rounds": 2,
         "epochs": 2,
@@ -66,7 +70,7 @@ def federation(options=None, sizes=(8, 12), surrogate=True, **settings):
         Training(**settings),
         options or FedTAOptions(**SMALL),
     )
-    return Federation(method, images_of(sizes), seed=1)
+    return Federation(method, stages or among_own_classes(images_of(sizes), N_CLASSES), seed=1)
 
 
 class Reference:
@@ -88,10 +92,14 @@ class Reference:
         mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
         return (x - mean) / torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
-    def enhanced(self, x, pool, keys):
+    def query(self, x):
+        return self.vit(self.normalised(x)[None])[0, 0]
+
+    def enhanced(self, x, pool, keys, statistics):
         """Feature of one image, and the key distance."""
         image = self.normalised(x)[None]
-        query = self.vit(image)[0, 0]
+        mean, deviation = statistics
+        query = (self.query(x) - mean) / deviation
         cosine = torch.stack([torch.dot(query, k) / query.norm() / k.norm() for k in keys])
         best = int(cosine.argmax())
         return self.vit(image, pool[best][None])[0, 0], 1 - cosine[best]
@@ -124,15 +132,22 @@ class Reference:
             for name in ("enhance.pool", "enhance.keys"):
                 self.p[name].copy_(server[name])
         p = self.p
+        with torch.no_grad():
+            self.queries = torch.stack([self.query(x) for x in self.x])
+        of_queries = server["of queries"] or statistics_of(self.queries)
         for rows in self.batches():
             losses = []
             for i in rows:
-                feature, distance = self.enhanced(self.x[i], p["enhance.pool"], p["enhance.keys"])
+                pool, keys = p["enhance.pool"], p["enhance.keys"]
+                feature, distance = self.enhanced(self.x[i], pool, keys, of_queries)
                 logits = feature @ p["head.weight"] + p["head.bias"]
                 losses.append(self.cross_entropy(logits, self.y[i]) + 0.1 * distance)
             self.step("enhance.", losses)
         with torch.no_grad():
-            features = [self.enhanced(x, p["enhance.pool"], p["enhance.keys"])[0] for x in self.x]
+            pool, keys = p["enhance.pool"], p["enhance.keys"]
+            self.raw = torch.stack([self.enhanced(x, pool, keys, of_queries)[0] for x in self.x])
+            mean, deviation = server["of features"] or statistics_of(self.raw)
+            features = (self.raw - mean) / deviation
         for rows in self.batches():
             losses = []
             for i in rows:
@@ -157,7 +172,11 @@ class Reference:
         }
 
 
-def reference_selection(server, local):
+def statistics_of(features):
+    return features.mean(0), features.std(0, correction=0)
+
+
+def reference_selection(server, local, round):
     entries = [(c, p) for prototypes in local for c, p in prototypes.items()]
     best = {}
     for c, p in entries:
@@ -172,10 +191,10 @@ def reference_selection(server, local):
         if not server["fixed"][c]:
             server["prototypes"][c] = p
             server["known"][c] = True
-            server["fixed"][c] = average < 0.9
+            server["fixed"][c] = round > 0 and average < 0.9
 
 
-def reference_fusion(clients, surrogate, round):
+def reference_fusion(clients, surrogate, round, statistics):
     rng = generator(1, round, *TARGET)
     target = int(torch.randint(len(clients), (), generator=rng))
     x = surrogate["x"][0]
@@ -185,12 +204,10 @@ def reference_fusion(clients, surrogate, round):
     optimiser = torch.optim.Adam([pool], lr=0.01, weight_decay=1e-3)
     for _ in range(2):
         for rows in torch.randperm(len(x), generator=rng).split(4):
-            features = torch.stack([own.enhanced(x[i], pool, keys)[0] for i in rows])
+            features = torch.stack([own.enhanced(x[i], pool, keys, statistics)[0] for i in rows])
             with torch.no_grad():
-                p = other.p
-                taught = torch.stack(
-                    [other.enhanced(x[i], p["enhance.pool"], p["enhance.keys"])[0] for i in rows]
-                )
+                theirs = other.p["enhance.pool"], other.p["enhance.keys"]
+                taught = torch.stack([other.enhanced(x[i], *theirs, statistics)[0] for i in rows])
             optimiser.zero_grad()
             ((features - taught) ** 2).mean().backward()
             optimiser.step()
@@ -201,10 +218,18 @@ def test_two_rounds_are_those_of_a_plain_loop_over_clients_and_samples():
     f = federation(FedTAOptions(**SMALL, threshold=0.9))
     clients = [Reference(f, i) for i in range(2)]
     server = {n: t.clone() for n, t in f.state.server.items()}
+    server |= {"of queries": None, "of features": None}
     for round in range(2):
         local = [c.update(server) for c in clients]
-        server |= reference_fusion(clients, f.method.task.surrogate, round)
-        reference_selection(server, local)
+        if not round:
+            queries, features = (torch.cat([getattr(c, n) for c in clients]) for n in NAMES)
+            server |= {"of queries": statistics_of(queries), "of features": statistics_of(features)}
+            for name, of in (("query.sums", queries), ("feature.sums", features)):
+                server[name] = torch.stack([of.sum(0), (of**2).sum(0)])
+            server["count"] = torch.tensor(20)
+        surrogate = f.method.task.surrogate
+        server |= reference_fusion(clients, surrogate, round, server["of queries"])
+        reference_selection(server, local, round)
         f.run_round()
         for name, t in f.state.server.items():
             torch.testing.assert_close(t, server[name], msg=lambda m, n=name: f"{n}: {m}")
@@ -219,10 +244,12 @@ def test_pool_and_prototypes_are_what_is_sent():
     ids = f.participants()
     pool, keys = 10 * 10 * WIDTH, 10 * WIDTH
     down = f.method.broadcast(f.state.server, ids)
-    assert floats_per_client(down) == pool + keys + N_CLASSES * (2 * WIDTH + 1)
-    report = f.run_round()
+    sums = 2 * 2 * WIDTH
+    assert floats_per_client(down) == pool + keys + N_CLASSES * (2 * WIDTH + 1) + sums + 1
     floats = 2 * (pool + keys + N_CLASSES * 2 * WIDTH)
-    assert report.bytes_up == 8 * floats + 2 * N_CLASSES
+    # Only in the first round, clients send the sums of their features.
+    assert f.run_round().bytes_up == 8 * (floats + 2 * sums) + 2 * N_CLASSES
+    assert f.run_round().bytes_up == 8 * floats + 2 * N_CLASSES
 
 
 def test_trainable_parameters_are_those_that_the_paper_lists_and_two_heads():
@@ -256,8 +283,8 @@ def test_fusion_looks_only_at_images_of_classes_that_somebody_had(monkeypatch):
     monkeypatch.setitem(
         f.method.pool_of.__globals__,
         "fused_pool",
-        lambda backbone, pools, images, **k: (
-            seen.append(images) or fused(backbone, pools, images, **k)
+        lambda backbone, pools, images, *a, **k: (
+            seen.append(images) or fused(backbone, pools, images, *a, **k)
         ),
     )
     f.run_round()
@@ -273,6 +300,7 @@ def test_fusion_without_images_takes_the_targets_pool():
         f.method.backbone,
         pools,
         f.method.task.surrogate["x"][0, :0],
+        torch.zeros(0, WIDTH),
         top_n=1,
         training=f.method.training,
         epochs=1,
@@ -284,31 +312,105 @@ def test_fusion_without_images_takes_the_targets_pool():
 
 def test_without_selection_global_prototypes_are_means():
     f = federation(FedTAOptions(**SMALL, selection=False, threshold=1.0))
-    f.run_round()
-    assert not f.state.server["fixed"].any()
     f2 = federation(FedTAOptions(**SMALL, threshold=1.0))
-    f2.run_round()
+    for each in (f, f2):
+        each.run()
+    assert not f.state.server["fixed"].any()
     assert f2.state.server["fixed"].all()
     assert not torch.equal(f.state.server["prototypes"], f2.state.server["prototypes"])
 
 
-def test_a_fixed_prototype_stays():
-    f = federation(FedTAOptions(**SMALL, threshold=1.0))
-    f.run_round()
-    first = f.state.server["prototypes"].clone()
-    f.run_round()
-    assert torch.equal(f.state.server["prototypes"], first)
+@pytest.mark.parametrize("standardise", [True, False])
+def test_a_fixed_prototype_stays(standardise):
+    """With each client's own scale in the first round, none is fixed before the second."""
+    f = federation(FedTAOptions(**SMALL, threshold=1.0, standardise=standardise), rounds=3)
+    fixed, prototypes = [], []
+    for _ in range(3):
+        f.run_round()
+        fixed.append(bool(f.state.server["fixed"].any()))
+        prototypes.append(f.state.server["prototypes"].clone())
+    assert fixed == [not standardise, True, True]
+    assert torch.equal(prototypes[1], prototypes[2])
+    assert torch.equal(prototypes[0], prototypes[1]) == (not standardise)
 
 
-def test_without_tail_anchors_the_first_head_predicts():
-    f = federation(FedTAOptions(**SMALL, tail_anchor=False))
+def test_without_tail_anchors_a_head_that_trains_as_long_sees_the_features_alone():
+    f = federation(FedTAOptions(**SMALL, tail_anchor=False, head_epochs=3))
+    steps = []
+    loss = f.method.anchor_loss
+    f.method.anchor_loss = lambda *a: steps.append(1) or loss(*a)
     f.run()
-    assert not [n for n in f.state.clients.params if n.startswith("anchor")]
+    assert len(steps) == 2 * 3 * (2 + 3)
+    assert {n for n in f.state.clients.params if "anchor" in n} == {"anchor.weight", "anchor.bias"}
     assert f.state.server["prototypes"].shape == (N_CLASSES, WIDTH)
     ((batch, logits),) = predictions(f.method, f.state, images_of((3, 3)), view="personal")
-    p = f.state.clients.params
-    features = f.method.enhanced(p, batch["x"], f.method.backbone.query(batch["x"]))
-    torch.testing.assert_close(logits, features @ p["head.weight"] + p["head.bias"][:, None])
+    payload = f.method.broadcast(f.state.server, f.participants())
+    p = {**payload, **f.state.clients.params}
+    features = f.method.features(p, batch["x"])
+    torch.testing.assert_close(logits, features @ p["anchor.weight"] + p["anchor.bias"][:, None])
+
+
+def test_without_input_enhancement_features_are_the_frozen_ones():
+    f = federation(FedTAOptions(**SMALL, input_enhancement=False, standardise=False))
+    f.run()
+    assert not [n for n in f.state.flat() if "enhance" in n]
+    x = images_of((3, 3)).tensors["x"]
+    params = f.method.broadcast(f.state.server, f.participants())
+    assert torch.equal(f.method.features(params, x), f.method.backbone.query(x))
+
+
+def two_tasks(optimizer_state="round", **options):
+    """Two tasks of two classes."""
+    stages = [images_of((8, 8), seed=s) for s in range(2)]
+    for s, stage in enumerate(stages):
+        stage.tensors["y"].remainder_(2).add_(2 * s)
+    stages = [among_own_classes(stage, N_CLASSES) for stage in stages]
+    o = FedTAOptions(**{**SMALL, "anchors": 12, "input_enhancement": False, **options})
+    settings = {"weight_decay": 0.0, "optimizer_state": optimizer_state}
+    return federation(o, stages=Stream(stages, "sequential"), **settings)
+
+
+def test_what_the_samples_of_a_task_choose_stays_as_it_is_after_it():
+    f = two_tasks()
+    p, memory = f.state.clients.params, f.state.clients.memory
+    for _ in range(2):
+        f.run_round()
+    chosen = memory["anchor.chosen"].clone()
+    before = {n: t.clone() for n, t in p.items() if n in ("anchor.values", "anchor.keys")}
+    for _ in range(2):
+        f.run_round()
+    assert torch.equal(memory["anchor.fixed"], chosen)
+    moved = {n: (p[n] != t).any(-1) for n, t in before.items()}
+    for name in moved:
+        assert not moved[name][chosen].any()
+        assert moved[name][~chosen].any()
+
+
+@pytest.mark.parametrize("state", ["keep", "stage", "round"])
+def test_former_classes_are_predicted_as_before_unless_stale_moments_move_them(state):
+    f = two_tasks(optimizer_state=state, tail_anchor=False)
+    data = images_of((3, 3), seed=5)
+    logits = []
+    for _ in range(4):
+        f.run_round()
+        logits.append(next(predictions(f.method, f.state, data))[1][..., :2])
+    assert torch.equal(logits[1], logits[3]) == (state != "keep")
+    assert not torch.equal(logits[0], logits[1])
+
+
+def test_different_classes_find_different_anchors_where_features_share_a_mean(caplog):
+    """A warning where they do not: a mean that dwarfs the features' differences."""
+    chosen = {}
+    for standardise in (True, False):
+        f = two_tasks(standardise=standardise, lambda3=1.0, head_epochs=8)
+        query = f.method.backbone.query
+        f.method.backbone.query = lambda x, query=query: query(x) + 50
+        f.run_round()
+        f.run_round()
+        chosen[standardise] = f.state.clients.memory["anchor.chosen"].sum(1).tolist()
+    assert max(chosen[False]) == 1 < min(chosen[True])
+    assert caplog.text.count("clients choose fewer tail anchors") == 1
+    assert "1 for 2" in caplog.text
 
 
 def test_views_differ_in_the_pool_and_in_the_head():
@@ -327,7 +429,7 @@ def test_views_differ_in_the_pool_and_in_the_head():
 
 
 def test_the_second_stage_never_runs_the_backbone(monkeypatch):
-    f = federation(FedTAOptions(**SMALL, anchor_epochs=7), epochs=1)
+    f = federation(FedTAOptions(**SMALL, head_epochs=7), epochs=1)
     calls = []
     prompted = f.method.backbone.prompted
     monkeypatch.setattr(
@@ -428,7 +530,7 @@ def test_pulled_keys_draw_near():
         ({"top_n": 11}, "top_n"),
         ({"temperature": 0}, "temperature"),
         ({"lambda2": -1}, "lambda2"),
-        ({"anchor_epochs": 0}, "anchor_epochs"),
+        ({"head_epochs": 0}, "head_epochs"),
         ({"mix": "shake"}, "mix"),
     ],
 )

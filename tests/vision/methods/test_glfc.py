@@ -25,7 +25,7 @@ def classes_in(memory, client=0):
 def test_memory_keeps_the_nearest_to_the_mean_and_makes_room_for_new_classes():
     memory = empty_memory(1, 4, 1, torch.device("cpu"))
     features = torch.tensor([[[0.0], [4.0], [2.5], [1.0], [9.0]]])
-    remember(memory, features, torch.tensor([[2, 2, 2, 2, 0]]), 3)
+    remember(memory, features, torch.tensor([[2, 2, 2, 2, 0]]), 3, torch.tensor([4]))
     assert sorted(classes_in(memory)) == [0, 2, 2] or sorted(classes_in(memory)) == [-1, 0, 2, 2]
     kept = {
         (c, f)
@@ -36,7 +36,7 @@ def test_memory_keeps_the_nearest_to_the_mean_and_makes_room_for_new_classes():
     }
     # Class 2 has mean 1.875: 2.5 and 1 are nearest.
     assert kept == {(2, 2.5), (2, 1.0), (0, 9.0)}
-    remember(memory, torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 1]]), 3)
+    remember(memory, torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 1]]), 3, torch.tensor([9]))
     kept = {
         (c, f)
         for c, f in zip(
@@ -50,14 +50,33 @@ def test_memory_keeps_the_nearest_to_the_mean_and_makes_room_for_new_classes():
 def test_a_class_seen_again_takes_its_own_place():
     memory = empty_memory(1, 4, 1, torch.device("cpu"))
     for _ in range(3):
-        remember(memory, torch.tensor([[[1.0], [3.0]]]), torch.tensor([[0, 1]]), 2)
+        remember(
+            memory, torch.tensor([[[1.0], [3.0]]]), torch.tensor([[0, 1]]), 2, torch.tensor([2])
+        )
     assert sorted(classes_in(memory)) == [-1, -1, 0, 1]
+
+
+def test_a_limit_below_the_classes_keeps_one_of_each():
+    memory = empty_memory(1, 4, 1, torch.device("cpu"))
+    features, classes = torch.arange(6.0).view(1, 6, 1), torch.tensor([[0, 0, 0, 1, 1, 1]])
+    remember(memory, features, classes, 2, torch.tensor([1]))
+    assert sorted(classes_in(memory)) == [-1, -1, 0, 1]
+
+
+def test_the_memory_is_a_share_of_what_the_client_has_had(two_tasks):
+    f = two_tasks(GLFC, options(memory=100, memory_share=0.5))
+    kept = []
+    for _ in range(4):
+        f.run_round()
+        kept.append((f.state.clients.memory["exemplar.class"] != EMPTY).sum(1).tolist())
+    # 12 and 8 samples of two classes, then 8 more of two others, in two rounds each.
+    assert kept == [[6, 4], [6, 4], [8, 8], [8, 8]]
 
 
 def test_only_allowed_classes_are_drawn():
     memory = empty_memory(2, 5, 1, torch.device("cpu"))
     features = torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]])
-    remember(memory, features, torch.tensor([[0, 1, 2], [0, 0, 0]]), 3)
+    remember(memory, features, torch.tensor([[0, 1, 2], [0, 0, 0]]), 3, torch.tensor([3, 3]))
     allowed = torch.tensor([[False, True, True], [False, True, True]])
     drawn, classes, found = draw(memory, allowed, torch.tensor([[0.0, 0.49, 0.5, 0.99]] * 2))
     assert found.tolist() == [True, False]
@@ -111,7 +130,9 @@ def accuracy(params, samples):
 
 
 def options(**changed):
-    return GLFCOptions(**{"memory": 6, "relation": 0.3, "perturbation": 0.2, **changed})
+    return GLFCOptions(
+        **{"memory": 6, "memory_share": 1.0, "relation": 0.3, "perturbation": 0.2, **changed}
+    )
 
 
 def test_two_stages_are_those_of_a_plain_loop(two_tasks):

@@ -1,5 +1,7 @@
 """FedViT, FedL2P and FedDualP against plain loops over clients and samples."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -13,9 +15,10 @@ from stforecast.federated.stream import Stream
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
+from vision.clients import among_own_classes
 from vision.methods.feddualp import FedDualP, FedDualPOptions
 from vision.methods.fedl2p import FedL2P, FedL2POptions
-from vision.methods.fedvit import FedViT, FedViTOptions
+from vision.methods.fedvit import FedViT
 from vision.methods.prompts import prompt_tokens
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
@@ -44,7 +47,8 @@ def federation(method, options=None, train=None, **settings):
     settings = {"rounds": 2, "epochs": 2, "batch_size": 4, "lr": 0.01} | settings
     model = lambda: FrozenViT((3, 8, 8), N_CLASSES, ViTOptions(backbone=TINY, input_size=8))  # noqa: E731
     method = method(Population(model, 1), Classification(N_CLASSES), Training(**settings), options)
-    return Federation(method, train or images_of((8, 12)), seed=1)
+    train = among_own_classes(images_of((8, 12)), N_CLASSES) if train is None else train
+    return Federation(method, train, seed=1)
 
 
 class Reference:
@@ -177,16 +181,34 @@ def test_what_is_sent():
         assert report.bytes_up == report.bytes_down == 2 * 8 * (head + prompts)
 
 
-def test_fedvit_is_fedavg_where_all_classes_are_predicted():
-    ours, plain = federation(FedViT, FedViTOptions(within_task=False)), federation(FedAvg)
+def test_fedvit_is_fedavg_on_a_frozen_model():
+    ours, plain = federation(FedViT), federation(FedAvg)
     for f in (ours, plain):
         f.run()
     for name, t in plain.state.server.items():
         assert torch.equal(t, ours.state.server[name])
 
 
+@pytest.mark.parametrize(("options", "head_epochs"), [(L2P, 5), (DUALP, 5), (L2P, 1)])
+def test_further_epochs_train_the_head_alone(options, head_epochs):
+    method = FedL2P if options is L2P else FedDualP
+    few, many = (
+        federation(method, dataclasses.replace(options, head_epochs=n), images_of((8, 8)), rounds=1)
+        for n in (None, head_epochs)
+    )
+    steps = []
+    for f in (few, many):
+        loss = f.method.task.loss
+        object.__setattr__(f.method.task, "loss", lambda *a, loss=loss: steps.append(1) or loss(*a))
+        f.run()
+    assert len(steps) == 2 * 2 + max(2, head_epochs) * 2
+    a, b = few.state.server, many.state.server
+    assert all(torch.equal(a[n], b[n]) for n in a if n.startswith("prompt."))
+    assert torch.equal(a["head.weight"], b["head.weight"]) == (head_epochs < 2)
+
+
 def test_within_a_task_absent_classes_are_left_alone():
-    f = federation(FedViT, train=images_of((8, 12), first=1, n=2))
+    f = federation(FedViT, train=among_own_classes(images_of((8, 12), first=1, n=2), N_CLASSES))
     before = {n: t.clone() for n, t in f.state.server.items()}
     f.run()
     changed = (f.state.server["head.weight"] != before["head.weight"]).any(0)
