@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.population import Population
+from stforecast.federated.population import Params, Population
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
@@ -52,29 +52,23 @@ class RecomputingFedTA(FedTA):
 
     name = ""
 
-    def train(
-        self,
-        cohort: Cohort,
-        parts: tuple[str, ...],
-        epochs: int | None,
-        data: Batch,
-        loss: Callable[[Cohort, Batch], Tensor],
-    ) -> None:
-        """Train both stages on images."""
-        size = int(cohort.data.sizes[0])
-        images = {"x": cohort.data.tensors["x"][:, :size]}
-        super().train(cohort, parts, epochs, {**data, **images}, loss)
-
-    def enhancement_loss(self, cohort: Cohort, batch: Batch) -> Tensor:
+    def enhancement_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Compute the query in the step."""
-        return super().enhancement_loss(cohort, {**batch, "query": self.backbone.query(batch["x"])})
+        batch = {**batch, "query": self.backbone.query(batch["x"])}
+        return super().enhancement_loss(cohort, batch, payload)
 
-    def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+    def train_anchors(self, cohort: Cohort, data: Batch, payload: Payload) -> None:
+        """Train the second stage on images."""
+        size = int(cohort.data.sizes[0])
+        super().train_anchors(cohort, {**data, "x": cohort.data.tensors["x"][:, :size]}, payload)
+
+    def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
         """Compute the features with the whole network in the step."""
         with torch.no_grad():
-            x = batch["x"]
-            features = self.enhanced(cohort.params, x, self.backbone.query(x))
-        return super().anchor_loss(cohort, {**batch, "feature": features}, payload)
+            x, params = batch["x"], {**payload, **cohort.params}
+            features = self.enhanced(params, x, self.backbone.query(x))
+            features = self.scaled("feature.sums", features, payload)
+        return super().anchor_loss(cohort, {**batch, "feature": features}, payload, before)
 
 
 def without_cache(backbone: Backbone) -> Backbone:
