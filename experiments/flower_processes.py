@@ -59,6 +59,19 @@ class LocalFlower:
         lines = [f"{k} = {json.dumps(v)}" for k, v in ({"address": self.address} | trust).items()]
         table = [f'[superlink]\ndefault = "{CONNECTION}"\n', f"[superlink.{CONNECTION}]", *lines]
         (self.home / "config.toml").write_text("\n".join(table) + "\n")
+        try:
+            self.start_superlink()
+        except BaseException:
+            self.stop_all()
+            raise
+        return self
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, again if it was stopped: it knows its nodes from its database.
+
+        Raises:
+            InputError: if it does not start.
+        """
         host, port = self.address.split(":")
         tls = (
             [
@@ -70,16 +83,12 @@ class LocalFlower:
             if self.keys
             else ["--insecure"]
         )
-        try:
-            self.start(
-                "superlink", "flower-superlink", "--host", host, "--port", port,
-                "--disable-runtime-dependency-installation", *tls,
-            )  # fmt: skip
-            self._wait_for_port(int(port), "superlink")
-        except BaseException:
-            self.stop_all()
-            raise
-        return self
+        self.start(
+            "superlink", "flower-superlink", "--host", host, "--port", port,
+            "--disable-runtime-dependency-installation", "--database", self.home / "superlink.db",
+            *tls,
+        )  # fmt: skip
+        self._wait_for_port(int(port), "superlink")
 
     def __exit__(
         self,

@@ -152,6 +152,30 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
     assert started(tmp_path) == []
 
 
+@pytest.mark.slow
+def test_a_federation_outlives_its_server(flwr, tmp_path):
+    """The SuperLink and its ServerApp are killed in round 2; numbers are those of one process."""
+    cubes = federation_demo.make_cubes(tmp_path)
+    config = resolve("fuels", **federation_demo.SETTINGS, rounds=3)
+    patience = Patience(start=300, answer=120)
+    app = write_app(tmp_path / "app", RunSettings(config, 9, patience, str(tmp_path)))
+    log = tmp_path / "server.log"
+    with LocalFlower(tmp_path / "logs") as flower:
+        for i, name in enumerate(federation_demo.NODES):
+            flower.start_node(name, {"data": str(cubes[i]), "first-client": 3 * i})
+        flower.run(app)
+        wait_for(lambda: log.exists() and "round 1:" in log.read_text(), 900, "round 1")
+        flower.stop("superlink", signal.SIGKILL)
+        flower.start_superlink()
+        about = federation_demo.follow(flower, flower.run(app), tmp_path, seconds=1800)
+    assert re.search("the run goes on after round [12]", log.read_text())
+    assert not (tmp_path / "checkpoints").exists()
+    assert len(pd.read_csv(tmp_path / "rounds.csv")) == 3
+    alone = federation_demo.in_one_process(tmp_path / "city.nc", "fuels", 3)
+    assert about["test"]["mse"] == pytest.approx(alone, rel=1e-4)
+    assert started(tmp_path) == []
+
+
 SPOILT = """
 import importlib.abc, importlib.util, sys
 
