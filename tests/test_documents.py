@@ -53,7 +53,7 @@ SHORTER = {
         "--method pfpl": "--method pfpl --clients 3",
         "--data mnist+usps+syn-generated --images FOLDER": "--data digits8x8 --clients 3",
         "--domains mnist:7,usps:5,syn-generated:8 --shots 40": "--shots 10",
-        "--backbone-weights VIT.safetensors --input-size 112": (
+        "--backbone VIT.safetensors --input-size 112": (
             f"{TINY_TRANSFORMER} --rounds 1 --clients 2 --shots 2"
         ),
     },

@@ -19,7 +19,15 @@ from vision.torchvision_ops import torchvision_models
 TINY = "tiny-random"
 """Name of a backbone with random weights, for tests and trials."""
 
+ENDING = ".safetensors"
+"""Ending of a file of weights."""
+
 TINY_GEOMETRY = Geometry(patch=4, width=16, depth=5, heads=2, hidden=32, grid=2)
+
+REMEDY = "use one of the vit_*, deit_* or vit_*_dinov2 models"
+
+SIZING = ("patch_embed.proj.weight", "pos_embed", "cls_token", "blocks.0.mlp.fc1.weight")
+"""Weights from which the sizes of a ViT follow."""
 
 Normalisation = Literal["imagenet", "half"]
 
@@ -38,6 +46,7 @@ def load_backbone(
     weights: str | Path | None = None,
     *,
     input_size: int,
+    heads: int = 0,
     pool: Pool = "cls",
     blocks: int = 0,
     normalisation: Normalisation | None = None,
@@ -47,11 +56,12 @@ def load_backbone(
     """Load a frozen backbone.
 
     Args:
-        name: timm's name of a plain ViT, whose pre-trained weights timm downloads; or
-            `tiny-random`. With a weight file it is only a label.
-        weights: a `.safetensors` file of a plain ViT with timm's parameter names; half precision is
-            converted to single.
+        name: a `.safetensors` file of a plain ViT with timm's parameter names, in any precision;
+            timm's name of one, whose pre-trained weights timm downloads; or `tiny-random`.
+        weights: the file, if the name is only a label.
         input_size: height and width to which images are resized.
+        heads: attention heads, which a file does not tell; 0 takes timm's number, and for a file
+            one per 64 features.
         pool: class token or mean of the patch tokens.
         blocks: number of blocks to use, from the first; 0 uses all.
         normalisation: normalisation of pixels; by default timm's own, or `imagenet` for a file.
@@ -62,17 +72,17 @@ def load_backbone(
         InputError: if the file is missing, damaged or not a plain ViT, or if timm is missing, has
             no such model or cannot download the weights.
     """
-    heads, mean, std = None, *NORMALISATIONS["imagenet"]
-    if weights is not None:
-        tensors, origin = _from_file(Path(weights)), str(weights)
+    origin, known, (mean, std) = str(weights or name), None, NORMALISATIONS["imagenet"]
+    if weights or Path(name).suffix == ENDING or Path(name).is_file():
+        tensors = _from_file(Path(origin))
     elif name == TINY:
-        tensors, origin, heads = ViT(TINY_GEOMETRY).state_dict(), name, TINY_GEOMETRY.heads
+        tensors, known = ViT(TINY_GEOMETRY).state_dict(), TINY_GEOMETRY.heads
     else:
-        (tensors, heads, mean, std), origin = _from_timm(name), name
+        tensors, known, mean, std = _from_timm(name)
     if normalisation is not None:
         mean, std = NORMALISATIONS[normalisation]
     return Backbone(
-        vit_from(tensors, origin, heads, blocks),
+        vit_from(tensors, origin, heads or known, blocks),
         input_size=input_size,
         pool=pool,
         mean=mean,
@@ -101,11 +111,10 @@ def vit_from(
         for name, t in tensors.items()
         if not name.startswith(("head.", "fc_norm.")) and name != "mask_token"
     }
-    remedy = "use one of the vit_*, deit_* or vit_*_dinov2 models"
-    with reading(origin, "as the weights of a plain ViT under timm's names", remedy):
+    with reading(origin, "as the weights of a plain ViT under timm's names", REMEDY):
+        _check_names(own, origin)
         geometry = geometry_of(own, heads)
-        with torch.device("meta"):  # Checks the shapes without using memory.
-            ViT(geometry).load_state_dict(own, assign=True)
+        _check_shapes(own, geometry, origin)
         if odd := next((name for name, t in own.items() if not t.isfinite().all()), None):
             raise InputError(f"{origin}: {odd} holds NaN or infinity; get the file again")
         whole = ViT(geometry)
@@ -116,6 +125,35 @@ def vit_from(
     if blocks:
         del whole.blocks[blocks:]
     return whole
+
+
+def _check_names(weights: Mapping[str, Tensor], origin: str) -> None:
+    """Refuse weights that lack those from which the sizes follow."""
+    if missing := next((name for name in SIZING if name not in weights), None):
+        other = next((f"{name} {tuple(t.shape)}" for name, t in weights.items()), "nothing")
+        raise InputError(
+            f"{origin}: found no {missing}, but e.g. {other}; expected the weights of a plain ViT "
+            f"under timm's names; {REMEDY}"
+        )
+
+
+def _check_shapes(weights: Mapping[str, Tensor], geometry: Geometry, origin: str) -> None:
+    """Refuse weights that are not those of a ViT of these sizes; uses no memory.
+
+    Raises:
+        InputError: naming the first weight, the shape found and the one expected.
+    """
+    with torch.device("meta"):
+        expected = {name: tuple(t.shape) for name, t in ViT(geometry).state_dict().items()}
+    found = {name: tuple(t.shape) for name, t in weights.items()}
+    for name in (*expected, *found):
+        if found.get(name) != expected.get(name):
+            g = geometry
+            raise InputError(
+                f"{origin}: {name}: found {found.get(name, 'nothing')}, expected "
+                f"{expected.get(name, 'nothing')} in a plain ViT of width {g.width}, {g.depth} "
+                f"blocks and {g.patch} px patches for images of {g.grid * g.patch} px; {REMEDY}"
+            )
 
 
 def _from_file(path: Path) -> dict[str, Tensor]:
@@ -132,7 +170,7 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
     except ImportError as e:
         raise InputError(
             f"{name} comes from timm, which is missing; pip install 'stforecast[vision]', or give "
-            "a weight file (--backbone-weights)"
+            "a weight file (--backbone FILE)"
         ) from e
     if not timm.is_model(name):
         close = ", ".join(timm.list_models(f"*{name.split('.')[0]}*")[:5]) or "vit_base_patch16_224"
@@ -142,7 +180,7 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
     except Exception as e:  # The hub's client raises many types: no network, no such file.
         raise InputError(
             f"{name}: timm could not download the weights ({type(e).__name__}: {e}); download them "
-            "on a machine with network access and give the file (--backbone-weights)"
+            "on a machine with network access and give the file (--backbone FILE)"
         ) from e
     if not isinstance(model, timm.models.VisionTransformer):
         raise InputError(f"{name} is a {type(model).__name__}; use a plain Vision Transformer")

@@ -22,9 +22,12 @@ class ViTOptions(CheckedOptions):
     """Settings of the frozen transformer.
 
     Attributes:
-        backbone: timm's name of a plain ViT, whose pre-trained weights timm downloads, or
-            `tiny-random` for trials; only a label if a weight file is given.
-        backbone_weights: a .safetensors file with timm's parameter names, for offline use.
+        backbone: a .safetensors file of a plain ViT with timm's parameter names, of any size; or
+            timm's name of one, whose pre-trained weights timm downloads; or `tiny-random` for
+            trials.
+        backbone_weights: the file, if `backbone` is only to be a label.
+        heads: attention heads, which a file does not tell; 0 takes timm's number, and for a file
+            one per 64 features, as in every standard ViT.
         input_size: height and width of the input, a multiple of the patch size, 2,048 at most.
         pool: the feature: the class token (cls) or the mean of the patch tokens (mean).
         blocks: number of blocks to use, from the first; 0 uses all.
@@ -37,6 +40,7 @@ class ViTOptions(CheckedOptions):
 
     backbone: str = "vit_base_patch16_224"
     backbone_weights: str | None = None
+    heads: NonNegativeInt = 0
     input_size: Annotated[PositiveInt, Le(2048)] = 224
     pool: Literal["cls", "mean"] = "cls"
     blocks: NonNegativeInt = 0
@@ -84,6 +88,7 @@ class FrozenViT(SplitModel):
             o.backbone,
             o.backbone_weights,
             input_size=o.input_size,
+            heads=o.heads,
             pool=o.pool,
             blocks=o.blocks,
             normalisation=None if o.normalisation == "auto" else o.normalisation,

@@ -262,11 +262,60 @@ def test_what_is_no_plain_vit_is_refused(tmp_path):
         load_backbone("any", tmp_path / "missing.safetensors", input_size=8)
     weights = ViT(TINY_GEOMETRY).state_dict()
     save_file({**weights, "norm_pre.weight": torch.ones(16)}, tmp_path / "clip.safetensors")
-    with pytest.raises(InputError, match="as the weights of a plain ViT"):
+    with pytest.raises(InputError, match=r"norm_pre.weight: found \(16,\), expected nothing in a"):
         load_backbone("any", tmp_path / "clip.safetensors", input_size=8)
     save_file({"conv1.weight": torch.ones(1)}, tmp_path / "resnet.safetensors")
     with pytest.raises(InputError, match="patch_embed"):
         load_backbone("any", tmp_path / "resnet.safetensors", input_size=8)
+
+
+OWN = Geometry(patch=7, width=24, depth=3, heads=4, hidden=20, grid=3, registers=1)
+
+
+def own_file(folder, **changed):
+    """A file of a ViT of unusual sizes, some weights of which are changed or None."""
+    weights = {**ViT(OWN).state_dict(), "head.weight": torch.ones(5, 24), **changed}
+    path = folder / "own.safetensors"
+    save_file({n: t.half().contiguous() for n, t in weights.items() if t is not None}, path)
+    return str(path)
+
+
+def test_a_users_own_file_of_any_size_is_a_backbone(tmp_path):
+    images = bytes_of(2, size=20)
+    vit = ViT(OWN)
+    path = own_file(tmp_path, **vit.state_dict())
+    backbone = load_backbone(path, input_size=21, heads=4)
+    assert (backbone.width, backbone.depth) == (24, 3)
+    exact = Backbone(vit, input_size=21, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    expected = exact.query(images)
+    torch.testing.assert_close(backbone.query(images), expected, rtol=0.02, atol=0.02)
+    other = load_backbone(path, input_size=21, heads=2).query(images)
+    assert (other - expected).norm() > 10 * (backbone.query(images) - expected).norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "words"),
+    [
+        ("blocks.2.attn.qkv.weight", torch.ones(72, 20), r"found \(72, 20\), expected \(72, 24\)"),
+        ("blocks.1.norm2.bias", None, r"found nothing, expected \(24,\)"),
+        ("blocks.0.attn.q_norm.weight", torch.ones(6), r"found \(6,\), expected nothing"),
+        ("reg_token", None, "11 position embeddings form no square grid"),
+        ("pos_embed", None, "found no pos_embed, but e.g. "),
+    ],
+)
+def test_a_weight_that_does_not_fit_is_named(tmp_path, name, weight, words):
+    path = own_file(tmp_path, **{name: weight})
+    with pytest.raises(InputError, match=words) as e:
+        load_backbone(path, input_size=21, heads=4)
+    assert path in str(e.value)
+    if "expected" in words:
+        assert f"{name}: found" in str(e.value)
+        assert "width 24, 3 blocks and 7 px patches for images of 21 px" in str(e.value)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused(tmp_path):
+    with pytest.raises(InputError, match="5 attention heads do not divide a width of 24"):
+        load_backbone(own_file(tmp_path), input_size=21, heads=5)
 
 
 def test_timms_names_are_known():
