@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,11 @@ class DomainFolders:
 
     Attributes:
         name: name of the set.
-        domains: names of the domains' folders in lower case; on disk, case does not matter.
+        domains: names of the domains' folders; case, spaces, dashes and underscores do not matter.
         folders: possible parents of these folders below the user's folder; "" is the folder itself.
         source: where to get the files, for messages.
         ignored: names of intermediate folders to skip.
+        split: function that applies an official split to the files found.
     """
 
     name: str
@@ -30,6 +32,7 @@ class DomainFolders:
     folders: Sequence[str]
     source: str
     ignored: Sequence[str] = ()
+    split: Callable[[Tree], Tree] = lambda tree: tree
 
     def read(self, root: Path, *, size: int | None, test_share: float, seed: int) -> ImageSet:
         """Read the folders, or else the `.npz` file.
@@ -44,13 +47,14 @@ class DomainFolders:
             InputError: if neither exists, a domain is missing or a file is damaged.
         """
         for folder in (root / f for f in self.folders):
-            names = {p.name.lower(): p.name for p in folder.glob("*") if p.is_dir()}
-            found = [names[d] for d in self.domains if d in names]
+            names = {_bare(p.name): p.name for p in folder.glob("*") if p.is_dir()}
+            found = [names[_bare(d)] for d in self.domains if _bare(d) in names]
             if not found:
                 continue
-            if missing := [d for d in self.domains if d not in names]:
+            if missing := [d for d in self.domains if _bare(d) not in names]:
                 raise InputError(f"{folder}: found no folder {', '.join(missing)}; {self.source}")
             tree = find_images(folder, self.source, domains=found, ignored=self.ignored)
+            tree = self.split(tree)
             self._check_classes(tree)
             return tree.read(self.name, size=size, test_share=test_share, seed=seed)
         archive = find_npz(root, self.name)
@@ -71,3 +75,8 @@ class DomainFolders:
                 f"{tree.folder / missing[0]}: found no images of {missing[1]}, a class of other "
                 f"domains; {self.source}"
             )
+
+
+def _bare(name: str) -> str:
+    """Return a name as names are compared: `Real World` and `real_world` are one."""
+    return re.sub(r"[\s_-]", "", name.lower())

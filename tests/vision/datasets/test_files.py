@@ -113,6 +113,76 @@ def test_pacs_and_office31_layouts(paint):
     )
 
 
+def test_office_home_and_digits_dg_layouts(paint):
+    home = "OfficeHomeDataset_10072016"
+    for domain in ("Art", "Clipart", "Product", "Real World"):
+        paint(*(f"{home}/{domain}/{c}/{i}.jpg" for c in ("Bed", "Alarm_Clock") for i in range(5)))
+    root = paint(f"{home}/ImageInfo.csv.png")
+    images = load("office-home", root)
+    assert images.domain_names == ("Art", "Clipart", "Product", "Real World")
+    assert images.class_names == ("Alarm_Clock", "Bed")
+    assert (len(images), int(images.is_test.sum())) == (40, 8)
+    for domain in ("mnist", "mnist_m", "svhn", "syn"):
+        paint(*(f"digits_dg/{domain}/train/{digit}/a.jpg" for digit in range(10)))
+        paint(*(f"digits_dg/{domain}/val/{digit}/b.jpg" for digit in range(10)))
+    images = load("digits-dg", root)
+    assert images.class_names == tuple("0123456789")
+    assert images.is_test.tolist() == [*[False] * 10, *[True] * 10] * 4
+    assert images.domains.bincount().tolist() == [20] * 4
+
+
+DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+
+
+@pytest.fixture
+def domainnet(paint):
+    """A small DomainNet with the official lists, and one image that they leave out."""
+    for domain in DOMAINNET:
+        names = [f"{domain}/{c}/{domain}_{i}.jpg" for c in ("axe", "zoo") for i in range(3)]
+        root = paint(*(f"domainnet/{name}" for name in names))
+        for part, chosen in (("train", names[::3] + names[1::3]), ("test", names[2::3])):
+            lines = "".join(f"{name} {int('zoo' in name)}\n" for name in chosen)
+            (root / f"domainnet/{domain}_{part}.txt").write_text(lines)
+    return paint("domainnet/real/axe/real_duplicate.jpg")
+
+
+def test_domainnet_is_split_by_its_lists(domainnet):
+    images = load("domainnet", domainnet)
+    assert images.domain_names == DOMAINNET
+    assert (len(images), int(images.is_test.sum())) == (36, 12)
+    assert torch.equal(images.labels[images.is_test], torch.tensor([0, 1] * 6))
+    for domain in DOMAINNET:
+        for part in ("train", "test"):
+            (domainnet / f"domainnet/{domain}_{part}.txt").unlink()
+    images = load("domainnet", domainnet, test_share=0.5)
+    assert len(images) == 37
+    assert "0.5 of each class" in images.source
+
+
+def test_what_domainnet_lacks_is_named(domainnet):
+    (domainnet / "domainnet/sketch/zoo/sketch_1.jpg").unlink()
+    with pytest.raises(InputError, match=r"sketch/zoo/sketch_1.jpg: no such image, which the li"):
+        load("domainnet", domainnet)
+    (domainnet / "domainnet/real_test.txt").unlink()
+    with pytest.raises(InputError, match=r"real_test.txt: cannot be read as a list of images"):
+        load("domainnet", domainnet)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "missing"),
+    [
+        ("office-home", "office_home/Art/Bed", "clipart, product, real_world"),
+        ("digits-dg", "digits_dg/svhn/train/0", "mnist, mnist_m, syn"),
+        ("domainnet", "domainnet/real/axe", "clipart, infograph, painting, quickdraw, sketch"),
+    ],
+)
+def test_missing_domains_are_listed(paint, name, folder, missing):
+    with pytest.raises(InputError, match=f"found no folder {missing}; get "):
+        load(name, paint(f"{folder}/a.jpg"))
+    with pytest.raises(InputError, match=f"nor a file {name}"):
+        load(name, paint("elsewhere/a.jpg") / "elsewhere")
+
+
 def test_a_missing_domain_is_named(paint):
     root = paint("amazon/mug/a.jpg", "Caltech/mug/a.jpg", "dslr/mug/a.jpg")
     with pytest.raises(InputError, match="found no folder webcam"):
