@@ -8,11 +8,15 @@ from torch import nn
 
 from stforecast.federated.data import ClientData
 from stforecast.federated.layers import ClientLinear
+from stforecast.federated.methods.ditto import Ditto
+from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.methods.fedavg_ft import FedAvgFT
+from stforecast.federated.methods.fedrep import FedRep
 from stforecast.federated.methods.solo import Solo
 from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.state import Clients, State
 from stforecast.federated.training import Training
-from vision.evaluation import MASKS, TASK, evaluate, last_best_mean
+from vision.evaluation import MASKS, TASK, evaluate, judged_models, last_best_mean, possible_names
 from vision.task import Classification, cross_entropy
 
 ALL, OWN = MASKS
@@ -114,3 +118,55 @@ def test_equal_logits_share_a_correct_prediction():
     counts = evaluate(method, state, test, torch.tensor([[False, True, True]]), n_domains=1)
     assert counts.accuracy("personal", ALL) == pytest.approx((1 / 2 + 1 / 3 + 0) / 3)
     assert counts.accuracy("personal", OWN) == pytest.approx((0 + 1 / 2 + 0) / 3)
+
+
+@pytest.fixture
+def both_ways(judged):
+    """Client 0's own model adds 9 to the logit of class 1, the averaged one subtracts 9 from it."""
+    *_, test, own = judged.args
+
+    def judge(method, **of_clients):
+        population = Population(AsIs)
+        params = population.parameters(2)
+        params["head.bias"][0, 1] = 9
+        clients = Clients({**params, **of_clients}, {}, {}, torch.tensor([5, 5]))
+        server = {"head.bias": torch.tensor([0.0, -9, 0])}
+        method = method(population, Classification(3), Training())
+        return method, State(clients, server, 1, 0), test, own
+
+    return judge
+
+
+def test_own_and_averaged_models_are_judged(both_ways):
+    method, state, test, own = both_ways(FedAvg)
+    counts = evaluate(method, state, test, own, n_domains=2)
+    assert counts.views == ("global", "trained")
+    # Client 0 (classes 0, 1, 1): the average never says 1, the own model does so in the last two;
+    # the first logits (9, 1, 0) become (9, 10, 0).
+    assert counts.of_clients("global", OWN).tolist() == pytest.approx([1 / 3, 1])
+    assert counts.of_clients("trained", OWN).tolist() == pytest.approx([2 / 3, 1])
+    ways = {model.name: model.way for model in judged_models(method, state, test)}
+    assert ways == {"global": "averaged", "trained": "own"}
+
+
+def test_what_clients_fit_or_keep_to_themselves_has_one_way(both_ways):
+    method, state, test, _ = both_ways(Solo)
+    assert [m.way for m in judged_models(method, state, test)] == [None]
+    copies = {f"personal.{name}": t for name, t in state.clients.params.items()}
+    for kind in (Ditto, FedAvgFT):
+        method, state, *_ = both_ways(kind, **copies)
+        names = [m.name for m in judged_models(method, state, test)]
+        assert names == ["personal", "global", "global, trained"]
+    assert possible_names(FedRep) == ["personal", "trained"]
+
+
+def test_a_model_that_is_fitted_to_predict_is_not_called_trained(both_ways):
+    method, state, test, own = both_ways(FedAvgFT)
+    fitted = State(
+        Clients({**state.clients.params, "head.bias": torch.zeros(2, 3)}, {}, {}, torch.ones(2)),
+        state.server, 1, 0,
+    )  # fmt: skip
+    counts = evaluate(method, fitted, test, own, n_domains=2, trained=state)
+    assert counts.of_clients("personal", OWN).tolist() == pytest.approx([2 / 3, 1])
+    alone = evaluate(*both_ways(FedAvg), n_domains=2)
+    assert torch.equal(counts.of_clients("global, trained", ALL), alone.of_clients("trained", ALL))

@@ -142,35 +142,42 @@ def test_equals_a_plain_loop_over_clients(over_stages, alone, stages, options):
         assert_prototypes(memory["prototypes"][i], memory["known"][i], plain.own[i])
 
 
-def test_predictions_are_of_the_nearest_prototype(over_stages, stages):
+@pytest.mark.parametrize("way", [None, "own", "averaged"])
+def test_predictions_are_of_the_nearest_prototype(over_stages, alone, stages, way):
     f = over_stages()
     f.run()
     server, memory = f.state.server, f.state.clients.memory
-    x = stages[0].tensors["x"][:, :4]
-    body = {n: t[None] for n, t in server.items() if n.startswith("encoder.")}
-    for view, prototypes, known in (
-        ("global", server["prototypes"].expand(2, -1, -1), server["known"].expand(2, -1)),
-        ("local", memory["prototypes"], memory["known"]),
-    ):
-        (_, scores), *_ = predictions(f.method, f.state, stages[0], view=view)
-        for i in range(2):
-            features = f.method.population.encode(body, x[i : i + 1])[0]
-            for j, h in enumerate(features):
-                distance = (h - prototypes[i]).norm(dim=1)
-                distance[~known[i]] = torch.inf
-                assert scores[i, j].argmax() == distance.argmin()
+    averaged = {n: t for n, t in server.items() if n.startswith("encoder.")}
+    for i, client in enumerate(alone(f)):
+        client.receive({name: t[i] for name, t in f.state.clients.params.items()})
+        if way == "averaged":
+            client.receive(averaged)
+        x = stages[0].tensors["x"][i, :4]
+        features = client.encode(x)
+        for view, prototypes, known in (
+            ("global", server["prototypes"], server["known"]),
+            ("local", memory["prototypes"][i], memory["known"][i]),
+        ):
+            (_, scores), *_ = predictions(f.method, f.state, stages[0], view=view, way=way)
+            squared = (features[:, None] - prototypes).square().sum(-1)
+            expected = (-squared).masked_fill(~known, -torch.inf)
+            torch.testing.assert_close(scores[i, :4], expected.detach())
+        (_, logits), *_ = predictions(f.method, f.state, stages[0], view="personal", way=way)
+        torch.testing.assert_close(logits[i, :4], client.decode(features).detach())
 
 
-def test_a_client_without_prototypes_predicts_by_the_global_ones(federate):
+def test_a_client_that_has_not_trained_predicts_with_what_it_receives(federate):
     # The first client, which lacks a class, is one of the two that take part.
     f = federate(GLDP, rounds=1, participation=0.67, full_start=False, seed=2)
     f.run()
-    present = f.state.clients.memory["known"].any(1).tolist()
-    (_, local), *_ = predictions(f.method, f.state, f.train, view="local")
-    (_, common), *_ = predictions(f.method, f.state, f.train, view="global")
-    assert present[0]
-    assert sum(present) == 2
-    assert [not torch.equal(a, b) for a, b in zip(local, common, strict=True)] == present
+    trained = f.state.clients.memory["known"].any(1).tolist()
+    assert trained[0]
+    assert sum(trained) == 2
+    for view, way, with_global in (("local", None, True), ("personal", "averaged", False)):
+        (_, own), *_ = predictions(f.method, f.state, f.train, view=view)
+        other = "global" if with_global else view
+        (_, received), *_ = predictions(f.method, f.state, f.train, view=other, way=way)
+        assert [not torch.equal(a, b) for a, b in zip(own, received, strict=True)] == trained
 
 
 def test_without_relations_it_is_fedrep_with_equal_clients(federate):
