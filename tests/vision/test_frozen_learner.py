@@ -75,3 +75,18 @@ def test_settings_of_the_backbone_reach_it():
     assert config.method_options.anchors == 500
     assert config.training.optimizer == "adam"
     assert torch.tensor(config.training.lr).isclose(torch.tensor(1e-3))
+
+
+def test_rivals_are_trained_alike():
+    names = ("fedvit", "fedl2p", "feddualp", "fedmgp", "glfc", "target", "mfcl")
+    own, *others = (resolve(name) for name in ("fedta", *names))
+    assert all(config.training == own.training for config in others)
+    assert all(config.data == own.data for config in others)
+    assert own.training.optimizer_state == "round"
+    assert own.training.clip_gradients == 1
+    assert own.data.within_task
+
+
+def test_optimisers_of_images_begin_anew_in_every_round():
+    for name in METHODS:
+        assert resolve(name).training.optimizer_state == "round"

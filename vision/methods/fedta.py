@@ -268,8 +268,8 @@ class FedTA(Method):
         if few and not self._warned:
             self._warned = True
             log.warning(
-                "fedta: clients choose fewer tail anchors than they have classes: %s; anchors "
-                "cannot tell these classes apart",
+                "fedta: clients choose fewer tail anchors than they have classes: %s; these cannot "
+                "tell the classes apart; try --standardise, more --anchors or more epochs",
                 ", ".join(few),
             )
 
