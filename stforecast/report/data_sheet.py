@@ -129,7 +129,7 @@ def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
             found.steps_without += nothing
             found.longest = max(found.longest, run)
     blank = cube["cell"].to_numpy()[~(recorded & above_zero)]
-    named = f"{len(blank):,}: {some(blank.tolist(), N_NAMES)}" if len(blank) else "0"
+    named = "all" if len(blank) == n_cells else some(blank.tolist(), N_NAMES)
     gaps = f"{counted(found.steps_without, 'step')}, at most {found.longest} in a row"
     return {
         "service": name,
@@ -137,7 +137,7 @@ def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
         "missing": share(found.missing / n_values),
         "zeros": share(found.zeros / n_values),
         "steps without any value": gaps if found.steps_without else "0",
-        "blank cells": named,
+        "blank cells": named if len(blank) else "0",
     }
 
 
