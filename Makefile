@@ -1,10 +1,10 @@
-# make demo | test | bench | federation-demo | test-slow | test-machines | lint | lock | audit: each
-# sets up what it needs on a fresh machine.
+# make demo | test | docs | bench | federation-demo | test-slow | test-machines | lint | lock | audit:
+# each sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
 
-.PHONY: setup demo test bench federation-demo test-slow test-machines lint lock audit clean
+.PHONY: setup demo test docs bench federation-demo test-slow test-machines lint lock audit clean
 
 setup: .venv/.installed
 
@@ -21,6 +21,11 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
+# Search needs a server: .venv/bin/mkdocs serve
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 bench: setup
 	$(BIN)/python -m experiments.benchmarks.rounds --out benchmark
@@ -61,4 +66,4 @@ audit: .venv-audit/.installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-flower .venv-audit .machines demo build dist *.egg-info
+	rm -rf .venv .venv-flower .venv-audit .machines demo site build dist *.egg-info

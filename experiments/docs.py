@@ -1,16 +1,19 @@
 """Generated parts of the documentation.
 
-    python -m experiments.docs                              # README.md, from the registries
+    python -m experiments.docs                              # docs/methods.md and docs/choose.md
+    python -m experiments.docs tutorials                    # what the tutorials print and draw
     python -m experiments.docs results/milan25 results/city # docs/results.md, these benchmarks
 
 A part lies between `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
-A test fails if the README differs from the registries.
+Tests fail if `docs/methods.md` differs from the registries, or `docs/choose.md` from the results.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,16 +24,20 @@ from PIL import Image
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError, no_file
 from experiments.lists import image_methods_table, methods_table
+from experiments.site.skills import skill_table
+from experiments.site.tutorials import pictures, refreshed
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+METHODS = ROOT / "docs" / "methods.md"
+GUIDE = ROOT / "docs" / "choose.md"
+TUTORIALS = ROOT / "docs" / "tutorials"
 RESULTS = ROOT / "docs" / "results.md"
 
 PARTS: dict[str, Callable[[], str]] = {
     "methods": methods_table,
     "image methods": image_methods_table,
 }
-"""Generator of each generated part of the README, by name."""
+"""Generator of each generated part of the page of methods, by name."""
 
 MOST_BYTES = 200_000
 """Maximum size of a figure in the repository."""
@@ -39,10 +46,15 @@ EMPTY = "# Results\n\n<!-- results: generated -->\n<!-- results: end -->\n"
 
 
 def updated(text: str) -> str:
-    """Return the README with every generated part updated."""
+    """Return the page of methods with every generated part updated."""
     for name, make in PARTS.items():
         text = replaced(text, name, make)
     return text
+
+
+def guided(text: str, results: str) -> str:
+    """Return the guide "Choose a method" with the skill that the page of results states."""
+    return replaced(text, "skill", lambda: skill_table(_sections(results)))
 
 
 def replaced(text: str, name: str, make: Callable[[], str]) -> str:
@@ -123,6 +135,19 @@ def _titles(tables: dict[str, str]) -> dict[str, str]:
     return {n: f"{title}: {n}" if often[title] > 1 else title for n, title in titles.items()}
 
 
+def run_tutorial(page: Path) -> None:
+    """Run a tutorial in an empty folder, and write what it printed and drew."""
+    text = page.read_text()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        fresh = refreshed(text)
+        drawn = {name: shrunk(Path(name)) for name in pictures(text)}
+    for name, picture in drawn.items():
+        copy = page.parent / "figures" / name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(picture)
+    page.write_text(fresh)
+
+
 def shrunk(path: Path) -> bytes:
     """Return a PNG with a colour palette, scaled down if necessary to stay below `MOST_BYTES`."""
     with Image.open(path) as opened:
@@ -138,11 +163,16 @@ def shrunk(path: Path) -> bytes:
 @click.command(help=__doc__)
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
 def main(folders: tuple[Path, ...]) -> None:
-    """Update the README, or gather benchmarks."""
-    if folders:
+    """Update the page of methods, run the tutorials, or gather benchmarks."""
+    if folders == (Path("tutorials"),):
+        for page in sorted(TUTORIALS.glob("*.md")):
+            run_tutorial(page)
+    elif folders:
         gather(folders)
+        GUIDE.write_text(guided(GUIDE.read_text(), RESULTS.read_text()))
     else:
-        README.write_text(updated(README.read_text()))
+        METHODS.write_text(updated(METHODS.read_text()))
+        GUIDE.write_text(guided(GUIDE.read_text(), RESULTS.read_text()))
 
 
 if __name__ == "__main__":

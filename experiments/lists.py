@@ -1,4 +1,4 @@
-"""Lists of methods, data sets and the like, for the terminal and the README."""
+"""Lists of methods, data sets and the like, for the terminal and the documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def methods_list() -> str:
 
 
 def methods_table() -> str:
-    """Tabulate all methods and reference forecasters for the README."""
+    """Tabulate all methods and reference forecasters for `docs/methods.md`."""
     from stforecast.baselines import BASELINES
     from stforecast.methods import METHODS
 
@@ -83,7 +83,7 @@ def image_methods_list() -> str:
 
 
 def image_methods_table() -> str:
-    """Tabulate all methods for images for the README."""
+    """Tabulate all methods for images for `docs/methods.md`."""
     from vision.methods import METHODS
 
     rows = [[*_cells(name, m), _yes_no(m.pooled), m.paper] for name, m in METHODS.items()]

@@ -2,6 +2,7 @@
 
 Commands of a document run in order, in one folder, shortened as `SHORTER` states. What is not run
 stands in `NOT_RUN` with its reason; what is neither run nor listed fails, as does a stale entry.
+Tutorials run as they stand, with `experiments.site.tutorials`.
 """
 
 import os
@@ -24,6 +25,7 @@ from experiments.cli import cli, main
 from experiments.config_file import is_image_file
 from experiments.forecasts.benchmark import FORECAST_KIND
 from experiments.images.benchmark import IMAGE_KIND
+from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
 from stforecast.baselines.peer import Peer
 from stforecast.bench.grid import load_grid
@@ -35,21 +37,20 @@ from vision.methods import METHODS as IMAGE_METHODS
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "experiments" / "configs"
 DOCUMENTS = sorted(
-    str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))
+    str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
 )
+TUTORIALS = [document for document in DOCUMENTS if document.startswith("docs/tutorials/")]
+TYPED = [document for document in DOCUMENTS if document not in ("README.md", *TUTORIALS)]
 
 TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
 QUICK = "experiments/configs/quick.toml"
 
 SHORTER = {
-    "README.md": {
-        "--cells 100": "--cells 3",
-        "--rounds 50": "--rounds 1",
+    "README.md": {"--cells 100": "--cells 3"},
+    "docs/choose.md": {"--method fedlean --method ridge": "--method ridge"},
+    "docs/compare.md": {"--rounds 50": "--rounds 1", "--folds 3": "--folds 2 --test 2d"},
+    "docs/images.md": {
         "--rounds 20": "--rounds 1",
-        "--method fuels --out runs/long": "--method fuels --rounds 1 --out runs/long",
-        "--robust trimmed": "--robust trimmed --rounds 1",
-        "--folds 3": "--folds 2 --test 2d",
         "--method pfpl": "--method pfpl --clients 3",
         "--data mnist+usps+syn-generated --images FOLDER": "--data digits8x8 --clients 3",
         "--domains mnist:7,usps:5,syn-generated:8 --shots 40": "--shots 10",
@@ -57,23 +58,31 @@ SHORTER = {
             f"{TINY_TRANSFORMER} --rounds 1 --clients 2 --shots 2"
         ),
     },
+    "docs/long-runs.md": {
+        "--method fuels --out runs/long": "--method fuels --rounds 1 --out runs/long",
+        "--robust trimmed": "--robust trimmed --rounds 1",
+    },
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
 }
 """What is typed in place of what stands in a document, so that it takes seconds."""
 
 SLOWER = {
-    "--data mnist+usps+syn-generated --images FOLDER": (
-        "--data mnist+usps+syn-generated --images IMAGES"
-    ),
-    "--domains mnist:7,usps:5,syn-generated:8 --shots 40": (
-        "--domains mnist:7,usps:5,syn-generated:8 --shots 40"
-    ),
-    f"bench {QUICK}": (f"bench {QUICK} --data milan.nc --service internet --seed 1 --rounds 1"),
+    "README.md": {
+        f"bench {QUICK}": f"bench {QUICK} --data milan.nc --service internet --seed 1 --rounds 1",
+    },
+    "docs/images.md": {
+        "--data mnist+usps+syn-generated --images FOLDER": (
+            "--data mnist+usps+syn-generated --images IMAGES"
+        ),
+        "--domains mnist:7,usps:5,syn-generated:8 --shots 40": (
+            "--domains mnist:7,usps:5,syn-generated:8 --shots 40"
+        ),
+    },
 }
-"""Instead of some of the README's, under `-m slow`; IMAGES is the folder of the real ones."""
+"""Instead of some of these, under `-m slow`; IMAGES is the folder of the real ones."""
 
 NOT_RUN = {
-    "README.md": {
+    "docs/horizons.md": {
         "stforecast download metr-la": "needs a network; tests of data_prep/download use loopback",
     },
     "docs/federation.md": {
@@ -86,8 +95,10 @@ NOT_RUN = {
 }
 """How commands begin that no test types, and why."""
 
+SLOW = {"first-forecast", "benchmark"}
+"""Tutorials that run under `-m slow`; the README does most of the first one."""
+
 NO_COMMANDS = {
-    "README.md": ["data_prep/     raw records to a cube"],
     "docs/federation.md": ["[superlink]"],
 }
 """How indented blocks begin that are no commands."""
@@ -124,7 +135,7 @@ def shortened(document, slow=False):
         AssertionError: if a substitution does not change anything.
     """
     lines = commands(document)
-    shorter = SHORTER.get(document, {}) | (SLOWER if slow else {})
+    shorter = SHORTER.get(document, {}) | (SLOWER.get(document, {}) if slow else {})
     for old, new in shorter.items():
         assert any(old in line for line in lines), f"{document} has no {old!r} any more"
         lines = [line.replace(old, new) for line in lines]
@@ -204,7 +215,6 @@ def place(tmp_path, monkeypatch):
     """A folder to type in, beside the benchmarks."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    write_metr_la(tmp_path / "metr-la")
     return tmp_path
 
 
@@ -217,25 +227,57 @@ def test_every_list_of_this_test_is_about_what_stands_there(document):
         )
     for begin in NO_COMMANDS.get(document, ()):
         assert any(b.text.startswith(begin) for b in blocks(document)), begin
-    assert {b.language for b in blocks(document)} <= {"", "sh", "bash", "console", "python", "toml"}
+    languages = {"", "sh", "bash", "console", "python", "toml", "text"}
+    assert {b.language for b in blocks(document)} <= languages
 
 
-def test_the_readme_can_be_typed_from_top_to_bottom(place, capsys):
+def test_the_readme_can_be_typed_from_top_to_bottom(place):
     read_aloud("README.md")
-    assert "period 288, extra_lags 2-36,275-290" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d != "README.md"])
-def test_other_documents_can_be_typed_from_top_to_bottom(place, document):
+@pytest.mark.parametrize("document", TYPED)
+def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan, capsys):
+    (place / "milan.nc").symlink_to(milan / "milan.nc")
+    write_metr_la(place / "metr-la")
     for line in shortened(document):
         if not reason_not_to_run(document, line):
             do(document, line)
+    if document == "docs/horizons.md":
+        assert "period 288, extra_lags 2-36,275-290" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(d, marks=[pytest.mark.slow] if Path(d).stem in SLOW else []) for d in TUTORIALS],
+)
+def test_tutorials_print_what_they_show(document, place):
+    """Of each line that is shown, the first word is printed: numbers may differ by machine."""
+    text = (ROOT / document).read_text()
+    for shown, printed in steps(text):
+        assert first_words(shown) - {"…"} <= first_words(printed), (
+            "run: python -m experiments.docs tutorials"
+        )
+    drawn = pictures(text)
+    assert all((place / name).exists() for name in drawn)
+    assert all((ROOT / "docs" / "tutorials" / "figures" / name).exists() for name in drawn)
+
+
+def first_words(text):
+    """The first word of each line that begins with a letter or a sign of a table."""
+    words = {line.split()[0] for line in text.splitlines() if line.strip()}
+    return {word for word in words if not word[0].isdigit()}
 
 
 @pytest.mark.slow
-def test_the_readme_can_be_typed_with_its_own_images_and_benchmark(place, data_dir, monkeypatch):
-    (place / "IMAGES").symlink_to(data_dir / "images")
+def test_the_readme_can_be_typed_with_its_own_benchmark(place):
     read_aloud("README.md", slow=True)
+
+
+@pytest.mark.slow
+def test_images_can_be_typed_with_their_own_images(place, data_dir):
+    (place / "IMAGES").symlink_to(data_dir / "images")
+    for line in shortened("docs/images.md", slow=True):
+        do("docs/images.md", line)
 
 
 def read_aloud(document, slow=False):
@@ -244,7 +286,7 @@ def read_aloud(document, slow=False):
     for line in shortened(document, slow):
         if pythons and line.startswith("stforecast bench"):
             for text in pythons:
-                exec(text.replace("rounds=50", "rounds=1"), {})
+                exec(text, {})
             pythons = []
         if not reason_not_to_run(document, line):
             do(document, line, slow)
@@ -284,13 +326,13 @@ def check_command(words):
             command.main([what], standalone_mode=False)
 
 
-# What CONTRIBUTING adds; test_external_package.py uses all of it.
+# What the page "Extend it" adds; test_external_package.py uses all of it.
 
 
 def contributed(word):
-    """The file of CONTRIBUTING that holds a word."""
+    """The file of that page that holds a word."""
     (text,) = [
-        b.text for b in blocks("CONTRIBUTING.md") if b.language == "python" and word in b.text
+        b.text for b in blocks("docs/extend.md") if b.language == "python" and word in b.text
     ]
     return text
 
@@ -307,7 +349,7 @@ def add_file(package, name, text, tmp_path, monkeypatch):
     monkeypatch.setattr(package, name, None, raising=False)
 
 
-def test_the_method_of_contributing_is_found_and_is_fedprox(tmp_path, monkeypatch):
+def test_the_method_of_the_page_is_found_and_is_fedprox(tmp_path, monkeypatch):
     import stforecast.methods
     from stforecast import Forecaster
 
@@ -322,7 +364,7 @@ def test_the_method_of_contributing_is_found_and_is_fedprox(tmp_path, monkeypatc
     pd.testing.assert_frame_equal(ours.rounds_[losses], theirs.rounds_[losses])
 
 
-def test_the_data_set_of_contributing_becomes_a_command(tmp_path, monkeypatch, capsys):
+def test_the_data_set_of_the_page_becomes_a_command(tmp_path, monkeypatch, capsys):
     import data_prep
 
     add_file(data_prep, "utopia", contributed("SOURCES"), tmp_path, monkeypatch)
@@ -333,7 +375,7 @@ def test_the_data_set_of_contributing_becomes_a_command(tmp_path, monkeypatch, c
     assert "48 steps of 60 minutes × 2 cells" in capsys.readouterr().out
 
 
-# Every method of the generated tables, by the README's commands.
+# Every method of the generated tables, by the commands of the papers' pages.
 
 FORECASTS = {**METHODS, **BASELINES}
 PEERS = [kind for kind in BASELINES.values() if issubclass(kind, Peer)]  # They need an extra.
@@ -347,22 +389,21 @@ def sample(known, made_for):
     return list(kinds.values())
 
 
-def start(command, method, more):
-    """Type a command of the README for another method."""
-    (line, *_) = [c for c in commands("README.md") if c.startswith(command) and "--method" in c]
+def start(document, method, more):
+    """Type the command of a paper's page for another method."""
+    (line,) = [c for c in commands(document) if "--method" in c]
     line = re.sub(r"--method \S+", f"--method {method}", line)
-    line = re.sub(r"--rounds \d+", "--rounds 1", line)
     type_in(f"{re.sub(r'--out .*', '--out run', line)} {more}")
 
 
 @pytest.fixture(scope="session")
 def milan(tmp_path_factory):
     """The folder of the cube of the README, of fewer cells."""
-    folder = tmp_path_factory.mktemp("readme")
+    folder = tmp_path_factory.mktemp("milan")
     before = Path.cwd()
     os.chdir(folder)
     try:
-        for line in shortened("README.md")[:6]:
+        for line in shortened("README.md"):
             if line.startswith(("stforecast simulate", "stforecast prepare")):
                 type_in(line)
     finally:
@@ -373,7 +414,7 @@ def milan(tmp_path_factory):
 def start_forecast(method, milan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("milan.nc").symlink_to(milan / "milan.nc")
-    start("stforecast run --data milan.nc", method, "")
+    start("docs/papers/fuels.md", method, "")
     assert Path("run/run.json").exists()
 
 
@@ -381,12 +422,12 @@ def start_images(method, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frozen = image_defaults(method)["model"] == "vit"
     smaller = TINY_TRANSFORMER if frozen else "--size 8"
-    start("stforecast vision run --method", method, f"--clients 2 --shots 8 {smaller}")
+    start("docs/papers/pfpl.md", method, f"--clients 2 --shots 8 {smaller}")
     assert Path("run/run.json").exists()
 
 
 @pytest.mark.parametrize("method", sample(FORECASTS, defaults))
-def test_methods_of_forecasts_start_as_the_readme_says(method, milan, tmp_path, monkeypatch):
+def test_methods_of_forecasts_start_as_the_page_says(method, milan, tmp_path, monkeypatch):
     start_forecast(method, milan, tmp_path, monkeypatch)
 
 
@@ -397,7 +438,7 @@ def test_every_method_of_forecasts_starts(method, milan, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("method", sample(IMAGE_METHODS, image_defaults))
-def test_methods_of_images_start_as_the_readme_says(method, tmp_path, monkeypatch):
+def test_methods_of_images_start_as_the_page_says(method, tmp_path, monkeypatch):
     start_images(method, tmp_path, monkeypatch)
 
 

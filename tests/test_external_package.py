@@ -1,6 +1,6 @@
 """A package of someone else adds one of each kind, and the command line uses them all.
 
-The package is what CONTRIBUTING shows: its Python blocks are the files, its TOML block names them.
+The package is that of docs/extend.md: its Python blocks are the files, its TOML block names them.
 It is installed in a folder of its own, beside one whose entry point cannot be loaded, and one
 process types every command.
 """
@@ -86,7 +86,7 @@ json.dump(done, open("done.json", "w"))
 
 
 def blocks(language):
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (ROOT / "docs" / "extend.md").read_text()
     return re.findall(FENCED.format(language), text, re.M | re.S)
 
 

@@ -6,13 +6,30 @@ import pytest
 from PIL import Image
 
 from data_prep.errors import InputError
-from experiments.docs import EMPTY, MOST_BYTES, PARTS, README, gather, shrunk, updated
+from experiments.docs import (
+    EMPTY,
+    GUIDE,
+    METHODS,
+    MOST_BYTES,
+    PARTS,
+    RESULTS,
+    gather,
+    guided,
+    shrunk,
+    updated,
+)
 
 
-def test_the_readme_is_what_the_registries_say():
-    text = README.read_text()
+def test_the_page_of_methods_is_what_the_registries_say():
+    text = METHODS.read_text()
     assert all(f"<!-- {name}: generated -->" in text for name in PARTS)
     assert updated(text) == text, "run: python -m experiments.docs"
+
+
+def test_the_guide_is_what_the_results_say():
+    text = GUIDE.read_text()
+    assert "<!-- skill: generated -->" in text
+    assert guided(text, RESULTS.read_text()) == text, "run: python -m experiments.docs"
 
 
 def test_a_stale_part_is_replaced():

@@ -1,0 +1,1 @@
+"""The documentation site: hooks of MkDocs, generated references, equations as MathML."""
