@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stforecast.hidden import check_not_hidden
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -31,6 +33,8 @@ def list_methods() -> pd.DataFrame:
     from stforecast.description import methods_frame
 
     return methods_frame()
+
+check_not_hidden("data_prep")
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from experiments.cli import main
 
 BLOCK = re.compile(r"^```(sh|python|toml|text)\n(.*?)^```$", re.M | re.S)
@@ -78,7 +80,7 @@ def _commands(text: str) -> None:
         if bool(code) is not line.endswith("# refused"):
             raise RuntimeError(f"{line}: {message or 'was not refused'}")
         if code:
-            print(message)  # noqa: T201
+            click.echo(message)
 
 
 def _exit_code(words: list[str]) -> int:

@@ -1,0 +1,90 @@
+"""The source distribution and the wheel are whole, and work where nothing else of ours lies."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("data_prep", "stforecast", "vision", "experiments")
+
+DATA = (".c", ".toml", "py.typed")
+"""Endings of files in packages that are no modules."""
+
+SESSION = (
+    "simulate --cells 2 --days 9 --out raw",
+    "prepare milan --raw raw --out city.nc",
+    "run --data city.nc --service internet --method ridge --split days:6,1,2 --out run",
+    "predict run --history city.nc --out next.csv",
+    "list methods",
+)
+
+
+def test_every_package_is_typed():
+    assert all((ROOT / name / "py.typed").exists() for name in PACKAGES)
+
+
+def call(*words, cwd, env=None):
+    done = subprocess.run(
+        [str(w) for w in words], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The source distribution, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    copy = folder / "copy"
+    call("git", "clone", "-q", "--no-hardlinks", ROOT, copy, cwd=folder)
+    sdist = "from setuptools.build_meta import build_sdist as b; b('..')"
+    call(sys.executable, "-c", sdist, cwd=copy)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    wheel = "from setuptools.build_meta import build_wheel as b; b('..')"
+    call(sys.executable, "-c", wheel, cwd=folder / archive.name.removesuffix(".tar.gz"))
+    (wheel_file,) = folder.glob("*.whl")
+    return archive, wheel_file, copy
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(built):
+    _, wheel, copy = built
+    found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    tracked = call("git", "ls-files", *PACKAGES, cwd=copy).split()
+    assert found == {name for name in tracked if name.endswith((".py", *DATA))}
+
+
+@pytest.mark.slow
+def test_the_source_distribution_says_what_it_is(built):
+    archive, _, _ = built
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    assert {"README.md", "LICENSE", "pyproject.toml"} <= names
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_an_environment_of_its_own(built, tmp_path):
+    """The environment borrows the packages that ours depends on, but not ours."""
+    _, wheel, _ = built
+    call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    call(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps",
+         "--no-index", wheel, cwd=tmp_path)  # fmt: skip
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HOME": str(tmp_path)}
+    where = "import data_prep, stforecast; print(data_prep.__file__, stforecast.__file__)"
+    assert all(
+        Path(p).is_relative_to(site) for p in call(python, "-c", where, cwd="/", env=env).split()
+    )
+    for line in SESSION:
+        call(python.with_name("stforecast"), "-q", *line.split(), cwd=tmp_path, env=env)
+    assert (tmp_path / "next.csv").exists()
