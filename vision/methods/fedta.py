@@ -41,9 +41,9 @@ read; "related code" is that of FedMGP, by the same first author):
 - Prompts, anchors and the keys of both are initialised uniformly on [-1, 1], as prompts and keys in
   the related code. The anchors' head starts at zero, so a class that no task has had scores 0; the
   anchors must not start at zero too, or they would never get a gradient.
-- Only the pulls reach the keys, so under Adam all λ₁ and λ₃ above 0 have the same effect on them. A
-  pull moves a selected key towards all queries that select it. A client that chooses fewer anchors
-  than its task has classes logs a warning.
+- Only the pulls reach the keys, so under Adam, but for the clipping of gradients, all λ₁ and λ₃
+  above 0 have the same effect on them. A pull moves a selected key towards all queries that select
+  it. A client that chooses fewer anchors than its task has classes logs a warning.
 - λ₁, Thr: from the related code (0.1, 0.15). λ₂, λ₃, τ are not published; 1, 0.1 and 0.1 are our
   choice.
 - The target KB_i of Eq. 8 is the pool that is trained. It starts from a client drawn at random; the

@@ -31,7 +31,8 @@ In detail, as in the code:
 - New classes are all but the former ones, including those of later tasks, since the head has them
   from the start (the code's slice ends at the present task), and always those of a client's own
   task: in FedTA's stream a public class may be in another client's former task. So the first task
-  is FedAvg's.
+  is FedAvg's. By default `within_task` further leaves out the classes that are not in the client's
+  present task, as the code does; it does not concern the fine-tuning loss.
 
 Unlike in the code, the learning rate does not decay within a task. Clients generate new samples in
 each step, with the generator's running statistics.

@@ -26,7 +26,8 @@ counterpart: see `vision.methods.generator`. In detail:
   from the start (the code's grows with the tasks), and always those of a client's own task: in
   FedTA's stream a public class may be in another client's former task. So the first task is
   FedAvg's. No loss compares new with former classes, and on a frozen extractor new ones win;
-  `split=False` uses the cross-entropy among all.
+  `split=False` uses the cross-entropy among all. By default `within_task` further leaves out the
+  classes that are not in the client's present task, as does the code's growing head.
 
 The student starts from the model's initial weights and is trained by Adam; the code's SGD with a
 learning rate of 0.2 is for a whole network. Samples, teacher and former classes are sent in every
