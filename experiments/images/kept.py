@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from stforecast.bench.numbers import spread
 from stforecast.bench.tables import markdown
@@ -35,19 +34,20 @@ def kept(rows: Sequence[tuple[str, str, Sequence[ImageRun]]], masks: Sequence[st
         masks: classes that predictions choose from.
     """
     table = [
-        {"method": name, "choosing from": mask, **_row([r.stages() for r in runs], view, mask)}
+        {"method": name, "choosing from": mask, **_row(runs, view, mask)}
         for name, view, runs in rows
         for mask in masks
     ]
     return f"{markdown(table)}\n\n{NOTE}"
 
 
-def _row(stages: Sequence[pd.DataFrame], view: str, mask: str) -> dict[str, str]:
-    local = "personal" if (stages[0]["view"] == "personal").any() else TRAINED
+def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
+    stages = [run.stages() for run in runs]
+    local = "personal" if "personal" in runs[0].views else TRAINED
     after = np.mean([known(s, view, mask) for s in stages], axis=0)
     lost = [100 * float(forgetting(s, view, mask).mean()) for s in stages]
-    if view == local:
-        name, ratios = "KR_t", [temporal_retention(s, local, mask) for s in stages]
+    if view == local or runs[0].judged(view) == "own":
+        name, ratios = "KR_t", [temporal_retention(s, view, mask) for s in stages]
     else:
         name, ratios = "KR_s", [spatial_retention(s, view, local, mask) for s in stages]
     last = [100 * r.iloc[-1] for r in ratios if len(r)]
