@@ -63,7 +63,8 @@ class Evaluator:
     Attributes:
         counts: counts of the last evaluated round.
         models: models to evaluate, known after the first evaluation.
-        masks: classes that predictions choose from; with `by_stage` also those of the task.
+        masks: classes that predictions choose from; with `by_stage` and several stages also those
+            of the task.
     """
 
     counts: Counts
@@ -84,7 +85,8 @@ class Evaluator:
         self._own, self._task = stream.own_classes(images), stream.task_classes(images)
         self._n_domains = len(images.domain_names)
         self.models: tuple[JudgedModel, ...] = ()
-        self.masks = (*MASKS, TASK) if by_stage else MASKS
+        self._of_task = by_stage and len(stream.train) > 1
+        self.masks = (*MASKS, TASK) if self._of_task else MASKS
         self._rows: list[dict[str, float]] = []
         self._stages: list[pd.DataFrame] = []
 
@@ -119,7 +121,7 @@ class Evaluator:
     def _evaluate(self, state: State, stage: int, on: int) -> Counts:
         f = self._federation
         test, own = self._tests[on], self._own[stage]
-        task = self._task[on] if self._by_stage else None
+        task = self._task[on] if self._of_task else None
         return evaluate(
             f.method, state, test, own, self._n_domains, f.trainer.cohort_size, self.models, task,
             f.state,
