@@ -7,6 +7,7 @@ reference = "α = 0.3"                  # row that the others are compared with
 seeds = [1, 2, 3]
 data = ["mnist+usps+syn-generated"]
 methods = ["solo", "fedavg", { method = "pfpl", label = "α = 0.3", alpha = 0.3 }]
+references = ["chance", "central"]     # further rows, which figures draw only if named
 figures = ["partition", { plot = "rounds", methods = ["fedavg", "α = 0.3"] }]
 
 [settings]                             # of every method
@@ -36,7 +37,7 @@ from data_prep.errors import InputError, choose
 from experiments.config_file import IMAGES
 from experiments.images.report import results_table
 from stforecast.bench.grid import Grid
-from stforecast.bench.grid_file import COMMON_KEYS, Entry
+from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Kind, Scenario
 from stforecast.bench.names import slug
@@ -55,6 +56,7 @@ class ImageKind(Kind[ImageRun]):
     keys = COMMON_KEYS | {
         "task": (str, f'"{IMAGES}"'),
         "data": (list[str], "a list of names of image sets"),
+        "references": ROWS,
         "scenarios": (dict[str, dict[str, Any]], "tables of settings, by name"),
         "presets": (dict[str, dict[str, Any]], "tables of the keys above, by name"),
     }

@@ -159,9 +159,12 @@ def make_grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
     settings, scenarios = found.get("settings", {}), kind.scenarios(found)
     for scenario in scenarios:
         shared = {**settings, **scenario.settings}
-        entries = parse_entries(found["methods"], shared, kind.check)
+        rows = [*found["methods"], *found.get("references", ())]
+        entries = parse_entries(rows, shared, kind.check)
     published = found.get("published")
     labels = [entry.label for entry in entries]
+    methods = tuple(labels[: len(found["methods"])])
+    figures = parse_figures(found.get("figures", []), labels, kind.plots)
     return Grid(
         kind=kind,
         title=found["title"],
@@ -170,7 +173,7 @@ def make_grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
         seeds=tuple(found.get("seeds", [1])),
         entries=entries,
         settings=settings,
-        figures=parse_figures(found.get("figures", []), labels, kind.plots),
+        figures=tuple(dataclasses.replace(f, methods=f.methods or methods) for f in figures),
         note=found.get("note", ""),
         reference=found.get("reference"),
         backtest=kind.backtest(found),

@@ -20,14 +20,17 @@ MAX_SEED = 2**32
 Keys = Mapping[str, tuple[Any, str]]
 """Keys of a file, with their types and descriptions."""
 
+ROWS = (
+    list[str | dict[str, Any]],
+    "a list of names, or { method, label, table, settings… }",
+)
+"""Type and description of a list of rows."""
+
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "title": (str, "text"),
     "note": (str, "text, printed above the table"),
     "seeds": (list[StrictInt], "a list of whole numbers"),
-    "methods": (
-        list[str | dict[str, Any]],
-        "a list of names, or { method, label, table, settings… }",
-    ),
+    "methods": ROWS,
     "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),
     "reference": (str, "the label of a row"),

@@ -57,3 +57,17 @@ def test_an_unknown_preset_lists_those_there_are(write_grid):
     path = write_grid(1, "", "[presets.small]\nseeds = [1]")
     with pytest.raises(InputError, match="unknown preset 'paper'; choose one of: small"):
         load_grid(path, IMAGE_KIND, "paper")
+
+
+def test_references_are_rows_that_figures_draw_only_if_named(write_grid):
+    figures = 'figures = ["bars", { plot = "bars", name = "all", methods = ["solo", "chance"] }]'
+    preset = '[presets.small]\nreferences = [{ method = "central", epochs = 3 }]'
+    path = write_grid(1, f'references = ["chance"]\n{figures}', preset)
+    grid = load_grid(path, IMAGE_KIND)
+    assert [entry.label for entry in grid.entries] == ["solo", "α = 0.3", "chance"]
+    assert [figure.methods for figure in grid.figures] == [("solo", "α = 0.3"), ("solo", "chance")]
+    with pytest.raises(InputError, match="label 'chance'"):
+        load_grid(path, IMAGE_KIND, "small")
+    other = write_grid(1, 'references = ["solo"]')
+    with pytest.raises(InputError, match="several methods are called 'solo'"):
+        load_grid(other, IMAGE_KIND)
