@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from data_prep.text import counted
+from experiments.config_file import IMAGES
 from experiments.options import HELP, PATH
 from experiments.targets import check_ending
 
@@ -36,7 +38,7 @@ def report(
     A leaderboard with intervals, a map of the cells, series and errors of each cell, curves, worst
     cells and hours, a data sheet, settings, and the commands that repeat the runs.
 
-    RUNS are folders of runs, benchmarks or backtests. Of image runs the page has a table of
+    RUNS are folders of runs, benchmarks or backtests. Of image runs the page has a table of their
     accuracies.
     """
     from stforecast.federated.runs.run_folder import find_folders
@@ -45,52 +47,48 @@ def report(
 
     check_ending(out, ".html")
     folders = find_folders(runs, ForecastRun.command)
-    of_images = [folder for folder in folders if _is_image_run(folder)]
+    of_images = [folder for folder in folders if _is_of_images(folder)]
     found = [ForecastRun.open(folder) for folder in folders if folder not in of_images]
-    given = {
-        "--title": (title, TITLE),
-        "--metric": (metric, METRIC),
-        "--reference": (reference, None),
-    }
-    options = [w for flag, (value, usual) in given.items() if value != usual for w in (flag, value)]
-    words = ["stforecast", "report", *map(str, runs), *map(str, options), "--out", str(out)]
+    words = ["stforecast", "report", *map(str, runs), "--out", str(out)]
+    words += ["--title", title] if title != TITLE else []
+    words += ["--metric", metric] if metric != METRIC else []
+    words += ["--reference", reference] if reference else []
     write_report(
         found,
         out,
         metric=metric,
-        reference=reference,
+        reference=reference if found else None,
         title=title,
         command=shlex.join(words),
-        more=_accuracies(of_images),
+        more=_accuracies(of_images, None if found else reference),
     )
     size = out.stat().st_size / 1e6
-    click.echo(f"{out}: {len(found) + len(of_images)} runs, {size:.1f} MB; open it in a browser")
+    click.echo(f"{out}: {counted(len(folders), 'run')}, {size:.1f} MB; open it in a browser")
 
 
-def _is_image_run(folder: Path) -> bool:
+def _is_of_images(folder: Path) -> bool:
     from stforecast.federated.runs.run_folder import read_about
+    from stforecast.results import ForecastRun
 
-    return "views" in read_about(folder, "stforecast run")
+    return read_about(folder, ForecastRun.command).get("task") == IMAGES
 
 
-def _accuracies(folders: Sequence[Path]) -> list[Table]:
-    """Return a table of the accuracies of image runs, if there are any."""
+def _accuracies(folders: Sequence[Path], reference: str | None) -> list[Table]:
+    """Return a table of the accuracies of image runs for each image set and scenario."""
     if not folders:
         return []
-    from stforecast.bench.numbers import spread
-    from stforecast.bench.run_groups import group_runs
+    from experiments.images.comparison import comparisons
+    from experiments.images.comparison_table import basis, claims, comparison_rows
     from stforecast.report.tables import Table
     from vision.results import ImageRun
 
-    rows = []
-    for group in group_runs([ImageRun.open(folder) for folder in folders]):
-        first = group.runs[0]
-        for view in first.views:
-            accuracy = [100 * run.accuracy("last", view, first.masks[0]) for run in group.runs]
-            row = {**first.facts(), "method": group.named(*first.tags_of(view))}
-            rows.append({**row, "accuracy, %": spread(accuracy), "runs": str(len(group.runs))})
-    note = "Mean over clients of the accuracy on their test images after the last round."
-    return [Table("Accuracy of image runs", rows, [note])]
+    found = comparisons([ImageRun.open(folder) for folder in folders], reference)
+    tables = []
+    for name, comparison in found.items():
+        said = [claim.replace("**", "") for claim in claims(comparison, name)]
+        rows = comparison_rows(comparison)
+        tables.append(Table(f"{name}: accuracy", rows, [*said, basis(comparison)]))
+    return tables
 
 
 COMMANDS = (report,)

@@ -29,7 +29,7 @@ def compare_images(folders: Sequence[Path], reference: str | None, out: Path | N
     Raises:
         InputError: if no table has the reference, or runs were tested on different images.
     """
-    found = _comparisons(ImageRun.find(folders), reference)
+    found = comparisons(ImageRun.find(folders), reference)
     for name, comparison in found.items():
         table = plain(comparison_rows(comparison))
         said = [claim.replace("**", "") for claim in claims(comparison, name)]
@@ -39,7 +39,16 @@ def compare_images(folders: Sequence[Path], reference: str | None, out: Path | N
         click.echo(f"comparison.md, .csv and .tex in {out}")
 
 
-def _comparisons(runs: Sequence[ImageRun], reference: str | None) -> dict[str, Comparison]:
+def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, Comparison]:
+    """Compare image runs, those of each image set and scenario by themselves.
+
+    Args:
+        runs: finished runs.
+        reference: row that the others are compared with; by default the best of each.
+
+    Raises:
+        InputError: if no table has the reference, or runs were tested on different images.
+    """
     parts: dict[str, list[ImageRun]] = {}
     for run in runs:
         parts.setdefault(run.data_name, []).append(run)

@@ -107,3 +107,14 @@ def test_finished_runs_are_compared(capsys, outcome, tmp_path):
         code, _, err = call(capsys, "compare", runs, *wrong)
         assert code == 2
         assert message in err
+
+
+def test_image_runs_have_their_tables_on_a_page(capsys, outcome, tmp_path):
+    _, runs = outcome
+    out = tmp_path / "page.html"
+    code, said, _ = call(capsys, "report", runs, "--reference", "solo", "--out", out)
+    assert code == 0
+    assert said.startswith(f"{out}: 8 runs, ")
+    page = out.read_text()
+    assert "digits8x8, n = 3: accuracy" in page
+    assert "choosing from all classes, solo " in page
