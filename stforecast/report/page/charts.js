@@ -68,10 +68,12 @@ class Charts {
     this.section.querySelector(`[data-chart="${name}"]`).closest("figure").hidden = true;
   }
 
-  // Observations, forecasts and the band of the chosen method at a cell.
-  series(cell, method) {
+  // Observations, forecasts and the band of the chosen method at a cell; of the best method where
+  // the page has no room for the chosen one.
+  series(cell, chosen) {
     const { series, methods, cells, quantity, clock } = this.task;
     if (!series.times.length) return this.hide("series");
+    const method = chosen < series.methods.length ? chosen : 0;
     const [x, row] = [series.times, (place) => this.numbers.row(place, cell)];
     const traces = [];
     series.methods.forEach((of, i) => {

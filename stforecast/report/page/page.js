@@ -112,8 +112,8 @@ class TaskSection {
       parts.push("So many cells leave no room for their series; report fewer cells.");
     } else {
       if (series.times.length < series.all) parts.push(`The first ${series.times.length} of ${series.all} steps.`);
-      if (series.methods.length < methods.length) parts.push(`Only of the best: ${methods.slice(0, series.methods.length).map((m) => m.name).join(", ")}.`);
-      parts.push("A click in the legend shows other methods.");
+      if (series.methods.length < methods.length) parts.push(`Only of the best, as the file would be too large: ${methods.slice(0, series.methods.length).map((m) => m.name).join(", ")}.`);
+      if (series.methods.length > 1) parts.push("A click in the legend shows other methods.");
     }
     this.section.querySelector(".about-series").textContent = [this.task.about_series, ...parts].join(" ");
   }
