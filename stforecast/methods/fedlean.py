@@ -170,7 +170,9 @@ class FedLean(FedAvg):
         products, moments = self._means(cohort, lambda of: self._middle(self._forecast(params, of)))
         scale = products.diagonal(dim1=-2, dim2=-1).clamp(min=SMALLEST)
         penalty = torch.diag_embed(self.options.shrinkage * scale)
-        cohort.memory[OWN].copy_(torch.linalg.solve(products + penalty, moments))
+        # MKL's batched LU decomposition, of `torch.linalg.solve`, fails in several threads.
+        factor = torch.linalg.cholesky(products + penalty)
+        cohort.memory[OWN].copy_(torch.cholesky_solve(moments, factor))
 
     def _forecast(self, params: Payload, inputs: RelativeInputs) -> Tensor:
         """Return `r + z W + f(x')`, with W under `MAP`, `(clients, batch, outputs)`."""
