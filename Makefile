@@ -24,7 +24,7 @@ test: setup
 
 # Search needs a server: .venv/bin/mkdocs serve
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 bench: setup

@@ -9,8 +9,8 @@ from pathlib import Path
 def check_not_hidden(*packages: str) -> None:
     """Refuse to go on if Python would import something else than our packages.
 
-    Python looks in the folder of the script that it runs first, and in those of `PYTHONPATH`: a file
-    `vision.py` there would be imported in place of our package `vision`.
+    Python looks first in the folder of the script that it runs, and in those of `PYTHONPATH`: a
+    file `vision.py` there would be imported in place of our package `vision`.
 
     Args:
         packages: names of packages that lie next to `stforecast`.

@@ -25,6 +25,7 @@ from experiments.cli import cli, main
 from experiments.config_file import is_image_file
 from experiments.forecasts.benchmark import FORECAST_KIND
 from experiments.images.benchmark import IMAGE_KIND
+from experiments.site.hooks import GENERATED, PAGES
 from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
 from stforecast.baselines.peer import Peer
@@ -324,6 +325,15 @@ def check_command(words):
     if command.name == "list" and words:
         for what in words[0].split("|"):
             command.main([what], standalone_mode=False)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_and_pictures_lead_to_files(document):
+    """Anchors and names of the code are checked by `make docs`."""
+    generated = {ROOT / "docs" / page for page in (*PAGES.values(), *GENERATED)}
+    for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (ROOT / document).read_text()):
+        path = ((ROOT / document).parent / link).resolve()
+        assert path.exists() or path in generated, link
 
 
 # What the page "Extend it" adds; test_external_package.py uses all of it.

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.site.choices import with_docstrings
 from experiments.site.maths import with_mathml
 from experiments.site.references import commands_page, options_page
 
@@ -34,6 +35,13 @@ def on_files(files: Files, config: Any) -> Files:
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Add the docstrings that a page asks for; the start page needs no list of its section."""
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["navigation"]
+    return with_docstrings(markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
