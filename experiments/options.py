@@ -50,13 +50,28 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
     ]
 
 
+KEYWORDS = {"start": "from", "end": "to"}
+"""Options of figures by parameter, whose better names are taken in Python."""
+
+
 def from_function(
-    function: Callable[..., Any], leave_out: tuple[str, ...] = ()
+    function: Callable[..., Any],
+    leave_out: tuple[str, ...] = (),
+    flags: Mapping[str, str] | None = None,
 ) -> list[click.Option]:
-    """Return an option for each keyword-only parameter, described by the docstring's `Args`."""
+    """Return an option for each keyword-only parameter, described by the docstring's `Args`.
+
+    Args:
+        function: the function.
+        leave_out: parameters without an option.
+        flags: names of options by parameter, where they differ.
+    """
+    named = flags or {}
     hints, texts = typing.get_type_hints(function), entries(function.__doc__, "Args")
     return [
-        _option(p.name, hints[p.name], p.default, texts.get(p.name, ""))
+        _option(
+            p.name, hints[p.name], p.default, texts.get(p.name, ""), flag=named.get(p.name, p.name)
+        )
         for p in inspect.signature(function).parameters.values()
         if p.kind is p.KEYWORD_ONLY and p.name not in leave_out
     ]
@@ -118,8 +133,10 @@ class RangedOption(click.Option):
         return {**extra, "range": self.takes} if self.takes else extra
 
 
-def _option(name: str, hint: Any, default: Any, text: str, takes: str = "") -> click.Option:
-    flag = "--" + name.replace("_", "-")
+def _option(
+    name: str, hint: Any, default: Any, text: str, takes: str = "", flag: str = ""
+) -> click.Option:
+    flag = "--" + (flag or name).replace("_", "-")
     if hint is bool and default:
         flag = f"{flag}/--no-{flag[2:]}"
     missing = default is inspect.Parameter.empty

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from data_prep.registry import Registry
-from experiments.options import HELP, PATH, Subcommands, from_function, help_text, title
+from experiments.options import (
+    HELP,
+    KEYWORDS,
+    PATH,
+    Subcommands,
+    from_function,
+    help_text,
+    title,
+)
 from experiments.targets import check_ending
 
 if TYPE_CHECKING:
@@ -63,22 +71,25 @@ def plot_group(
 def _plot_command(name: str, draw: Callable[..., Any], run_type: type[Run]) -> click.Command:
     """Return a command with the function's keyword-only parameters as options."""
 
-    def command(runs: tuple[Any, ...], out: Any, **options: Any) -> None:
+    def command(runs: tuple[Any, ...], out: Any, dpi: float, **options: Any) -> None:
         from stforecast.bench.drawing import FORMATS, check_width, save_figure
         from stforecast.bench.figures import dates_tested
 
         check_ending(out, *FORMATS)
         check_width(options.get("width", 1))
         found = run_type.find(runs)
-        click.echo(save_figure(draw(found, **options), out, dates_tested(found)))
+        click.echo(save_figure(draw(found, **options), out, dates_tested(found), dpi))
 
     runs = click.Argument(["runs"], nargs=-1, required=True, type=PATH)
     out = click.Option(
         ["--out"], type=PATH, required=True, help="Figure to write: .png, .pdf or .svg."
     )
+    dpi = click.Option(
+        ["--dpi"], type=float, default=200, show_default=True, help="Dots per inch of a PNG."
+    )
     return click.Command(
         name,
-        params=[runs, out, *from_function(draw)],
+        params=[runs, out, dpi, *from_function(draw, ("ax",), KEYWORDS)],
         callback=command,
         help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that contain some.",
         short_help=title(draw.__doc__),

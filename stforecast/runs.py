@@ -134,23 +134,30 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         """Return settings, data and results for `run.json`."""
         forecaster, begun = self.forecaster, self.begun
         return {
-            "settings": forecaster.asked.flat(),
-            "window": dataclasses.asdict(forecaster.config.window),
-            "chosen": _chosen(forecaster),
+            **facts_of(forecaster),
             "label": begun["label"],
             **{name: begun[name] for name in NOTES if name in begun},
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
-            "parts": forecaster.parts(),
-            "service": forecaster.service,
-            "units": forecaster.units,
-            "clients": len(forecaster.cells),
-            "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
-            "federated": forecaster.config.federated,
-            "train_seconds": round(forecaster.train_seconds_, 3),
-            "predict_seconds": round(forecaster.predict_seconds_, 3),
             **_privacy(forecaster),
         }
+
+
+def facts_of(forecaster: Forecaster) -> dict[str, Any]:
+    """Return the settings and results of a fitted forecaster for `run.json`."""
+    return {
+        "settings": forecaster.asked.flat(),
+        "window": dataclasses.asdict(forecaster.config.window),
+        "chosen": _chosen(forecaster),
+        "parts": forecaster.parts(),
+        "service": forecaster.service,
+        "units": forecaster.units,
+        "clients": len(forecaster.cells),
+        "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
+        "federated": forecaster.config.federated,
+        "train_seconds": round(forecaster.train_seconds_, 3),
+        "predict_seconds": round(forecaster.predict_seconds_, 3),
+    }
 
 
 def _chosen(forecaster: Forecaster) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 
 from data_prep.cube import atomic_path
 from data_prep.errors import InputError
+from stforecast.bench.look import Look, current
 from stforecast.bench.plain_figure import PlainFigure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
@@ -46,6 +47,8 @@ FORMATS = (".pdf", ".png", ".svg")
 """File name extensions that `save_figure` knows."""
 
 PNG_DPI = 200
+
+LOWEST_DPI, HIGHEST_DPI = 10, 2000
 
 _saving = threading.Lock()
 
@@ -78,8 +81,12 @@ def panels(
     Raises:
         InputError: if it is too narrow or too wide.
     """
-    check_width(width)
     n_rows = math.ceil(n / n_columns)
+    if current().ax is not None:
+        axes = _divided(current(), n, n_columns, sharex, sharey, height_ratios)
+        # The user's own figure may be of any type.
+        return axes[0].get_figure(), _styled(axes)  # type: ignore[return-value]
+    check_width(width)
     fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
     grid = fig.subplots(
         n_rows, n_columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios
@@ -87,7 +94,41 @@ def panels(
     axes = list(grid.flat)
     for ax in axes[n:]:
         ax.remove()
-    for ax in axes[:n]:
+    return fig, _styled(axes[:n])
+
+
+def _divided(
+    look: Look, n: int, n_columns: int, sharex: bool, sharey: bool,
+    height_ratios: Sequence[float] | None,
+) -> list[Axes]:  # fmt: skip
+    """Return `n` panels in the place of given axes, which they are themselves if `n` is one.
+
+    Raises:
+        InputError: if the axes are in no grid, which several panels could divide.
+    """
+    given = look.ax
+    assert given is not None
+    if n == 1:
+        look.panels[:] = [given]
+        return [given]
+    place, figure = given.get_subplotspec(), given.get_figure(root=False)
+    if place is None or figure is None:
+        raise InputError(f"this figure has {n} panels; give axes made by plt.subplots, or none")
+    n_rows = math.ceil(n / n_columns)
+    grid = place.subgridspec(n_rows, n_columns, height_ratios=height_ratios)
+    given.remove()
+    axes: list[Axes] = []
+    for i in range(n):
+        first = axes[0] if axes else None
+        shared = {"sharex": first if sharex else None, "sharey": first if sharey else None}
+        axes.append(figure.add_subplot(grid[divmod(i, n_columns)], **shared))
+    look.panels[:] = axes
+    return axes
+
+
+def _styled(axes: list[Axes]) -> list[Axes]:
+    """Return the axes in the style of all figures."""
+    for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=SMALL)
         ax.xaxis.label.set_fontsize(TEXT)
@@ -96,7 +137,7 @@ def panels(
         ax.yaxis.get_offset_text().set_fontsize(SMALL)
         ax.grid(color="0.92", linewidth=0.6)
         ax.set_axisbelow(True)
-    return fig, axes[:n]
+    return axes
 
 
 def count_axis(ax: Axes, label: str) -> None:
@@ -105,16 +146,17 @@ def count_axis(ax: Axes, label: str) -> None:
     ax.set_xlabel(label)
 
 
-def date_axis(ax: Axes, label: str, zone: str = "UTC") -> None:
+def date_axis(ax: Axes, label: str, zone: str = "UTC", most_ticks: int = 8) -> None:
     """Format the x axis for days and hours, with the year in its label.
 
     Args:
         ax: axes with UTC times, or times without a zone.
         label: label of the axis.
         zone: IANA name of the zone of the labels; "UTC" leaves the times as they are.
+        most_ticks: maximum number of labelled times.
     """
     tz = ZoneInfo(zone)
-    locator = AutoDateLocator(tz, minticks=3, maxticks=8)
+    locator = AutoDateLocator(tz, minticks=min(3, most_ticks - 1), maxticks=most_ticks)
     day, minute = "%d %b", "%H:%M"
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(
@@ -161,9 +203,13 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
         points: first entries, which are not artists of the figure.
     """
     entries: dict[str, Artist] = {str(point.get_label()): point for point in points}
-    for ax in fig.axes:
+    for ax in current().panels or fig.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
+    if current().panels:
+        look = {"fontsize": SMALL, "frameon": False, "title": note, "title_fontsize": SMALL}
+        current().panels[0].legend(list(entries.values()), list(entries), **look)
+        return
     n_characters = int(CHARACTERS_PER_INCH * fig.get_figwidth())
     labels = [textwrap.fill(label, n_characters - 10) for label in entries]
     title = "\n".join(textwrap.fill(line, n_characters) for line in note.splitlines())
@@ -186,30 +232,59 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     fig.set_figheight(fig.get_figheight() + box.height / fig.dpi)
 
 
-def save_figure(fig: Figure, path: str | os.PathLike[str], note: str = "") -> Path:
-    """Write a figure atomically, as PDF, PNG (200 dpi) or SVG by the extension.
+def finish_figure(fig: Figure, height: float | None, title: str) -> None:
+    """Give a drawn figure a height and a title.
+
+    Args:
+        fig: the figure.
+        height: height in inches; None leaves it as it is.
+        title: title; none if empty.
+
+    Raises:
+        InputError: if it is too low or too high.
+    """
+    if height is not None:
+        if not NARROWEST <= height <= WIDEST:
+            raise InputError(f"height is {height}; give {NARROWEST} to {WIDEST} inches")
+        fig.set_figheight(height)
+    if title:
+        above = fig.get_suptitle()
+        fig.suptitle(f"{title}\n{above}" if above else title, fontsize=TEXT)
+
+
+def save_figure(
+    fig: Figure, path: str | os.PathLike[str], note: str = "", dpi: float = PNG_DPI
+) -> Path:
+    """Write a figure atomically, as PDF, PNG or SVG by the extension.
 
     Args:
         fig: any figure.
         path: file to write; missing folders are created.
         note: small text at the top, such as the dates of the data.
+        dpi: dots per inch of a PNG.
 
     Returns:
         The path.
 
     Raises:
-        InputError: if the extension is unknown, listing the known ones.
+        InputError: if the extension is unknown, listing the known ones, or if `dpi` is too low or
+            too high.
     """
+    if not LOWEST_DPI <= dpi <= HIGHEST_DPI:
+        raise InputError(f"dpi is {dpi:g}; give {LOWEST_DPI} to {HIGHEST_DPI} dots per inch")
     path = Path(path)
     extension = path.suffix.lower()
     if extension not in FORMATS:
         found = f"extension {extension!r}" if extension else "no extension"
         raise InputError(f"{path}: {found}; a figure's is one of {', '.join(FORMATS)}")
-    if note:
+    if note and fig.get_suptitle():
+        fig.set_figheight(fig.get_figheight() + NOTE_HEIGHT)
+        fig.suptitle(f"{fig.get_suptitle()}\n{note}", fontsize=SMALL)
+    elif note:
         fig.set_figheight(fig.get_figheight() + NOTE_HEIGHT)
         fig.suptitle(note, x=0.995, ha="right", fontsize=TINY, color="0.4")
     # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
     # the whole process only, hence the lock.
     with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part:
-        fig.savefig(part, format=extension[1:], dpi=PNG_DPI)
+        fig.savefig(part, format=extension[1:], dpi=dpi)
     return path

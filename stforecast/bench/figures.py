@@ -85,7 +85,7 @@ def _spec(entry: str | dict[str, Any], labels: set[str], plots: Plots) -> Figure
     if spec.plot not in plots:
         raise choose("plot", spec.plot, plots)
     parameters = inspect.signature(plots[spec.plot]).parameters.values()
-    options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"ax"}
     if unknown := given.keys() - options:
         raise choose(f"option of {spec.plot}", min(unknown), options)
     if absent := set(spec.methods) - labels:

@@ -18,14 +18,19 @@ class PlainFigure(Figure):
 
     def write_plainly(self) -> None:
         """Disable formulas in all texts, except powers of ten along logarithmic axes."""
-        axes = [axis for ax in self.axes for axis in (ax.xaxis, ax.yaxis)]
-        powers = {
-            label
-            for axis in axes
-            if isinstance(axis.get_major_formatter(), LogFormatter)
-            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
-            for label in (tick.label1, tick.label2)
-        }
-        for text in self.findobj(Text):
-            if text not in powers:
-                text.set_parse_math(False)
+        write_plainly(self)
+
+
+def write_plainly(fig: Figure) -> None:
+    """Disable formulas in all texts, except powers of ten along logarithmic axes."""
+    axes = [axis for ax in fig.axes for axis in (ax.xaxis, ax.yaxis)]
+    powers = {
+        label
+        for axis in axes
+        if isinstance(axis.get_major_formatter(), LogFormatter)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        for label in (tick.label1, tick.label2)
+    }
+    for text in fig.findobj(Text):
+        if text not in powers:
+            text.set_parse_math(False)

@@ -1,4 +1,7 @@
-"""Figures of finished runs, for `stforecast plot`: every function here marked `listed` makes one.
+"""Figures of finished runs, for `stforecast plot`: every function here marked `figure` makes one.
+
+From Python, `stforecast.plots.cdf([forecaster, "runs/other"], ax=ax)` takes fitted forecasters,
+finished runs or their folders, and tables of errors from `Forecaster.evaluate`.
 
 Runs that differ only in their seed share a colour and an entry in the legend, "fuels (3 runs)";
 each figure's docstring says how it combines them. Colours follow the order of the runs, so the same
@@ -14,3 +17,10 @@ PLOTS: Registry[Callable[..., Any]] = Registry(
     "figure", "stforecast.plots", is_entry=is_listed, group="stforecast.plots"
 )
 """Every figure by name; each takes runs and its own options."""
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """Return the figure of that name, such as `stforecast.plots.cdf`."""
+    if name.startswith("_") or name.replace("_", "-") not in PLOTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return PLOTS[name.replace("_", "-")]

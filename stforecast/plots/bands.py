@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
 from stforecast.bench.curves import Curve, as_curves
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, panels
 from stforecast.comparison.steps import time_ahead
-from stforecast.plots.forecasts import cell_titles, forecasts_ahead, take_cells, time_axis
+from stforecast.plots.figure import figure
+from stforecast.plots.forecasts import Span, cell_titles, forecasts_ahead, take_cells, time_axis
 from stforecast.plots.scores import quantity
 from stforecast.results import ForecastRun
 
@@ -21,13 +21,15 @@ OUTSIDE = "#c00000"
 """Colour of observations outside an interval."""
 
 
-@listed
+@figure
 def intervals(
     runs: Sequence[ForecastRun],
     *,
     cells: str | None = None,
     horizon: int = 1,
     hours: int | None = None,
+    start: str | None = None,
+    end: str | None = None,
     width: float = TWO_COLUMNS,
 ) -> Figure:
     """Forecasts, their intervals and the observations of the test part.
@@ -41,13 +43,16 @@ def intervals(
         cells: ids, separated by commas; by default four, from the lowest mean to the highest.
         horizon: step ahead to draw, from 1.
         hours: hours of the test part to draw, from its start; by default all.
+        start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
+        end: end of the times to draw, not included.
         width: width of the figure in inches.
 
     Raises:
         InputError: if a run has no intervals, or a cell or step is unknown.
     """
     curves = as_curves(runs)
-    tested = [forecasts_ahead(curve.runs[0], horizon, hours) for curve in curves]
+    span = Span(hours, start, end)
+    tested = [forecasts_ahead(curve.runs[0], horizon, span) for curve in curves]
     for curve, ds in zip(curves, tested, strict=True):
         if "lower" not in ds:
             raise InputError(

@@ -8,16 +8,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
 from stforecast.bench.bars import score_bars
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import ONE_COLUMN, add_legend
 from stforecast.bench.numbers import short
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import axis_name, pooled_errors
 from stforecast.results import ForecastRun
 
 
-@listed
+@figure
 def bars(
     runs: Sequence[ForecastRun],
     *,

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from data_prep.errors import InputError, choose
-from data_prep.registry import listed
 from stforecast.bench.curves import Curve, as_curves
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, panels
 from stforecast.bench.run_groups import ALL
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.skill import errors_by_cell
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import different_tests, error_name
 from stforecast.results import ForecastRun
 
@@ -31,7 +31,7 @@ RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50
 """Labelled ratios on the axis."""
 
 
-@listed
+@figure
 def cells(
     runs: Sequence[ForecastRun],
     *,

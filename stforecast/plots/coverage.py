@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
 from stforecast.bench.curves import Curve, as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
 from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.errors import ModelErrors
 from stforecast.comparison.folds import joined_targets
 from stforecast.comparison.hours import busy_hours
+from stforecast.plots.figure import figure
 from stforecast.plots.hour_of_day import BUSY, spans
 from stforecast.plots.scores import different_tests
 from stforecast.results import ForecastRun
@@ -32,7 +32,7 @@ APART = 0.008
 """Distance of two methods' bars on the axis of nominal coverages."""
 
 
-@listed
+@figure
 def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Coverage of the intervals on the test part against what they promise, and by hour.
 

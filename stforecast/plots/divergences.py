@@ -11,8 +11,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, TEXT, panels
+from stforecast.plots.figure import figure
 from stforecast.plots.inside import Inside, look_inside
 from stforecast.results import ForecastRun, data_of
 
@@ -44,7 +44,7 @@ class Divergences:
         return self.values[np.triu_indices(len(self.values), 1)]
 
 
-@listed
+@figure
 def divergence(
     runs: Sequence[ForecastRun], *, clients: str | None = None, width: float = ONE_COLUMN
 ) -> Figure:

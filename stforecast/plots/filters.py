@@ -12,10 +12,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from data_prep.registry import listed
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, add_legend, panels
 from stforecast.data.splits import parse_split
+from stforecast.plots.figure import figure
 from stforecast.plots.inside import look_inside
 from stforecast.results import ForecastRun
 
@@ -27,7 +27,7 @@ WIDEST = 0.95
 """Diameter of the largest circle, as a share of the distance between two."""
 
 
-@listed
+@figure
 def filter(
     runs: Sequence[ForecastRun], *, client: str | None = None, width: float = ONE_COLUMN
 ) -> Figure:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +15,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
-from stforecast.bench.curves import as_curves
+from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.bench.multiples import (
+    UNNAMED,
+    columns,
+    outer_labels,
+    small_panels,
+    title_panel,
+)
+from stforecast.bench.numbers import short
 from stforecast.comparison.steps import time_ahead
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import quantity
 from stforecast.results import ForecastRun
-
-MOST_CURVES = 6
-"""Number of lines beside the observations that can be told apart."""
 
 MOST_HOURS = 10**6
 """Longer than any test part."""
@@ -30,40 +37,45 @@ N_CELLS = 4
 """Number of cells to draw if none are named."""
 
 
-@listed
+@figure
 def predictions(
     runs: Sequence[ForecastRun],
     *,
     cells: str | None = None,
     horizon: int = 1,
     hours: int | None = None,
+    start: str | None = None,
+    end: str | None = None,
     width: float = TWO_COLUMNS,
 ) -> Figure:
     """Forecasts and observations of the test part, in the data's units, one panel per cell.
 
-    Each run is a line in the colour of its curve. Gaps are missing observations. As Figure 3 (top)
-    of FUELS (arXiv 2404.03702).
+    Each run is a line in the colour of its curve; more than six methods have a panel each, of one
+    cell. Gaps are missing observations. As Figure 3 (top) of FUELS (arXiv 2404.03702).
 
     Args:
         runs: runs tested on the same data.
-        cells: ids, separated by commas; by default four, from the lowest mean to the highest.
+        cells: ids, separated by commas; by default four, from the lowest mean to the highest; of
+            more than six methods, the one of the highest.
         horizon: step ahead to draw, from 1.
         hours: hours of the test part to draw, from its start; by default all.
+        start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
+        end: end of the times to draw, not included.
         width: width of the figure in inches.
 
     Raises:
-        InputError: if a cell or step is unknown, the runs were tested on different data, or there
-            are more than six methods.
+        InputError: if a cell or step is unknown, the runs were tested on different data, no time is
+            left, or several cells are given with more than six methods.
     """
     curves = as_curves(runs)
-    if len(curves) > MOST_CURVES:
-        raise InputError(
-            f"{len(curves)} methods cannot be told apart in one panel; give the folders of at most "
-            f"{MOST_CURVES}"
-        )
     runs = [run for curve in curves for run in curve.runs]
+    span = Span(hours, start, end)
+    tested = [forecasts_ahead(run, horizon, span) for run in runs]
+    if len(curves) > MOST_TOGETHER:
+        _check_same_data(runs, tested)
+        return _each_alone(curves, dict(zip([r.folder for r in runs], tested, strict=True)), cells,
+                           horizon, width)  # fmt: skip
     styles = [{"label": curve.label, **curve.line} for curve in curves for _ in curve.runs]
-    tested = [forecasts_ahead(run, horizon, hours) for run in runs]
     _check_same_data(runs, tested)
     titles = cell_titles(tested[0]["y"], cells)
     tested = [take_cells(ds, list(titles), run) for ds, run in zip(tested, runs, strict=True)]
@@ -83,26 +95,113 @@ def predictions(
     return fig
 
 
-def time_axis(ax: Axes, ds: xr.Dataset) -> None:
+def _each_alone(
+    curves: Sequence[Curve[ForecastRun]], tested: Mapping[Path, xr.Dataset], cells: str | None,
+    horizon: int, width: float,
+) -> Figure:  # fmt: skip
+    """Draw each method in a panel of its own, at one cell, the lowest mean absolute error first."""
+    titles = cell_titles(next(iter(tested.values()))["y"], cells)
+    if cells is None:
+        titles = dict(list(titles.items())[-1:])
+    if len(titles) > 1:
+        raise InputError(f"{len(curves)} methods have a panel each; give one cell, or --top 6")
+    (cell, title), first = next(iter(titles.items())), curves[0].runs[0]
+    chosen = {f: ds.sel(cell=cell) for f, ds in tested.items() if cell in ds.indexes["cell"]}
+    errors = [
+        np.mean(
+            [float(abs(chosen[r.folder]["y_hat"] - chosen[r.folder]["y"]).mean()) for r in c.runs]
+        )
+        for c in curves
+    ]
+    fig, axes = small_panels(width, len(curves))
+    for ax, i in zip(axes, np.argsort(errors, kind="stable"), strict=True):
+        curve = curves[i]
+        _trace(ax, chosen[first.folder]["y"], label="observed", color="black", linewidth=0.9)
+        for run in curve.runs:
+            _trace(ax, chosen[run.folder]["y_hat"], label=UNNAMED, **curve.alone.line)
+        title_panel(ax, f"{curve.label}: MAE {short(errors[i])}", width / columns(width))
+        ax.margins(x=0)
+    time_axis(axes[-1], chosen[first.folder], most_ticks=4)
+    outer_labels(axes, axes[-1].get_xlabel(), quantity([first]), width, 0)
+    add_legend(fig, f"{title}; {time_ahead(horizon, first)} ahead")
+    return fig
+
+
+@dataclass(frozen=True)
+class Span:
+    """Times of the test part to draw.
+
+    Attributes:
+        hours: hours from its start; None is all.
+        start: first local time; None is the first.
+        end: local time after the last; None is the end.
+    """
+
+    hours: int | None = None
+    start: str | None = None
+    end: str | None = None
+
+    def mask(self, times: pd.DatetimeIndex, zone: str | None, origin: object) -> np.ndarray:
+        """Return which times of the targets lie in the span.
+
+        Args:
+            times: `(windows,)` on the clock of the forecasts.
+            zone: their time zone, if they are UTC.
+            origin: name of the run in errors.
+
+        Raises:
+            InputError: if a time cannot be read, or none is left.
+        """
+        local = times if zone is None else times.tz_localize("UTC").tz_convert(zone)
+        chosen = np.ones(len(times), dtype=bool)
+        if self.hours is not None:
+            chosen &= times < times[0] + pd.Timedelta(hours=min(self.hours, MOST_HOURS))
+        if self.start is not None:
+            chosen &= local >= _local(self.start, zone, local)
+        if self.end is not None:
+            chosen &= local < _local(self.end, zone, local)
+        if not chosen.any() and self.hours is not None and self.hours < 1:
+            raise InputError(f"hours is {self.hours}; draw at least 1")
+        if not chosen.any():
+            raise InputError(
+                f"{origin}: no target in this span; the test part has those from {local[0]} to "
+                f"{local[-1]}"
+            )
+        return chosen
+
+
+def _local(text: str, zone: str | None, times: pd.DatetimeIndex) -> pd.Timestamp:
+    try:
+        time = pd.Timestamp(text)
+        return time.tz_localize(zone) if zone is not None and time.tzinfo is None else time
+    except ValueError as e:
+        raise InputError(
+            f"cannot read the time {text!r}; give a local time such as '{times[0]:%Y-%m-%d %H:%M}'"
+        ) from e
+
+
+def time_axis(ax: Axes, ds: xr.Dataset, most_ticks: int = 8) -> None:
     """Format the x axis in local time where `forecasts.nc` knows the zone, and name the clock."""
     zone = ds.attrs.get("time_zone", "UTC")
     clocks = {
         "utc": f"local time ({zone})" if zone != "UTC" else "time (UTC)",
         "local": "local time",
     }
-    date_axis(ax, clocks.get(ds.attrs.get("clock", ""), "time on the data's clock"), zone)
+    date_axis(
+        ax, clocks.get(ds.attrs.get("clock", ""), "time on the data's clock"), zone, most_ticks
+    )
 
 
-def forecasts_ahead(run: ForecastRun, horizon: int, hours: int | None) -> xr.Dataset:
+def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
     """Return `y`, `y_hat` and any bounds `(cell, time)` of one step ahead, by target time.
 
     Args:
         run: a finished run.
         horizon: step ahead, from 1.
-        hours: hours of the test part, from its start; None is all.
+        span: times to draw.
 
     Raises:
-        InputError: if there is no such step or hour.
+        InputError: if there is no such step or time.
     """
     with run.open_forecasts() as ds:
         steps, times = ds.indexes["horizon"], ds.indexes["time"]
@@ -113,13 +212,10 @@ def forecasts_ahead(run: ForecastRun, horizon: int, hours: int | None) -> xr.Dat
             )
         if len(times) < 2:
             raise InputError(f"{run.folder}: a single test window is no line; test on more")
-        end = len(times)
-        if hours is not None:
-            end = int(times.searchsorted(times[0] + pd.Timedelta(hours=min(hours, MOST_HOURS))))
-        if end < 1:
-            raise InputError(f"hours is {hours}; draw at least 1")
-        chosen = ds.sel(horizon=horizon).isel(time=slice(end)).load()
-    return chosen.assign_coords(time=times[:end] + (horizon - 1) * (times[1] - times[0]))
+        targets = times + (horizon - 1) * (times[1] - times[0])
+        shown = span.mask(targets, ds.attrs.get("time_zone"), run.folder)
+        chosen = ds.sel(horizon=horizon).isel(time=shown).load()
+    return chosen.assign_coords(time=targets[shown])
 
 
 def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) -> None:

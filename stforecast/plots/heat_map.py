@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from data_prep.registry import listed
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
 from stforecast.bench.numbers import plus_minus
@@ -21,6 +20,7 @@ from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.skill import errors_by_cell, skill
 from stforecast.comparison.steps import shown_steps, time_ahead
 from stforecast.comparison.tasks import by_task
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows
 from stforecast.results import ForecastRun
 
@@ -44,7 +44,7 @@ DARK = 0.5
 """Brightness below which a colour needs white text."""
 
 
-@listed
+@figure
 def heatmap(
     runs: Sequence[ForecastRun],
     *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -12,12 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
-from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
+from stforecast.bench.multiples import PANEL, draw_curves, outer_labels
 from stforecast.bench.numbers import plus_minus
 from stforecast.comparison.folds import by_seed, joined_errors, joined_targets
 from stforecast.comparison.hours import busy_hours, hourly_load
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import different_tests, error_name, quantity
 from stforecast.results import ForecastRun
 
@@ -25,7 +26,7 @@ BUSY = "#fbe6c2"
 """Background of busy hours: pale, so that no line is lost on it, in print without colour too."""
 
 
-@listed
+@figure
 def hours(
     runs: Sequence[ForecastRun], *, metric: str = "raw_mae", width: float = TWO_COLUMNS
 ) -> Figure:
@@ -35,7 +36,8 @@ def hours(
     of a backtest, the folds of a seed are pooled.
     A target counts in the hour in which it lies. Busy hours, whose mean load is above the mean of
     all hours, are shaded; of a speed, those below it. The legend gives the error over the targets
-    in busy hours and over the others, the lowest error in busy hours first.
+    in busy hours and over the others, the lowest error in busy hours first. More than six methods
+    have a panel each, without the load.
 
     Args:
         runs: runs tested on the same targets.
@@ -54,19 +56,43 @@ def hours(
     first = joined_targets(runs)
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]
-    fig, (ax, below) = panels(width, 1.6, 2, sharex=True, height_ratios=(2.5, 1))
-    for panel in (ax, below):
+    order = np.argsort([next(iter(split.values())) for _, split in tables], kind="stable")
+    curves, tables = [curves[i] for i in order], [tables[i] for i in order]
+    labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
+    name = f"test {error_name(metric, runs)}"
+    if len(curves) > MOST_TOGETHER:
+        table_of = {c.name: table for c, (table, _) in zip(curves, tables, strict=True)}
+
+        def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
+            curve.draw_mean(ax, table_of[curve.name], label=label)
+
+        fig, axes = draw_curves(curves, labels, draw, width, PANEL)
+        outer_labels(axes, _axis(first), name, width, PANEL)
+    else:
+        fig, axes = panels(width, 1.6, 2, sharex=True, height_ratios=(2.5, 1))
+        for curve, (table, _), label in zip(curves, tables, labels, strict=True):
+            curve.draw_mean(axes[0], table, label=label)
+        axes[0].set_ylabel(name)
+        _draw_load(axes[1], first, quantity(runs[:1]))
+        axes[1].set_xlabel(_axis(first))
+        fig.align_ylabels()
+    for ax in axes:
         for start, end in spans(busy):
-            panel.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
-    for i in np.argsort([next(iter(split.values())) for _, split in tables], kind="stable"):
-        curve, (table, split) = curves[i], tables[i]
-        more = [f"{part} {plus_minus(error, 0.0)}" for part, error in split.items()]
-        curve.draw_mean(ax, table, label=f"{curve.label}: {', '.join(more)}")
-    ax.set_ylabel(f"test {error_name(metric, runs)}")
-    _draw_load(below, first, quantity(runs[:1]))
-    fig.align_ylabels()
+            ax.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
+        ax.set_xlim(-0.5, 23.5)
+        ax.set_xticks(range(0, 24, 3))
     add_legend(fig)
     return fig
+
+
+def _label(curve: Curve[ForecastRun], split: Mapping[str, float]) -> str:
+    more = [f"{part} {plus_minus(error, 0.0)}" for part, error in split.items()]
+    return f"{curve.label}: {', '.join(more)}"
+
+
+def _axis(forecasts: xr.Dataset) -> str:
+    zone = forecasts.attrs.get("time_zone")
+    return f"hour of local time ({zone})" if zone else "hour of local time"
 
 
 def _by_hour(
@@ -99,8 +125,4 @@ def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
     ax.bar(load.index, load, width=1, color="0.6", linewidth=0, label=f"mean observed {name}")
     ax.axhline(load.mean(), color="0.3", linestyle="--", linewidth=0.9, label="its mean")
     ax.set_ylim(bottom=min(0.0, load.min()))
-    ax.set_xlim(-0.5, 23.5)
-    ax.set_xticks(range(0, 24, 3))
     ax.set_ylabel("observed")
-    zone = forecasts.attrs.get("time_zone")
-    ax.set_xlabel(f"hour of local time ({zone})" if zone else "hour of local time")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
-from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
 from stforecast.bench.drawing import (
+    CHARACTERS_PER_INCH,
     ONE_COLUMN,
     TWO_COLUMNS,
     add_legend,
@@ -21,13 +23,18 @@ from stforecast.bench.drawing import (
     count_axis,
     panels,
 )
+from stforecast.bench.multiples import PANEL, UNNAMED, columns, title_panel
+from stforecast.plots.figure import figure
 from stforecast.results import ForecastRun
 
 LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 """Losses of the task, without a method's further terms, and their columns in `rounds.csv`."""
 
 
-@listed
+HEIGHT = 2.0
+
+
+@figure
 def communication(
     runs: Sequence[ForecastRun],
     *,
@@ -36,9 +43,10 @@ def communication(
 ) -> Figure:
     """Loss against the bytes sent and received by all clients, summed over the rounds.
 
-    Each run is a line in the colour of its curve. A method that sends nothing is a level line at
-    its last loss; runs without the loss, such as reference forecasters, are named below the panel.
-    As Figure 4 of FUELS (arXiv 2404.03702).
+    Each run is a line in the colour of its curve. Training losses of different kinds, which do not
+    compare, have a panel each; so have more than six methods. A method that sends nothing is a
+    level line at its last loss; runs without the loss, such as reference forecasters, are named
+    below the panel. As Figure 4 of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.
@@ -48,35 +56,35 @@ def communication(
     Raises:
         InputError: if no run has this loss and sends anything.
     """
-    fig, (ax,) = panels(width, 2.3)
-    tables, absent = _with_loss(as_curves(runs), loss)
-    traffic = []
-    for curve, table in tables:
-        n_bytes = (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy()
-        losses = table[LOSSES[loss]].to_numpy()
-        if n_bytes[-1] > 0:
-            _loss_line(ax, n_bytes, losses, curve)
-            traffic.append(n_bytes[n_bytes > 0])
-        else:
-            ax.axhline(
-                losses[np.isfinite(losses)][-1], label=f"{curve.label}, sends nothing", **curve.line
-            )
+    found = [_with_loss(as_curves(runs), loss)]
+    views = _views(found, [loss])
+    traffic = [n[n > 0] for view in views for n in map(_bytes, view.tables) if n[-1] > 0]
     if not traffic:
         raise InputError(
             f"none of these runs has a {loss} loss and sends anything; draw `rounds` or `cdf`"
         )
-    byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
-    ax.set_ylabel(_loss_name(loss, runs))
-    add_legend(fig, "\n".join(filter(None, [_not_drawn({loss: absent}), _kinds(loss, tables)])))
-    return fig
+
+    def draw(ax: Axes, curve: Curve[ForecastRun], table: pd.DataFrame, label: str) -> None:
+        n_bytes, losses = _bytes((curve, table)), table[LOSSES[loss]].to_numpy()
+        if n_bytes[-1] > 0:
+            _loss_line(ax, n_bytes, losses, curve, label)
+        else:
+            level = losses[np.isfinite(losses)][-1]
+            ax.axhline(level, label=f"{label}, sends nothing", **curve.line)
+
+    def scale(ax: Axes) -> None:
+        byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
+
+    return _draw_views(views, draw, scale, width, _not_drawn({loss: found[0][1]}))
 
 
-@listed
+@figure
 def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Training and validation loss by round.
 
-    Each run is a line in the colour of its curve; runs without a loss, such as reference
-    forecasters, are named below the panels.
+    Each run is a line in the colour of its curve. Training losses of different kinds, which do not
+    compare, have a panel each; of more than six methods, each has a panel of its own for its
+    validation loss. Runs without a loss, such as reference forecasters, are named below the panels.
 
     Args:
         runs: finished runs.
@@ -90,40 +98,113 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
     shown = [loss for loss, (tables, _) in found.items() if tables]
     if not shown:
         raise InputError("none of these runs has rounds; draw `predictions`, `cdf` or `horizon`")
-    fig, axes = panels(width, 2.0, len(shown), n_columns=len(shown) if width > ONE_COLUMN else 1)
-    for ax, loss in zip(axes, shown, strict=True):
-        for curve, table in found[loss][0]:
-            _loss_line(ax, table["round"].to_numpy(), table[LOSSES[loss]].to_numpy(), curve)
-        count_axis(ax, "round")
-        ax.set_ylabel(_loss_name(loss, runs))
-    absent = _not_drawn({loss: lacking for loss, (_, lacking) in found.items()})
-    kinds = _kinds("training", found["training"][0])
-    add_legend(fig, "\n".join(filter(None, [absent, kinds])))
+    if len(shown) > 1 and max(len(found[loss][0]) for loss in shown) > MOST_TOGETHER:
+        shown = ["validation"]
+        del found["training"]
+    absent = {loss: lacking for loss, (_, lacking) in found.items()}
+    views = _views([found[loss] for loss in shown], shown)
+    column = {view.name: LOSSES[view.loss] for view in views}
+
+    def draw(ax: Axes, curve: Curve[ForecastRun], table: pd.DataFrame, label: str) -> None:
+        losses = table[column[ax.get_ylabel()]].to_numpy()
+        _loss_line(ax, table["round"].to_numpy(), losses, curve, label)
+
+    return _draw_views(views, draw, lambda ax: count_axis(ax, "round"), width, _not_drawn(absent))
+
+
+Table = tuple[Curve[ForecastRun], pd.DataFrame]
+"""A curve, and the rounds of one of its runs."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Losses that compare.
+
+    Attributes:
+        loss: training or validation.
+        name: label of their axis.
+        tables: the rounds of each run.
+    """
+
+    loss: str
+    name: str
+    tables: Sequence[Table]
+
+
+def _views(found: Sequence[tuple[list[Table], list[str]]], losses: Sequence[str]) -> list[View]:
+    """Divide losses by kind: the validation loss is always the MSE, that of training may not be."""
+    views: dict[tuple[str, str], list[Table]] = {}
+    for loss, (tables, _) in zip(losses, found, strict=True):
+        for curve, table in tables:
+            kind = "mse" if loss == "validation" else _trained_on(curve.runs[0])
+            views.setdefault((loss, kind), []).append((curve, table))
+    return [
+        View(loss, f"{loss} {_KINDS.get(kind, f'loss ({kind})')} of z-scores", tables)
+        for (loss, kind), tables in views.items()
+    ]
+
+
+_KINDS = {"mse": "MSE", "mae": "MAE", "huber": "Huber loss", "quantile": "pinball loss"}
+
+
+def _draw_views(
+    views: Sequence[View],
+    draw: Callable[[Axes, Curve[ForecastRun], pd.DataFrame, str], None],
+    scale: Callable[[Axes], None],
+    width: float,
+    note: str,
+) -> Figure:
+    """Draw a panel for each view, or for each method if there are more than six."""
+    several = len({curve.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
+    pairs = [
+        (view, own)
+        for view in views
+        for own in (_by_loss(view.tables, LOSSES[view.loss]) if several else [""])
+    ]
+    in_row = columns(width) if several else 1 if width <= ONE_COLUMN else min(2, len(pairs))
+    height = PANEL if several else HEIGHT
+    fig, axes = panels(width, height, len(pairs), n_columns=in_row)
+    for ax, (view, own) in zip(axes, pairs, strict=True):
+        ax.set_ylabel(view.name)
+        for curve, table in view.tables:
+            if not several:
+                draw(ax, curve, table, curve.label)
+            elif curve.name == own:
+                draw(ax, curve.alone, table, UNNAMED)
+                title_panel(ax, curve.label, width / in_row)
+            else:
+                draw(ax, curve.behind, table, UNNAMED)
+        scale(ax)
+        ax.set_ylabel(textwrap.fill(view.name, int(0.8 * CHARACTERS_PER_INCH * height)))
+        ax.set_xlabel(textwrap.fill(ax.get_xlabel(), int(CHARACTERS_PER_INCH * width / in_row)))
+    if several:
+        _trim(axes, in_row)
+    add_legend(fig, note)
     return fig
 
 
-def _loss_name(loss: str, runs: Sequence[ForecastRun]) -> str:
-    """Return the axis label; validation uses the MSE, but some runs train on another loss."""
-    own = {_trained_on(run) for run in runs}
-    if loss == "training" and own != {"mse"}:
-        return f"training loss of z-scores\n({', '.join(sorted(own))})"
-    return f"{loss} MSE of z-scores"
+def _trim(axes: Sequence[Axes], in_row: int) -> None:
+    """Leave out what small panels repeat: labels of inner axes with equal scales."""
+    for i, ax in enumerate(axes):
+        if i + in_row < len(axes):
+            ax.set_xlabel("")
+        if i % in_row and ax.get_ylabel() == axes[i - 1].get_ylabel():
+            ax.set_ylabel("")
+
+
+def _by_loss(tables: Sequence[Table], column: str) -> list[str]:
+    """Return the names of the curves, the one of the lowest last loss first."""
+    last = {curve.name: table.iloc[-1] for curve, table in tables}
+    return sorted(last, key=lambda name: float(np.nan_to_num(last[name][column], nan=np.inf)))
+
+
+def _bytes(table: Table) -> np.ndarray:
+    """Return the bytes sent and received until the end of each round."""
+    return (table[1]["bytes_down"] + table[1]["bytes_up"]).cumsum().to_numpy()
 
 
 def _trained_on(run: ForecastRun) -> str:
     return str(run.settings.get("loss", "mse"))
-
-
-def _kinds(loss: str, tables: Sequence[tuple[Curve[ForecastRun], pd.DataFrame]]) -> str:
-    """Say which curves have which training loss if there are several, as these do not compare."""
-    names: dict[str, list[str]] = {}
-    for curve, _ in tables if loss == "training" else []:
-        of_kind = names.setdefault(_trained_on(curve.runs[0]), [])
-        of_kind += [] if curve.name in of_kind else [curve.name]
-    if len(names) < 2:
-        return ""
-    parts = "; ".join(f"{kind}: {', '.join(of_kind)}" for kind, of_kind in names.items())
-    return f"Training losses of different kinds do not compare. {parts}"
 
 
 def _with_loss(
@@ -159,6 +240,8 @@ def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _loss_line(ax: Axes, x: np.ndarray, losses: np.ndarray, curve: Curve[ForecastRun]) -> None:
+def _loss_line(
+    ax: Axes, x: np.ndarray, losses: np.ndarray, curve: Curve[ForecastRun], label: str
+) -> None:
     """Draw a line with a dot at its end, so that a single round is visible too."""
-    ax.plot(x, losses, marker=".", markevery=[-1], label=curve.label, **curve.line)
+    ax.plot(x, losses, marker=".", markevery=[-1], label=label, **curve.line)

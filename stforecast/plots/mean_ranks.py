@@ -8,18 +8,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from data_prep.registry import listed
 from stforecast.bench.critical_difference import critical_difference as draw_ranks
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend
 from stforecast.comparison.ranks import FEWEST_CLIENTS, FEWEST_METHODS, client_errors, rank_clients
 from stforecast.comparison.rows import Row
 from stforecast.comparison.tasks import by_task
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_rows
 from stforecast.results import ForecastRun
 
 
-@listed
+@figure
 def critical_difference(
     runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = TWO_COLUMNS
 ) -> Figure:

@@ -56,7 +56,10 @@ def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
     services = {run.about["service"] for run in runs}
     units = set()
     for run in runs:
-        with run.open_forecasts() as ds:
+        if "units" in run.about:
+            units.add(run.about["units"])
+            continue
+        with run.open_forecasts() as ds:  # As older versions wrote it.
             units.add(ds["y"].attrs.get("units", "1"))
     name = services.pop() if len(services) == 1 else "traffic"
     if len(units) > 1:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from data_prep.registry import listed
 from stforecast.bench.drawing import ONE_COLUMN
 from stforecast.bench.sweep import draw_sweep
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import axis_name, pooled_errors
 from stforecast.results import ForecastRun
 
 
-@listed
+@figure
 def sweep(
     runs: Sequence[ForecastRun],
     *,

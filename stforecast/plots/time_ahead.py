@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator
+from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator
 
-from data_prep.registry import listed
 from stforecast.bench.bars import bar_panel
 from stforecast.bench.curves import Curve, as_curves
-from stforecast.bench.drawing import ONE_COLUMN, add_legend, count_axis, panels
+from stforecast.bench.drawing import ONE_COLUMN, add_legend
+from stforecast.bench.multiples import draw_curves, outer_labels
 from stforecast.bench.numbers import short
 from stforecast.bench.run_groups import by_step
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.steps import time_ahead
+from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows, seasonal_errors
 from stforecast.results import ForecastRun
 
-NAIVE: dict[str, Any] = {"label": SEASONAL, "color": "0.55", "linewidth": 1.0}
+NAIVE: dict[str, Any] = {
+    "label": SEASONAL, "color": "0.4", "linewidth": 1.0, "linestyle": (0, (1, 1)),
+}  # fmt: skip
 """Style of the line of seasonal naive."""
 
 MOST_MINUTES = 120
 """Longest time ahead on an axis of minutes."""
 
+HEIGHT = 2.3
+"""Height of a single panel in inches."""
 
-@listed
+
+@figure
 def horizon(
     runs: Sequence[ForecastRun], *, metric: str = "raw_mae", width: float = ONE_COLUMN
 ) -> Figure:
     """Test error by time ahead, pooled over clients; with one step, a bar for each curve.
 
     Runs that differ only in the seed are drawn as their mean, with whiskers from lowest to highest.
-    Curves are sorted by their mean error, the best first. A thin grey line is seasonal naive, which
-    repeats the day before, if all runs have the same targets.
+    Curves are sorted by their mean error, the best first; more than six have a panel each. A dotted
+    grey line is seasonal naive, which repeats the day before, if all runs have the same targets.
 
     Args:
         runs: finished runs.
@@ -58,17 +65,26 @@ def horizon(
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
-    fig, (ax,) = panels(width, 2.3)
-    steps = _time_axis(ax, runs, max(table.index.max() for table in tables))
-    for curve, table in zip(curves, tables, strict=True):
-        mean = _mean(table)
-        label = curve.label if np.isfinite(mean).all() else f"{curve.label}, not finite everywhere"
-        style = {**curve.line, "marker": curve.marker, "markersize": 3.5}
+    steps, axis = _time_axis(runs, max(table.index.max() for table in tables))
+    table_of = {curve.name: table for curve, table in zip(curves, tables, strict=True)}
+    labels = [
+        curve.label if np.isfinite(_mean(table)).all() else f"{curve.label}, not finite everywhere"
+        for curve, table in zip(curves, tables, strict=True)
+    ]
+
+    def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
+        table = table_of[curve.name]
+        points = {} if curve.faint else {"marker": curve.marker, "markersize": 3.5}
+        whiskers = None if curve.faint else _whiskers(table)
         x = table.index * steps[curve.runs[0].folder]
-        ax.errorbar(x, mean, _whiskers(table), label=label, **style)
-    if levels is not None:
-        ax.plot(levels.index * steps[runs[0].folder], levels, **NAIVE)
-    ax.set_ylabel(name)
+        ax.errorbar(x, _mean(table), whiskers, label=label, **{**curve.line, **points})
+
+    fig, axes = draw_curves(curves, labels, draw, width, HEIGHT)
+    for ax in axes:
+        if levels is not None:
+            ax.plot(levels.index * steps[runs[0].folder], levels, **NAIVE)
+        ax.xaxis.set_major_locator(axis.locator())
+    outer_labels(axes, axis.label, name, width, HEIGHT)
     add_legend(fig)
     return fig
 
@@ -90,23 +106,28 @@ def _bars(
     return fig
 
 
-def _time_axis(ax: Axes, runs: Sequence[ForecastRun], n_steps: int) -> dict[Path, float]:
-    """Format the x axis in minutes or hours ahead, or in steps if their length is not known.
+class TimeAxis(NamedTuple):
+    """Label and ticks of an axis of times ahead."""
+
+    label: str
+    locator: Callable[[], Locator]
+
+
+def _time_axis(runs: Sequence[ForecastRun], n_steps: int) -> tuple[dict[Path, float], TimeAxis]:
+    """Return an axis of minutes or hours ahead, or of steps if their length is not known.
 
     Returns:
-        The length of a step on the axis, by the run's folder.
+        The length of a step on the axis, by the run's folder; and the axis.
     """
+    whole = partial(MaxNLocator, integer=True, min_n_ticks=1)
     minutes = {run.folder: run.about.get("step_minutes", math.nan) for run in runs}
     if not all(math.isfinite(length) for length in minutes.values()):
-        count_axis(ax, "steps ahead")
-        return dict.fromkeys(minutes, 1.0)
+        return dict.fromkeys(minutes, 1.0), TimeAxis("steps ahead", whole)
     longest = n_steps * max(minutes.values())
     if longest > MOST_MINUTES:
-        count_axis(ax, "hours ahead")
-        return {folder: length / 60 for folder, length in minutes.items()}
-    ax.xaxis.set_major_locator(MultipleLocator(15 if longest > 30 else 5))
-    ax.set_xlabel("minutes ahead")
-    return minutes
+        hours = {folder: length / 60 for folder, length in minutes.items()}
+        return hours, TimeAxis("hours ahead", whole)
+    return minutes, TimeAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
 
 
 def _step_errors(run: ForecastRun, metric: str) -> pd.Series:

@@ -9,7 +9,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+import stforecast.plots
 from data_prep.errors import InputError
+from stforecast import Forecaster
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import panels, save_figure
 from stforecast.federated.runs.run_folder import write_csv
@@ -511,7 +513,7 @@ def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
 
 
 @pytest.mark.parametrize("width", [3.5, 7.16])
-@pytest.mark.parametrize("n_runs", [1, 4, 8])
+@pytest.mark.parametrize("n_runs", [1, 4, 6])
 def test_the_legend_fits_and_the_panels_keep_their_height(make_run, width, n_runs):
     labels = ["a method with quite a long label", *"bcdefg", "words " * 20]
     fig = rounds([make_run(m, label=m) for m in labels[-n_runs:]], width=width)
@@ -562,11 +564,10 @@ def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     runs = [make_run("fuels"), make_run("fedlean", loss="huber")]
     fig = PLOTS["rounds"](runs)
     labels = [ax.get_ylabel() for ax in fig.axes]
-    assert labels == ["training loss of z-scores\n(huber, mse)", "validation MSE of z-scores"]
-    kinds = "Training losses of different kinds do not compare. mse: fuels; huber: fedlean"
-    assert note(fig) == kinds
-    assert note(communication(runs)).replace("\n", " ") == kinds
-    assert note(communication(runs, loss="validation")) == ""
+    kinds = ["training MSE of z-scores", "training Huber loss of z-scores"]
+    assert [label.replace("\n", " ") for label in labels] == [*kinds, "validation MSE of z-scores"]
+    assert len(communication(runs).axes) == 2
+    assert len(communication(runs, loss="validation").axes) == 1
 
 
 @pytest.mark.parametrize("name", ["communication", "rounds"])
@@ -582,11 +583,89 @@ def test_labels_of_losses_are_not_cut_with_many_methods(make_run, name, width):
         assert box.y1 <= fig.bbox.y1
 
 
-def test_predictions_draw_at_most_six_methods(make_run):
-    runs = [make_run(name) for name in "abcdefg"]
+def test_more_than_six_methods_have_a_panel_each(make_run):
+    runs = [make_run(name, offset=7.0 - i) for i, name in enumerate("abcdefg")]
     assert len(predictions(runs[:6]).axes) == 2
-    with pytest.raises(InputError, match="7 methods cannot be told apart in one panel; give"):
-        predictions(runs)
+    fig = predictions(runs)
+    titles = [ax.get_title(loc="left") for ax in fig.axes]
+    assert titles == [f"{name}: MAE {i + 1}" for i, name in enumerate("gfedcba")]
+    with pytest.raises(InputError, match="7 methods have a panel each; give one cell"):
+        predictions(runs, cells="100,101")
+
+
+@pytest.mark.parametrize("name", ["cdf", "horizon", "rounds", "communication"])
+def test_small_multiples_draw_one_method_in_colour_and_the_others_in_grey(make_run, name):
+    runs = [make_run(f"method {i}") for i in range(7)]
+    fig = PLOTS[name](runs, width=7.16)
+    assert len(fig.axes) == 7
+    for ax in fig.axes:
+        colours = [line.get_color() for line in ax.lines if len(line.get_xdata()) > 1]
+        assert colours.count("0.75") == 6
+        assert "#0072b2" in colours
+
+
+def test_common_options_choose_highlight_and_size(tested):
+    y = np.zeros((2, 4, 1))
+    runs = [tested(name, y + error, y) for name, error in (("a", 3), ("b", 1), ("c", 2))]
+    fig = cdf(runs, top=2, highlight="c", title="Two of three", height=4.0)
+    labels = fig.axes[0].get_legend_handles_labels()[1]
+    assert [label[0] for label in labels] == ["b", "c"]
+    assert [line.get_color() for line in fig.axes[0].lines if len(line.get_xdata()) > 1] == [
+        "0.75", "#d55e00",
+    ]  # fmt: skip
+    assert fig.get_suptitle() == "Two of three"
+    assert fig.get_figheight() == 4.0
+    for options, message in (
+        ({"top": 0}, "top is 0; draw at least 1"),
+        ({"highlight": "d"}, "unknown name to highlight 'd'"),
+        ({"height": 0.1}, "height is 0.1; give 1 to 100 inches"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cdf(runs, **options)
+
+
+def test_figures_are_drawn_on_given_axes(make_run):
+    """A figure of one panel uses the axes; one of several divides their place."""
+    from matplotlib.figure import Figure
+
+    own = Figure()
+    left, right = own.subplots(1, 2)
+    assert PLOTS["bars"](make_run("a"), ax=left) is own
+    assert left.get_xlabel().startswith("test MSE")
+    rounds([make_run("b")], ax=right)
+    assert len(own.axes) == 3
+    assert own.axes[1].get_ylabel() == "training MSE of z-scores"
+
+
+def test_figures_take_forecasters_folders_and_tables(make_run):
+    times = pd.date_range("2024-01-01", periods=240, freq="h")
+    data = pd.DataFrame({"a": np.arange(240) % 24 + np.arange(240) % 7}, times)
+    forecaster = Forecaster("last_value", split="days:7,1,2").fit(data)
+    errors = forecaster.evaluate()
+    fig = cdf({"fitted": forecaster, "table": errors, "run": make_run("a").folder})
+    labels = fig.axes[0].get_legend_handles_labels()[1]
+    assert sorted(label.split(" ")[0].split(":")[0] for label in labels) == [
+        "fitted", "run", "table",
+    ]  # fmt: skip
+    lines = {line.get_label()[:5]: line.get_xdata() for line in fig.axes[0].lines}
+    np.testing.assert_allclose(lines["fitte"], lines["table"])
+    assert len(stforecast.plots.predictions(forecaster).axes) == 1
+    with pytest.raises(InputError, match="a table of errors has no forecasts"):
+        predictions(errors)
+    with pytest.raises(InputError, match="cannot be drawn of a int; give a run, its folder, a f"):
+        cdf([3])
+
+
+def test_a_span_of_local_time_is_drawn(make_run):
+    """Times are UTC, one hour behind Rome in winter."""
+    run = make_run(attrs={"clock": "utc", "time_zone": "Europe/Rome"})
+    fig = predictions([run], start="2013-11-25 02:00", end="2013-11-25 04:00")
+    drawn = fig.axes[0].lines[0].get_xdata()
+    assert drawn.tolist() == [START + HOUR, START + 2 * HOUR] or len(drawn) == 2
+    with pytest.raises(InputError, match="no target in this span; the test part has those from"):
+        predictions([run], start="2014-01-01")
+    with pytest.raises(InputError, match="cannot read the time 'noon'"):
+        predictions([run], end="noon")
 
 
 def test_predictions_name_the_time_ahead(make_run):

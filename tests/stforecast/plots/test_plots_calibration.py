@@ -73,5 +73,5 @@ def test_runs_of_several_seeds_are_pooled(made):
 
 
 def test_a_run_without_intervals_is_named(made):
-    with pytest.raises(InputError, match="none: a run without intervals; train it with --interv"):
+    with pytest.raises(InputError, match="none: a run without intervals; train it with intervals="):
         calibration([made["fixed"], made["none"]])

@@ -58,5 +58,5 @@ def test_each_run_has_a_panel_of_each_cell(make_run):
 
 
 def test_a_run_without_intervals_is_named(make_run):
-    with pytest.raises(InputError, match="solo: a run without intervals; train it with --interv"):
+    with pytest.raises(InputError, match="solo: a run without intervals; train it with intervals="):
         intervals([make_run("fuels"), make_run("solo", bounds=False)])

@@ -1,0 +1,122 @@
+"""What all figures of forecasts have in common: their input, and options of their look."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from data_prep.errors import InputError, for_python
+from data_prep.registry import listed
+from stforecast.bench.drawing import finish_figure
+from stforecast.bench.look import Look, looking
+from stforecast.bench.plain_figure import PlainFigure, write_plainly
+from stforecast.bench.run_groups import group_runs
+from stforecast.plots.inputs import as_runs
+from stforecast.plots.scores import pooled_errors
+from stforecast.results import ForecastRun
+
+
+class Plot(Protocol):
+    """A function that draws a figure of runs."""
+
+    __name__: str
+
+    def __call__(self, runs: Any, /, **options: Any) -> Figure:
+        """Draw the figure."""
+        ...
+
+
+def common(
+    *,
+    top: int | None = None,
+    highlight: str | None = None,
+    height: float | None = None,
+    title: str = "",
+) -> None:
+    """Take the options that all figures have.
+
+    Args:
+        top: number of methods to draw, those of the lowest test error; by default all.
+        highlight: names of methods to draw in colour, separated by commas; all others in grey.
+        height: height of the figure in inches; by default as its content needs.
+        title: title above the figure.
+    """
+
+
+AX = "axes to draw on, from Python; several panels share their place. By default a new figure."
+
+
+def figure(draw: Callable[..., Figure]) -> Plot:
+    """Make a function of runs a figure with the common options, known by its name.
+
+    Args:
+        draw: function of a sequence of `ForecastRun` with options by keyword.
+    """
+
+    @listed
+    @for_python
+    @functools.wraps(draw)
+    def drawn(
+        runs: Any, *, ax: Axes | None = None, top: int | None = None, highlight: Any = None,
+        height: float | None = None, title: str = "", **options: Any,
+    ) -> Figure:  # fmt: skip
+        found = as_runs(runs)
+        if top is not None:
+            found = best(found, top, str(options.get("metric", "mse")))
+        with looking(Look(ax, _names(highlight))):
+            fig = draw(found, **options)
+        if isinstance(fig, PlainFigure):
+            finish_figure(fig, height, title)
+        else:
+            write_plainly(fig)
+            if ax is not None and title:
+                fig.axes[0].set_title(title)
+        return fig
+
+    own = inspect.signature(draw)
+    more = list(inspect.signature(common).parameters.values())
+    at = inspect.Parameter("ax", inspect.Parameter.KEYWORD_ONLY, default=None)
+    parameters = [*own.parameters.values(), *more, at]
+    vars(drawn)["__signature__"] = own.replace(parameters=parameters)
+    hints = {**typing.get_type_hints(draw), **typing.get_type_hints(common), "ax": Axes | None}
+    drawn.__annotations__ = hints
+    drawn.__doc__ = _documented(draw.__doc__ or "")
+    return drawn
+
+
+def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
+    """Return the runs of the methods with the lowest test errors, in the order given.
+
+    Raises:
+        InputError: if `n` is below 1, or the metric is unknown.
+    """
+    if n < 1:
+        raise InputError(f"top is {n}; draw at least 1 method")
+    groups = group_runs(runs)
+    errors = [pooled_errors(group.runs, metric).mean() for group in groups]
+    chosen = np.argsort(errors, kind="stable")[:n]
+    kept = {id(run) for i in chosen for run in groups[i].runs}
+    return [run for run in runs if id(run) in kept]
+
+
+def _names(highlight: Any) -> tuple[str, ...]:
+    if highlight is None:
+        return ()
+    names = highlight.split(",") if isinstance(highlight, str) else highlight
+    return tuple(str(name).strip() for name in names)
+
+
+def _documented(doc: str) -> str:
+    """Return a docstring with the common options among its arguments."""
+    doc = inspect.cleandoc(doc)
+    body = inspect.cleandoc(common.__doc__ or "").partition("Args:\n")[2].rstrip()
+    before, args, rest = doc.partition("\nArgs:\n")
+    own, end, after = rest.partition("\n\n")
+    return f"{before}{args}{own}\n{body}\n    ax: {AX}{end}{after}" if args else doc
