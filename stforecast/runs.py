@@ -13,7 +13,7 @@ import pandas as pd
 from data_prep.atomic import atomic_path
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.config import read_by
-from stforecast.data.lags import AUTO
+from stforecast.data.lags import AUTO, AUTO_WEEKDAYS
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
@@ -164,7 +164,7 @@ def _chosen(forecaster: Forecaster) -> dict[str, Any]:
     """Return the settings that were chosen on the validation part, by name."""
     asked = forecaster.asked.at(forecaster.step)
     read, found = read_by(asked.method, asked.flat()), forecaster.config.flat()
-    return {n: v for n, v in found.items() if read.get(n, v) not in (v, AUTO)}
+    return {n: v for n, v in found.items() if read.get(n, v) not in (v, AUTO, AUTO_WEEKDAYS)}
 
 
 def _privacy(forecaster: Forecaster) -> dict[str, Any]:

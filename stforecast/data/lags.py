@@ -11,6 +11,9 @@ from stforecast.data.durations import DAY, WEEK
 AUTO = "auto"
 """Value of `extra_lags` and `calendar` that chooses them from the data."""
 
+AUTO_WEEKDAYS = "auto-weekdays"
+"""Value of `calendar` that chooses an indicator of each weekday where training is long enough."""
+
 HOUR = pd.Timedelta(hours=1)
 
 RECENT_STEPS = 36
@@ -61,10 +64,13 @@ def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int 
     return ",".join(ranges)
 
 
-def auto_calendar(step: pd.Timedelta, n_training: int) -> Literal["day", "week", "weekdays"]:
+def auto_calendar(
+    step: pd.Timedelta, n_training: int, kind: str = AUTO
+) -> Literal["day", "week", "weekdays"]:
     """Choose calendar inputs: `week`, or `day` if training is shorter than nine days.
 
-    Steps of a day or longer have no time of day; they read the weekday.
+    Under `auto-weekdays` they are `weekdays` if training has each weekday twice. Steps of a day or
+    longer have no time of day; they read the weekday.
 
     >>> auto_calendar(pd.Timedelta("1h"), 20 * 24), auto_calendar(pd.Timedelta("5min"), 4 * 288)
     ('week', 'day')
@@ -72,7 +78,9 @@ def auto_calendar(step: pd.Timedelta, n_training: int) -> Literal["day", "week",
     Args:
         step: length of a step.
         n_training: as for `auto_lags`.
+        kind: `auto` or `auto-weekdays`.
     """
-    if step >= DAY:
+    length = n_training * step
+    if step >= DAY or (kind == AUTO_WEEKDAYS and length >= 2 * WEEK):
         return "weekdays"
-    return "week" if n_training * step >= pd.Timedelta(days=9) else "day"
+    return "week" if length >= pd.Timedelta(days=9) else "day"

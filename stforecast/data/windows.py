@@ -34,7 +34,7 @@ from stforecast.data.calendar import (
 )
 from stforecast.data.durations import UNITS, WEEK, in_steps, natural_period, steps_in, unit_of
 from stforecast.data.imputation import impute
-from stforecast.data.lags import AUTO, auto_calendar, auto_lags
+from stforecast.data.lags import AUTO, AUTO_WEEKDAYS, auto_calendar, auto_lags
 from stforecast.federated.options import CheckedOptions
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class WindowSpec(CheckedOptions):
             the training part, see `stforecast.data.lags`.
         calendar: inputs from the local time of the first target: none, day (sine and cosine of one
             and two cycles a day), week (as day, and indicators of weekend and Sunday), weekdays
-            (as day, and an indicator of each weekday) or auto, chosen like the lags.
+            (as day, and an indicator of each weekday); or chosen like the lags: auto, day or week,
+            and auto-weekdays, weekdays where training is two weeks or longer.
         holidays: region whose public holidays are an input: an indicator of whether the first
             target lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
         impute: replacement of a missing input: none (0.0, the training mean), ffill (the cell's
@@ -99,7 +100,7 @@ class WindowSpec(CheckedOptions):
     horizon: Annotated[PositiveInt, Le(MOST_STEPS)] = 1
     newest_first: bool = False
     extra_lags: str = ""
-    calendar: Literal["none", "day", "week", "weekdays", "auto"] = "none"
+    calendar: Literal["none", "day", "week", "weekdays", "auto", "auto-weekdays"] = "none"
     holidays: str = ""
     impute: Literal["none", "ffill", "newest", "last-week"] = "none"
     target: Target = LEVEL
@@ -134,8 +135,9 @@ class WindowSpec(CheckedOptions):
         if spec.extra_lags == AUTO:
             lags = auto_lags(step, spec.horizon, n_training, spec.closeness)
             spec = dataclasses.replace(spec, extra_lags=lags)
-        if spec.calendar == AUTO:
-            spec = dataclasses.replace(spec, calendar=auto_calendar(step, n_training))
+        if spec.calendar in (AUTO, AUTO_WEEKDAYS):
+            calendar = auto_calendar(step, n_training, spec.calendar)
+            spec = dataclasses.replace(spec, calendar=calendar)
         return spec
 
     def at(self, step: pd.Timedelta) -> WindowSpec:

@@ -4,7 +4,10 @@ Ours, and the default. Most of a traffic forecast is linear in the last week of 
 differ from the newest one by a level that drifts. So everything is relative to the newest reading
 r: of a window with inputs x, known inputs (calendar) c and targets y,
 
-    y ≈ r + z W + f(x') + z Dₙ,    z = (1, x - r, c),    x' = (x - r, r, c).
+    y ≈ r + z W + f(x') + z Dₙ,    z = (1, x - r, 5 b(c)),    x' = (x - r, r, c).
+
+b(c) are the known inputs and their products with those that follow the time of day, so that z W has
+a daily profile for each weekday. The factor makes the penalty of W hardly shrink these profiles.
 
 1. In the first round, client n sends the mean products `Gₙ = E[z zᵀ]` and `Mₙ = E[z (y - r)ᵀ]` of
    its windows. Their means over clients, weighted by windows, are those of the pooled windows; so
@@ -53,11 +56,11 @@ from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import CheckedOptions
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
-from stforecast.methods.relative import RelativeInputs, relative
+from stforecast.methods.relative import RelativeInputs, n_linear, relative
 from stforecast.task import ForecastTask
 
 MAP, OWN = "map", "map.own"
-"""Names of W on the server and of Dₙ in a client's memory, `(1 + inputs, outputs)` each."""
+"""Names of W on the server and of Dₙ in a client's memory, `(n_linear, outputs)` each."""
 
 PRODUCTS, MOMENTS = "products", "moments"
 """Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
@@ -98,7 +101,7 @@ class FedLean(FedAvg):
         "closeness": 1,
         "periods": 0,
         "extra_lags": "auto",
-        "calendar": "auto",
+        "calendar": "auto-weekdays",
         "impute": "newest",
         "loss": "huber",
         "lr": 4e-3,
@@ -120,10 +123,14 @@ class FedLean(FedAvg):
             if name.startswith("head."):
                 clients.params[name] = torch.zeros_like(t)
         server = super().init(clients, sizes, seed)
-        shape = (1 + self.task.window.n_inputs, self.task.n_outputs)
+        shape = (n_linear(self.task.window), self.task.n_outputs)
         own = server[next(iter(server))].new_zeros(shape)
         clients.memory[OWN] = own.expand(len(clients), *shape)
         return {**server, MAP: own.clone()}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """Return the global model; nothing in the first round, whose upload does not need it."""
+        return super().broadcast(server, to) if to.round > 0 else {}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Send the mean products in the first round; train the network in all others."""
@@ -207,9 +214,9 @@ class FedLean(FedAvg):
             inputs = relative(batch["x"], self.task.window)
             error, known = self.task.residual(forecast(inputs), batch)
             seen = known.any(-1, keepdim=True)
-            z = inputs.linear.double() * seen
+            z = inputs.linear * seen
             counts = (n.sum(1, keepdim=True) for n in (known, seen))
-            parts.append((z.mT @ z, z.mT @ error.double(), *counts))
+            parts.append(((z.mT @ z).double(), z.double().mT @ error.double(), *counts))
         products, moments, known, seen = (
             torch.stack(part).sum(0) for part in zip(*parts, strict=True)
         )

@@ -1,4 +1,4 @@
-"""Inputs of a window relative to its newest reading."""
+"""Inputs of a window relative to its newest reading, and a basis of its calendar."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from torch import Tensor
 from stforecast.data.anchors import LEVEL
 from stforecast.data.windows import WindowSpec
 
+DAY_CYCLES = 4
+"""Number of known inputs that follow the time of day; they come first."""
+
+CALENDAR_SCALE = 5.0
+"""Factor of the linear calendar inputs, so that a ridge penalty of 1 hardly shrinks them."""
+
 
 class RelativeInputs(NamedTuple):
     """Inputs of windows, whose readings are relative to the newest one.
@@ -17,10 +23,10 @@ class RelativeInputs(NamedTuple):
     Attributes:
         base: `(clients, batch, 1)` what forecasts are relative to: the newest reading, or 0 where
             the targets are differences already.
-        linear: `(clients, batch, 1 + inputs)` a 1, the other readings less the newest one (which is
-            0 itself), and the inputs known in advance.
-        network: `(clients, batch, inputs)` the same without the 1, and with the newest reading in
-            its own place.
+        linear: `(clients, batch, n_linear)` a 1, the readings less the newest one (which is 0
+            itself), and `calendar_basis` of the inputs known in advance.
+        network: `(clients, batch, inputs)` the readings less the newest one, which is in its own
+            place as it is, and the inputs known in advance.
     """
 
     base: Tensor
@@ -39,8 +45,32 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
     place = lags.index(min(lags))
     newest = x[..., place : place + 1]
     n_readings = window.n_inputs - window.n_known
-    differences = torch.cat([x[..., :n_readings] - newest, x[..., n_readings:]], dim=-1)
-    linear = torch.cat([torch.ones_like(newest), differences], dim=-1)
-    differences[..., place] = newest[..., 0]
+    known = x[..., n_readings:]
+    differences = x[..., :n_readings] - newest
+    linear = [torch.ones_like(newest), differences, calendar_basis(known)]
+    readings = differences.clone()
+    readings[..., place] = newest[..., 0]
     base = newest if window.target == LEVEL else torch.zeros_like(newest)
-    return RelativeInputs(base, linear, differences)
+    return RelativeInputs(base, torch.cat(linear, dim=-1), torch.cat([readings, known], dim=-1))
+
+
+def calendar_basis(known: Tensor) -> Tensor:
+    """Return the known inputs and their products with those that follow the time of day, scaled.
+
+    A linear map of them has a daily profile for each kind of day, where one of the known inputs
+    alone has the same profile every day, and twice as many cycles a day.
+
+    Args:
+        known: `(…, known)` inputs known in advance.
+
+    Returns:
+        `(…, known + products)`.
+    """
+    first, second = torch.triu_indices(min(DAY_CYCLES, known.shape[-1]), known.shape[-1])
+    return CALENDAR_SCALE * torch.cat([known, known[..., first] * known[..., second]], dim=-1)
+
+
+def n_linear(window: WindowSpec) -> int:
+    """Return the number of linear inputs of a window."""
+    of_calendar = calendar_basis(torch.zeros(window.n_known)).shape[-1]
+    return 1 + window.n_inputs - window.n_known + of_calendar

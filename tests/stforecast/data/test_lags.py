@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from stforecast.data.lags import auto_calendar, auto_lags
+from stforecast.data.lags import AUTO_WEEKDAYS, auto_calendar, auto_lags
 from stforecast.data.windows import WindowSpec
 
 DAYS = {"5min": 288, "10min": 144, "15min": 96, "30min": 48, "1h": 24, "2h": 12, "6h": 4}
@@ -35,6 +35,17 @@ def test_daily_series_read_at_most_four_weeks_and_a_quarter_of_the_training_part
     assert auto_lags(day, 7, 40) == "1-10"
     assert auto_lags(day, 1, 3, closeness=1) == ""
     assert auto_calendar(day, 365) == "weekdays"
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"), [(8, "day"), (9, "week"), (13, "week"), (14, "weekdays")]
+)
+def test_weekdays_need_each_of_them_twice(days, expected):
+    hour = pd.Timedelta(hours=1)
+    assert auto_calendar(hour, 24 * days, AUTO_WEEKDAYS) == expected
+    assert auto_calendar(hour, 24 * days) == ("day" if days < 9 else "week")
+    spec = WindowSpec(calendar=AUTO_WEEKDAYS).chosen(hour, 24 * days)
+    assert spec.calendar == expected
 
 
 @pytest.mark.parametrize("step", DAYS)

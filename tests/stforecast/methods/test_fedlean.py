@@ -10,7 +10,7 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.windows import WindowSpec
 from stforecast.methods.fedlean import MAP, OWN, solve, symmetric
-from stforecast.methods.relative import relative
+from stforecast.methods.relative import CALENDAR_SCALE, DAY_CYCLES, n_linear, relative
 
 SPLIT = "days:15,3,3"
 SMALL = {"split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
@@ -46,7 +46,8 @@ def ridge(products, moments, penalties):
 def test_it_comes_with_the_settings_that_it_is_made_for():
     config = resolve("fedlean")
     assert (config.run.model, config.run.select, config.loss.loss) == ("mlp", "last", "huber")
-    assert (config.window.extra_lags, config.training.schedule) == ("auto", "cosine")
+    assert (config.window.extra_lags, config.window.calendar) == ("auto", "auto-weekdays")
+    assert config.training.schedule == "cosine"
     assert resolve("fedlean", model="dual_gru", extra_lags="", calendar="none").window.n_inputs == 1
     assert defaults("fuels") == {"model": "dual_gru"}
     assert resolve("fuels").run.model == "dual_gru"
@@ -58,8 +59,37 @@ def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
     inputs = relative(x, window)
     calendar = [pytest.approx(c) for c in (0.1, 0.2, 0.3, 0.4)]
     assert inputs.base.tolist() == [[[3.0]]]
-    assert inputs.linear.tolist() == [[[1.0, -2.0, 0.0, 4.0, *calendar]]]
+    assert inputs.linear[..., :4].tolist() == [[[1.0, -2.0, 0.0, 4.0]]]
     assert inputs.network.tolist() == [[[-2.0, 3.0, 4.0, *calendar]]]
+
+
+@pytest.mark.parametrize("calendar", ["none", "day", "weekdays"])
+@pytest.mark.parametrize("holidays", ["", "IT"])
+def test_the_linear_inputs_have_the_known_inputs_and_their_products_with_the_time_of_day(
+    calendar, holidays
+):
+    window = WindowSpec(closeness=2, periods=0, calendar=calendar, holidays=holidays)
+    x = torch.rand(1, 1, window.n_inputs, generator=torch.Generator().manual_seed(0))
+    found = relative(x, window).linear[0, 0, 3:].tolist()
+    known = x[0, 0, 2:].tolist()
+    pairs = [(a, b) for i, a in enumerate(known[:DAY_CYCLES]) for b in known[i:]]
+    expected = [CALENDAR_SCALE * v for v in (*known, *(a * b for a, b in pairs))]
+    assert found == pytest.approx(expected)
+    assert n_linear(window) == 3 + len(expected)
+
+
+def test_the_map_has_a_daily_profile_for_each_weekday():
+    """One that is the product of hour and weekday, which neither of them shows alone."""
+    hours = pd.date_range("2013-11-04", periods=24 * 28, freq="h")
+    sign = np.where(hours.day_of_week < 3, 1.0, -1.0)
+    table = pd.DataFrame({"a": sign * np.sin(2 * np.pi * hours.hour / 24)}, hours)
+    settings = {"split": "days:21,0,7", "extra_lags": "", "rounds": 1, "shrinkage": 0, "horizon": 6}
+    errors = {}
+    for calendar in ("day", "weekdays"):
+        m = Forecaster("fedlean", calendar=calendar, **settings).fit(table).evaluate()
+        whole = m[(m.client == "all") & (m.horizon == "all") & (m.metric == "mse")]
+        errors[calendar] = whole[whole.split == "test"].value.iloc[0]
+    assert errors["weekdays"] < 0.5 * errors["day"]
 
 
 def test_the_newest_reading_may_be_a_further_lag():
@@ -145,10 +175,11 @@ def test_a_triangle_becomes_a_matrix_and_noise_cannot_make_the_map_explode():
 
 def test_a_round_sends_products_once_and_the_network_after(table):
     forecaster = Forecaster("fedlean", rounds=3, **SMALL).fit(table)
-    n, outputs = 1 + 3 + 4, 2
-    floats = (forecaster.rounds_["bytes_up"] / 3 / 4).tolist()
+    n, outputs = 1 + 3 + 4 + 10, 2
+    up, down = ((forecaster.rounds_[f"bytes_{way}"] / 3 / 4).tolist() for way in ("up", "down"))
     network = 7 * 64 + 64 + 64 * 32 + 32 + 32 * outputs + outputs
-    assert floats == [n * (n + 1) / 2 + n * outputs, network, network]
+    assert up == [n * (n + 1) / 2 + n * outputs, network, network]
+    assert down == [0, network + n * outputs, network + n * outputs]
     assert np.isfinite(forecaster.rounds_["train_loss"]).all()
 
 
@@ -207,7 +238,7 @@ def test_lags_and_calendar_follow_from_the_data(table):
     finer = table.resample("30min").interpolate()
     forecaster = Forecaster("fedlean", split="time:0.7,0.1,0.2", rounds=1).fit(finer)
     window = forecaster.config.window
-    assert (window.lags, window.calendar) == ((1,), "week")
+    assert (window.lags, window.calendar) == ((1,), "weekdays")
     assert window.further_lags == (*range(2, 37), *range(46, 51), *range(334, 339))
     forecaster.fit(table)
     assert forecaster.config.window.further_lags == tuple(range(2, 169))
