@@ -34,6 +34,7 @@ def list_methods() -> pd.DataFrame:
 
     return methods_frame()
 
+
 check_not_hidden("data_prep")
 
 

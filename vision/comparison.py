@@ -4,9 +4,8 @@ The bootstrap is that of forecasts (`stforecast.bench.statistics.bootstrap`), ov
 its days are clients here, and its groups of cells are seeds. A seed decides how images are divided
 among clients, and that division is the same for all methods, so both factors are drawn in common
 and comparisons are paired. Of methods with different seeds, a difference is that of their common
-ones. With one seed, intervals are about that seed's division and models alone; two seeds
-say so little about others that intervals are wide (Student's t of 12.7): take one, or three or
-more.
+ones. One or two seeds are not resampled, as they say next to nothing about others: intervals are
+then about these seeds' divisions and models alone.
 
 All accuracies are those after the last round, mean over clients, in per cent.
 """
@@ -30,6 +29,10 @@ from vision.results import ImageRun
 
 REFERENCE = "reference"
 """Source of methods that are references, such as chance, instead of a paper."""
+
+
+FEWEST_SEEDS = 3
+"""Minimum number of seeds that are resampled; of two, Student's t would be 12.7."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,9 @@ def _sums(table: pd.DataFrame) -> ErrorSums:
 
 
 def _seeds(table: pd.DataFrame) -> np.ndarray:
-    """Return the group of each row of `_sums`: seeds are drawn by themselves."""
-    return np.arange(len(table.index.unique("seed")))
+    """Return the group of each row of `_sums`: each seed is one, or all are if they are few."""
+    n_seeds = len(table.index.unique("seed"))
+    return np.arange(n_seeds) * (n_seeds >= FEWEST_SEEDS)
 
 
 def _ratio(total: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from data_prep.errors import InputError
 from data_prep.text import counted
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
-from vision.comparison import Comparison, Line, Row, compare
+from vision.comparison import FEWEST_SEEDS, Comparison, Line, Row, compare
 from vision.evaluation import MASKS, TASK
 
 
@@ -77,9 +77,12 @@ def claims(found: Comparison, data: str) -> list[str]:
 
 def basis(found: Comparison) -> str:
     """Return what the intervals are about."""
-    drawn = counted(found.clients, "client")
-    drawn += f" and up to {counted(found.seeds, 'seed')}" if found.seeds > 1 else ""
-    alone = "" if found.seeds > 1 else "; it is about this seed alone"
+    drawn, alone = counted(found.clients, "client"), ""
+    if found.seeds >= FEWEST_SEEDS:
+        drawn += f" and up to {counted(found.seeds, 'seed')}"
+    else:
+        seeds = "this seed" if found.seeds == 1 else f"these {found.seeds} seeds"
+        alone = f"; it is about {seeds} alone"
     return (
         f"[95 %]: interval of the last round's accuracy from a bootstrap over {drawn}, drawn alike "
         f"for all methods{alone}. against {found.reference}: percentage points above it. Each "

@@ -73,6 +73,18 @@ def test_one_seed_has_the_interval_of_a_mean_over_clients():
     assert only.accuracy.low == pytest.approx(2 * only.accuracy.value - only.accuracy.high)
 
 
+def test_seeds_are_resampled_from_three_on():
+    rng = np.random.default_rng(3)
+    clients = rng.uniform(0.4, 0.6, 30)
+    seeds = np.array([-0.1, 0.1, 0.0])[:, None]
+    (two,) = compare(rows({"solo": clients + seeds[:2]})).lines[ALL]
+    reach = stats.t.ppf(0.975, 29) * stats.sem(100 * clients)
+    assert two.accuracy.high - two.accuracy.value == pytest.approx(reach, rel=0.1)
+    (three,) = compare(rows({"solo": clients + seeds})).lines[ALL]
+    between = stats.t.ppf(0.975, 2) * stats.sem(100 * seeds[:, 0])
+    assert three.accuracy.high - three.accuracy.value > 0.8 * between > 3 * reach
+
+
 def test_differences_are_paired_by_seed_and_client():
     theirs = np.random.default_rng(1).uniform(0.1, 0.8, (3, 10))
     found = compare(rows({"fedavg": theirs + 0.05, "solo": theirs}), [ALL, TASK], "fedavg")
