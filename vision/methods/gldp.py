@@ -36,7 +36,7 @@ Choices where the paper contradicts itself or gives no details:
   body with the client's own head (view `personal`). So a client predicts with its own body;
   evaluation also judges all three views with the averaged one (A^glo, Eq. 5). A client that has not
   trained yet uses the averaged body and the global prototypes.
-- Optimiser state is kept for each parameter. Running statistics belong to the body.
+- The optimiser's state belongs to each parameter. Running statistics belong to the body.
 """
 
 from __future__ import annotations
