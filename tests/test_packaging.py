@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("data_prep", "stforecast", "vision", "experiments")
 
-DATA = (".c", ".toml", "py.typed")
+DATA = (".c", ".css", ".html", ".js", ".toml", "py.typed")
 """Endings of files in packages that are no modules."""
 
 SESSION = (
@@ -21,6 +21,7 @@ SESSION = (
     "prepare milan --raw raw --out city.nc",
     "run --data city.nc --service internet --method ridge --split days:6,1,2 --out run",
     "predict run --history city.nc --out next.csv",
+    "report run --out report.html",
     "list methods",
 )
 

@@ -43,8 +43,8 @@ def number(value: float) -> str:
 def share(value: float) -> str:
     """Format a share in per cent.
 
-    >>> share(0.8765), share(0.00004), share(0.0)
-    ('87.7 %', '< 0.1 %', '0 %')
+    >>> share(0.876), share(0.00004), share(0.0)
+    ('87.6 %', '< 0.1 %', '0 %')
     """
     if not math.isfinite(value):
         return "-"
