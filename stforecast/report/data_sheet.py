@@ -19,8 +19,8 @@ from stforecast.results import ForecastRun, data_of
 AT_ONCE = 20_000_000
 """Values to read at once."""
 
-MOST_VALUES = 400_000_000
-"""Values of a service up to which it is searched for gaps."""
+MOST_VALUES = 200_000_000
+"""Values of a cube up to which all its services are searched for gaps, not the run's alone."""
 
 ABOUT_GAPS = (
     "missing: share of steps × cells without a value. blank cells: cells without any value, or "
@@ -72,7 +72,9 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
         return DataSheet({"data": gone, "service": run.about["service"], "units": units}, None, {})
     checksums = json.loads(str(cube.attrs.get("source_checksums", "{}")))
     names = [str(n) for n, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
-    rows = [_service_row(cube, name) for name in names]
+    counted_all = sum(cube[name].size for name in names) <= MOST_VALUES
+    own = run.about["service"]
+    rows = [_service_row(cube, name) for name in names if counted_all or name == own]
     table = Table("What was not recorded", rows, [ABOUT_GAPS])
     return DataSheet(_facts(run, path, cube), table, checksums)
 
@@ -112,8 +114,6 @@ def _length(step: pd.Timedelta) -> str:
 def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
     """Return one row of the table of services."""
     n_cells, n_values = cube.sizes["cell"], cube[name].size
-    if n_values > MOST_VALUES:
-        return {"service": name, "missing": "not counted, too large"}
     found = _Gaps()
     recorded, above_zero = (np.zeros(n_cells, dtype=bool) for _ in range(2))
     run = 0

@@ -147,3 +147,23 @@ def test_controls_and_charts_have_names(browser, page):
     """
     assert browser.run(nameless) == 0
     assert browser.problems == []
+
+
+def test_sensors_are_points_and_cells_without_places_are_sorted_tiles(browser, tested, tmp_path):
+    sensors = tested("a", Y + 1, Y, naive=Y + 2, data="sensors.nc")
+    with sensors.open_forecasts() as found:
+        located = found.load().assign_coords(
+            lon=("cell", [9.0, 9.1, 9.2, 9.3]), lat=("cell", [45.0, 45.1, 45.0, 45.1])
+        )
+    located.to_netcdf(sensors.folder / "forecasts.nc", engine="h5netcdf")
+    size = np.array([1.0, 3.0, 2.0, 4.0])[:, None, None]
+    tiles = tested("a", Y + size, Y, naive=Y + 2, data="tiles.nc")
+    page = write_report([sensors, tiles], tmp_path / "report.html", metric="raw_mae")
+    browser.open(page)
+    assert browser.run("document.querySelectorAll('#task-0 circle.shape').length") == 4
+    at = (
+        "[...document.querySelectorAll('#task-1 rect.shape')].map(s => Number(s.getAttribute('x')))"
+    )
+    x = browser.run(at)
+    assert x[3] < x[1]  # the highest error first
+    assert browser.problems == []

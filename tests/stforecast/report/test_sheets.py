@@ -39,6 +39,12 @@ def test_data_sheet_counts_gaps_and_names_blank_cells(tested, gappy):
     assert found.checksums == {"a.txt": "sha256:12"}
 
 
+def test_of_a_huge_cube_only_the_own_service_is_searched(tested, gappy, monkeypatch):
+    monkeypatch.setattr("stforecast.report.data_sheet.MOST_VALUES", 20)
+    rows = data_sheet(tested("a", Y, Y), gappy).services.rows
+    assert [row["service"] for row in rows] == ["internet"]
+
+
 def test_data_sheet_says_that_the_data_are_gone(tested):
     found = data_sheet(tested("a", Y, Y, data="nowhere.nc", units="MB"), None)
     assert "not there any more" in found.facts["data"]
