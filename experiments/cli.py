@@ -15,6 +15,7 @@ from experiments import bench_command, data_commands, federate_command, info_com
 from experiments.forecasts import (
     backtest_command,
     compare_command,
+    forecast_command,
     predict_command,
     report_command,
 )  # fmt: skip
@@ -59,8 +60,9 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
 
 
 MODULES = (
-    data_commands, info_command, forecast_commands, predict_command, bench_command,
-    backtest_command, compare_command, report_command, image_commands, federate_command,
+    data_commands, info_command, forecast_command, forecast_commands, predict_command,
+    bench_command, backtest_command, compare_command, report_command, image_commands,
+    federate_command,
 )  # fmt: skip
 
 for module in MODULES:

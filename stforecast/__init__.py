@@ -1,5 +1,6 @@
 """Personalised federated forecasting of cellular and road traffic.
 
+- `forecast` forecasts a table or cube in one call, with a check.
 - `Forecaster` fits, predicts, evaluates, draws, saves and loads.
 - `open_cube` opens data, `list_methods` tabulates the methods, `stforecast.plots` draws figures and
   `stforecast.tracking` writes to TensorBoard, MLflow and Weights & Biases.
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from stforecast.data.open_data import open_cube
     from stforecast.forecaster import Forecaster
+    from stforecast.quick_forecast import forecast
 
     __version__: str
 
-__all__ = ["Forecaster", "open_cube", "list_methods"]
+__all__ = ["forecast", "Forecaster", "open_cube", "list_methods"]
 
 
 def list_methods() -> pd.DataFrame:
@@ -44,6 +46,10 @@ def __getattr__(name: str) -> Any:
         from stforecast.forecaster import Forecaster
 
         return Forecaster
+    if name == "forecast":
+        from stforecast.quick_forecast import forecast
+
+        return forecast
     if name == "open_cube":
         from stforecast.data.open_data import open_cube
 

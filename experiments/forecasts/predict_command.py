@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stforecast.forecast_tables import Interval
+    from stforecast.forecaster import Forecaster
     from stforecast.planning import Threshold
 
 
@@ -76,6 +77,20 @@ def predict(
     if plan_file is not None:
         write_csv(by_cell.rename_axis("cell").reset_index(), plan_file)
         click.echo(f"{plan_file}: busy hour and peak of each cell")
+
+
+def write_forecast(forecaster: Forecaster, history: Path, out: Path) -> str:
+    """Write the forecast after a history with its bounds, in local time; say what was written."""
+    from stforecast.federated.runs.run_folder import write_csv
+    from stforecast.forecast_tables import Interval, long_table, on_clock
+
+    series = forecaster.read(history)
+    table = on_clock(forecaster.predict(series), "local")
+    interval = forecaster.predict_interval(series)
+    if interval is not None:
+        interval = Interval(*(on_clock(bound, "local") for bound in interval))
+    write_csv(long_table(table, interval), out)
+    return _made(out, table, interval)
 
 
 def read_threshold(text: str) -> Threshold:

@@ -1,0 +1,112 @@
+"""The command that forecasts any table or cube: prepare, train, check, write."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from experiments.bench_command import MORE, parse_setting
+from experiments.info.cubes import facts
+from experiments.options import HELP, PATH, OptionSections, from_function
+from stforecast.default import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from stforecast.results import ForecastRun
+
+CUBE, RUN, FORECAST, REPORT = "data.nc", "run", "forecast.csv", "report.html"
+"""Names in the folder: the cube of a table, the run with its model, the forecast, the report."""
+
+
+def table_options(args: list[str]) -> dict[str, list[click.Option]]:
+    """Return the options of a table, which a cube does not need."""
+    from data_prep.table import read
+
+    return {"Table": from_function(read)}
+
+
+@click.command(cls=OptionSections, sections=table_options, context_settings=HELP)
+@click.argument("data", type=PATH)
+@click.option("--horizon", type=int, default=24, show_default=True, help="Steps to forecast.")
+@click.option("--out", type=PATH, required=True, help="Folder to write.")
+@click.option(
+    "--service", help="Variable to forecast; by default the first that holds more than zeros."
+)
+@click.option(
+    "--method", default=DEFAULT_METHOD, show_default=True, help="See: stforecast list methods."
+)
+@MORE
+@click.pass_context
+def forecast(
+    ctx: click.Context, data: Path, horizon: int, out: Path, service: str | None, method: str,
+    more: tuple[str, ...], **table: Any,
+) -> None:  # fmt: skip
+    """Forecast what follows a table or a cube, and check it.
+
+    It trains the default method, compares it on the last part of the data with the value one day
+    before, and writes forecast.csv with bounds, a run with the model, and report.html. It prints
+    what it assumed and how to change it.
+
+    DATA is a cube (.nc) or a table (.csv, .xlsx, .parquet); the options under Table are those of
+    `stforecast prepare table`.
+    """
+    from data_prep.cube import open_cube
+    from experiments.forecasts.predict_command import write_forecast
+    from stforecast import runs
+    from stforecast.bench.progress import rounds_bar
+    from stforecast.config import resolve
+    from stforecast.federated.runs.run_folder import check_new
+    from stforecast.forecaster import Forecaster
+    from stforecast.quick_forecast import check_forecasts, make_plan
+
+    check_new(out / RUN, "stforecast run")
+    cube = _prepare(ctx, data, out, table)
+    with open_cube(cube) as ds:
+        plan = make_plan(ds, horizon, service, method, dict(map(parse_setting, more)))
+    config = resolve(method, **plan.settings)
+    click.echo(f"{data}: assumed\n{facts(plan.assumed)}\n")
+    progress = ctx.obj["progress"] and config.federated
+    with rounds_bar(config.training.rounds, progress=progress) as after_round:
+        run = runs.run(method, cube, out / RUN, dict(plan.settings), after_round=after_round)
+    click.echo(str(check_forecasts(run.forecasts())))
+    click.echo(write_forecast(Forecaster.load(out / RUN), cube, out / FORECAST))
+    _report(run, out, data)
+    again = ["stforecast", "predict", str(out / RUN), "--history", "NEWER.nc", "--out", FORECAST]
+    click.echo(f"model and test results in {out / RUN}")
+    click.echo(f"\nnext: {shlex.join(again)}")
+
+
+def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -> Path:
+    """Return the path of the cube, which is written if the data are a table.
+
+    Raises:
+        UsageError: if options of a table are given with a cube.
+        InputError: if the table cannot be read.
+    """
+    from data_prep.cube import write_cube
+    from data_prep.table import read
+
+    if data.suffix == ".nc":
+        given = [n for n in table if ctx.get_parameter_source(n) is not _DEFAULT]
+        if given:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise click.UsageError(f"{data} is a cube, for which there is no {flag}.", ctx)
+        return data
+    ds = read(data, **table)
+    out.mkdir(parents=True, exist_ok=True)
+    return write_cube(ds, out / CUBE)
+
+
+def _report(run: ForecastRun, out: Path, data: Path) -> None:
+    from stforecast.report.write import try_report
+
+    words = ["stforecast", "report", str(out / RUN), "--out", str(out / REPORT)]
+    if try_report([run], out / REPORT, title=f"Forecast of {data.name}", command=shlex.join(words)):
+        click.echo(f"{out / REPORT}: open it in a browser")
+
+
+_DEFAULT = click.core.ParameterSource.DEFAULT
+
+COMMANDS = (forecast,)

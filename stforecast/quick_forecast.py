@@ -1,0 +1,222 @@
+"""A forecast of any table or cube in one call, with a check and what was assumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.cube import open_cube, step_of
+from data_prep.description import describe_service
+from data_prep.errors import InputError
+from data_prep.table import read
+from data_prep.text import some
+from stforecast.comparison.errors import SEASONAL, variables
+from stforecast.data.durations import in_words
+from stforecast.data.series import as_cube, choose_service
+from stforecast.default import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from stforecast.forecast_tables import Interval
+    from stforecast.forecaster import Forecaster
+
+SPLIT = "time:0.7,0.15,0.15"
+"""Parts to train on, to choose and calibrate on, and to check on."""
+
+ROUNDS, WORK = 21, 60_000
+"""Rounds of the default method, and the cells × steps up to which all take about a minute."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of a quick forecast.
+
+    Attributes:
+        service: variable to forecast.
+        settings: settings by flat name, see `stforecast.config`.
+        assumed: what was assumed and how to change it, by topic.
+    """
+
+    service: str
+    settings: Mapping[str, Any]
+    assumed: Mapping[str, str]
+
+
+class Check(NamedTuple):
+    """Errors on the last part of the data, which the model was not trained on.
+
+    Attributes:
+        mae: mean absolute error in the data's units.
+        naive: that of the value at the same time of the day before; NaN if there is none.
+        first: first step of the part, in local time.
+        last: last step.
+    """
+
+    mae: float
+    naive: float
+    first: pd.Timestamp
+    last: pd.Timestamp
+
+    @property
+    def skill(self) -> float:
+        """Share by which the error is below that of the day before."""
+        return 1 - self.mae / self.naive if self.naive else float("nan")
+
+    def __str__(self) -> str:
+        days = f"checked on {self.first:%Y-%m-%d %H:%M} to {self.last:%Y-%m-%d %H:%M}"
+        if np.isnan(self.naive):
+            return f"{days}: mean absolute error {self.mae:.4g} (no day before to compare with)"
+        way = "below" if self.skill >= 0 else "above"
+        return (
+            f"{days}: mean absolute error {self.mae:.4g}, {abs(self.skill):.0%} {way} that of the "
+            f"value one day before ({self.naive:.4g})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class QuickForecast:
+    """A forecast, and how far to trust it.
+
+    Attributes:
+        forecast: `(time, cell)` table in the data's units.
+        interval: lower and upper bounds like it; None without a calibration.
+        check: errors on the last part of the data.
+        assumed: what was assumed and how to change it, by topic.
+        forecaster: the fitted model.
+    """
+
+    forecast: pd.DataFrame
+    interval: Interval | None
+    check: Check
+    forecaster: Forecaster = field(repr=False)
+    assumed: Mapping[str, str] = field(default_factory=dict)
+
+
+def forecast(
+    data: xr.Dataset | pd.DataFrame | str | os.PathLike[str],
+    horizon: int = 24,
+    *,
+    service: str | None = None,
+    method: str = DEFAULT_METHOD,
+    **settings: Any,
+) -> QuickForecast:
+    """Train on data, check on its last part, and forecast what follows.
+
+    Args:
+        data: path of a table (.csv, .xlsx, .parquet) or of a cube, a cube, or a DataFrame with a
+            row for each time and a column for each cell.
+        horizon: number of steps to forecast.
+        service: variable to forecast; by default the first that holds more than zeros.
+        method: name of a method.
+        **settings: any setting of `stforecast.config`, such as `rounds=50`.
+
+    Raises:
+        InputError: if the data or settings cannot be used.
+
+    Example:
+        >>> hours = pd.date_range("2024-01-01", periods=24 * 14, freq="h")
+        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+        >>> result = forecast(pd.DataFrame({"a": daily}, index=hours), 3, method="seasonal_day")
+        >>> result.forecast.round(0)["a"].tolist(), result.check.mae < 1e-6
+        ([100.0, 113.0, 125.0], True)
+    """
+    from stforecast.forecaster import Forecaster
+
+    cube = _open(data)
+    plan = make_plan(cube, horizon, service, method, settings)
+    forecaster = Forecaster(method, **plan.settings).fit(cube)
+    check = check_forecasts(forecaster.test_forecasts())
+    table, bounds = forecaster.predict(cube), forecaster.predict_interval(cube)
+    return QuickForecast(table, bounds, check, forecaster, plan.assumed)
+
+
+def _open(data: xr.Dataset | pd.DataFrame | str | os.PathLike[str]) -> xr.Dataset:
+    if isinstance(data, pd.DataFrame | xr.Dataset):
+        return as_cube(data)[0]
+    path = Path(data)
+    return open_cube(path) if path.suffix == ".nc" else read(path)
+
+
+def make_plan(
+    cube: xr.Dataset, horizon: int, service: str | None, method: str, given: Mapping[str, Any]
+) -> Plan:
+    """Choose what is not given: the service, the split, intervals and rounds.
+
+    Args:
+        cube: the data.
+        horizon: number of steps to forecast.
+        service: variable to forecast, or None.
+        method: name of the method.
+        given: settings that were given.
+
+    Raises:
+        InputError: if the service is unknown, the horizon is below 1 or the data have one step.
+    """
+    if horizon < 1:
+        raise InputError(f"horizon is {horizon}; forecast at least 1 step")
+    step = step_of(cube)
+    n_steps, n_cells = cube.sizes["time"], cube.sizes["cell"]
+    zone = str(cube.attrs.get("time_zone", "UTC"))
+    wall = ", times are its wall clock" if cube.attrs.get("clock") == "local" else ""
+    name, which = _choose_service(cube, service)
+    settings: dict[str, Any] = {"split": SPLIT, "intervals": "normalised"}
+    assumed = {
+        "step": f"{in_words(1, step)}, as in the data (--resample changes a table's)",
+        "horizon": f"{in_words(horizon, step)}, {horizon} steps (--horizon)",
+        "service": which,
+        "time zone": f"{zone}{wall} (--time-zone and --clock of a table)",
+        "parts": "70 % of the time to train, 15 % to calibrate, 15 % to check (--set split=…)",
+        "method": f"{method} (--method; stforecast list methods)",
+    }
+    if method == DEFAULT_METHOD and (work := n_cells * n_steps) > WORK:
+        settings["rounds"] = max(2, ROUNDS * WORK // work)
+        assumed["rounds"] = f"{settings['rounds']} of {ROUNDS}, to be quick (--set rounds={ROUNDS})"
+    missing = describe_service(cube, name)["missing"]
+    if missing:
+        assumed["missing"] = f"{missing:.1%} of the values; they are masked"
+    return Plan(name, settings | {"horizon": horizon, "service": name} | dict(given), assumed)
+
+
+def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str]:
+    """Return the service to forecast, and how it was chosen."""
+    from data_prep.cube import services_of
+
+    names = services_of(cube)
+    if service is not None or len(names) == 1:
+        chosen = choose_service(cube, service, "the data")
+        return chosen, f"{chosen} (--service)" if len(names) > 1 else chosen
+    filled = [name for name in names if not describe_service(cube, name)["blank"]]
+    chosen = (filled or names)[0]
+    others = some([name for name in names if name != chosen], 9)
+    return chosen, f"{chosen}, the first that holds more than zeros (--service: {others})"
+
+
+def check_forecasts(forecasts: xr.Dataset) -> Check:
+    """Return the errors of forecasts and of the day before, where both are known.
+
+    Args:
+        forecasts: result of `Forecaster.test_forecasts`.
+    """
+    y = forecasts["y"].to_numpy()
+    found = {"mae": forecasts["y_hat"].to_numpy()}
+    known = np.isfinite(y) & np.isfinite(found["mae"])
+    if SEASONAL in variables(forecasts):
+        found["naive"] = forecasts[variables(forecasts)[SEASONAL]].to_numpy()
+        known &= np.isfinite(found["naive"])
+    errors = {
+        name: float(np.abs(y_hat - y)[known].mean()) if known.any() else float("nan")
+        for name, y_hat in found.items()
+    }
+    times = pd.DatetimeIndex(forecasts.indexes["time"])
+    step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
+    zone = forecasts.attrs.get("time_zone")
+    if zone:
+        times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+    last = times[-1] + step * (forecasts.sizes["horizon"] - 1)
+    return Check(errors["mae"], errors.get("naive", float("nan")), times[0], last)
