@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["forecast", "Forecaster", "open_cube", "list_methods"]
 
+check_not_hidden("data_prep")
+
 
 def list_methods() -> pd.DataFrame:
     """Tabulate all methods and reference forecasters.
@@ -35,9 +37,6 @@ def list_methods() -> pd.DataFrame:
     from stforecast.description import methods_frame
 
     return methods_frame()
-
-
-check_not_hidden("data_prep")
 
 
 def __getattr__(name: str) -> Any:
