@@ -1,0 +1,200 @@
+"""Map of the cells, coloured by error, load, forecast or coverage."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import Collection, LineCollection, PatchCollection
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import PercentFormatter
+
+from data_prep.cube import open_cube
+from data_prep.errors import InputError
+from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
+from stforecast.bench.multiples import columns, title_panel
+from stforecast.bench.run_groups import ALL
+from stforecast.comparison.coverage import joined_coverages
+from stforecast.comparison.folds import joined_targets
+from stforecast.comparison.skill import errors_by_cell
+from stforecast.plots.figure import figure
+from stforecast.plots.scores import different_tests, error_name, quantity
+from stforecast.report.places import Places, places
+from stforecast.results import ForecastRun, data_of
+
+COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
+"""Colours of each quantity; those of coverage diverge from what the intervals promise."""
+
+LIMITS = (0.02, 0.98)
+"""Quantiles of the values at which the colours end, so that one cell does not set them all."""
+
+BAR = 0.8
+"""Inches that the scale of colours takes."""
+
+POINT = 9
+"""Size of a sensor's point."""
+
+
+@figure
+def map(  # The command is called so.
+    runs: Sequence[ForecastRun],
+    *,
+    show: Literal["error", "load", "forecast", "coverage"] = "error",
+    metric: str = "raw_mae",
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """Map of the cells, coloured by their test error, load, forecast or coverage.
+
+    A panel for each method, the lowest mean first; one for the load, which all share. Squares are
+    those of the published grid, points are sensors with their strongest roads. North is up. Errors
+    are means over seeds; load and forecast are means over the targets of the test part; coverage
+    is the share of targets inside the widest interval. The scale of colours leaves out the highest
+    and lowest 2 % of cells, which have its last colours.
+
+    Args:
+        runs: runs tested on the same targets, of data with places.
+        show: what colours mean.
+        metric: error of each cell over all steps; raw_… is in the data's units.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the metric is unknown, the runs were tested on different targets, the data
+            have no places, or a run has no intervals whose coverage could be shown.
+    """
+    curves = as_curves(runs)
+    if different_tests(runs):
+        raise InputError(
+            "these runs were tested on different targets; draw those of one data set, --split and "
+            "--horizon"
+        )
+    where = _places(curves[0].runs[0])
+    shown = curves[:1] if show == "load" else curves
+    values = [_values(curve, show, metric) for curve in shown]
+    order = np.argsort([_mean(of_cells) for of_cells in values], kind="stable")
+    norm = _scale(values, show, curves)
+    in_row = min(columns(width), len(shown))
+    height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
+    fig, axes = panels(width, height, len(shown), n_columns=in_row, sharex=True, sharey=True)
+    for ax, i in zip(axes, order, strict=True):
+        _draw(ax, where, values[i], norm, COLORS[show])
+        name = "observed" if show == "load" else shown[i].label
+        title_panel(ax, f"{name}: mean {_format(_mean(values[i]), show)}", width / in_row)
+    bar = fig.colorbar(
+        ScalarMappable(norm, COLORS[show]), ax=axes, location="bottom", fraction=0.05, aspect=40,
+        extend="both",
+    )  # fmt: skip
+    bar.ax.tick_params(labelsize=SMALL)
+    if show == "coverage":
+        bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    text = f"{_name(show, metric, runs)}. {where.note}"
+    bar.set_label(textwrap.fill(text, int(0.9 * width * CHARACTERS_PER_INCH)), fontsize=SMALL)
+    return fig
+
+
+def _places(run: ForecastRun) -> Places:
+    """Return the places of a run's cells.
+
+    Raises:
+        InputError: if they are not known.
+    """
+    path = data_of(run.about)
+    cube = open_cube(path) if path.is_file() else None
+    with run.open_forecasts() as forecasts:
+        found = places(forecasts, cube)
+    if found.kind == "tiles":
+        raise InputError(
+            f"{run.folder}: its data have no places of cells; prepare a cube with lon and lat"
+        )
+    return found
+
+
+def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
+    """Return the value of each cell `(cells,)`, NaN where there is none."""
+    if show == "error":
+        return errors_by_cell(curve, metric)[ALL].to_numpy()
+    if show == "coverage":
+        levels = joined_coverages(curve.runs)
+        return levels[max(levels)].by_cell()
+    if show == "load":
+        return joined_targets(curve.runs)["y"].mean(("time", "horizon")).to_numpy()
+    means = [run.forecasts()["y_hat"].mean(("time", "horizon")).to_numpy() for run in curve.runs]
+    return np.mean(means, axis=0)
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else np.inf
+
+
+def _format(value: float, show: str) -> str:
+    return f"{value:.1%}" if show == "coverage" else f"{value:.3g}"
+
+
+def _scale(
+    values: Sequence[np.ndarray], show: str, curves: Sequence[Curve[ForecastRun]]
+) -> Normalize:
+    """Return the scale of the colours of all panels."""
+    known = np.concatenate([of_cells[np.isfinite(of_cells)] for of_cells in values])
+    if not len(known):
+        raise InputError("no cell of these runs has a finite value; there is nothing to draw")
+    low, high = np.quantile(known, LIMITS)
+    if show == "coverage":
+        nominal = max(joined_coverages(curves[0].runs))
+        reach = max(abs(high - nominal), abs(low - nominal), 0.01)
+        return Normalize(nominal - reach, nominal + reach)
+    return Normalize(low, high if high > low else low + 1)
+
+
+def _name(show: str, metric: str, runs: Sequence[ForecastRun]) -> str:
+    names = {
+        "error": lambda: f"test {error_name(metric, runs)}",
+        "load": lambda: f"mean observed {quantity(runs[:1])}",
+        "forecast": lambda: f"mean forecast of {quantity(runs[:1])}",
+        "coverage": lambda: "coverage of the widest interval, white: as promised",
+    }
+    return names[show]()
+
+
+def _height(where: Places, width: float) -> float:
+    """Return the height of a panel with equal scales, in inches, with room for its title."""
+    spans = [
+        np.ptp(v) + size for v, size in zip((where.east, where.north), where.size, strict=True)
+    ]
+    ratio = spans[1] / spans[0] if spans[0] > 0 else 1.0
+    return float(0.35 + 0.9 * width * min(max(ratio, 0.3), 1.5))
+
+
+def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: str) -> None:
+    """Draw squares or points, in grey where there is no value."""
+    known = np.isfinite(values)
+    drawn: Collection
+    if where.kind == "squares":
+        width, height = where.size
+        squares = [
+            Rectangle((x - width / 2, y - height / 2), width, height)
+            for x, y in zip(where.east, where.north, strict=True)
+        ]
+        drawn = PatchCollection(squares, edgecolor="white", linewidth=0.2)
+        ax.add_collection(drawn)
+    else:
+        ends = np.stack([where.east, where.north], axis=1)[where.roads]
+        ax.add_collection(LineCollection(list(ends), color="0.85", linewidth=0.5, zorder=0.5))
+        drawn = ax.scatter(where.east, where.north, POINT, linewidth=0)
+    drawn.set_array(np.ma.masked_where(~known, values))
+    drawn.set_cmap(colormaps[colors].with_extremes(bad="0.8"))
+    drawn.set_norm(norm)
+    ax.autoscale_view()
+    ax.set_aspect("equal")
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.set_xticks([])
+    ax.set_yticks([])

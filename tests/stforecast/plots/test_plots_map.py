@@ -1,0 +1,60 @@
+"""The map is read back from its panels."""
+
+import numpy as np
+import pytest
+
+from data_prep.errors import InputError
+from stforecast import Forecaster
+from stforecast.plots import PLOTS
+
+draw = PLOTS["map"]
+
+
+@pytest.fixture(scope="module")
+def fitted(cube, tmp_path_factory):
+    """Two forecasters of cells with places, the first with intervals."""
+    placed = cube.assign_coords(lon=("cell", [9.1, 9.2, 9.3]), lat=("cell", [45.4, 45.5, 45.4]))
+    settings = {"service": "internet", "split": "days:7,1,2"}
+    return [
+        Forecaster("ridge", intervals="conformal", **settings).fit(placed),
+        Forecaster("last_value", **settings).fit(placed),
+    ]
+
+
+def colours(ax):
+    return next(np.asarray(c.get_array()) for c in ax.collections if c.get_array() is not None)
+
+
+def test_each_cell_has_the_colour_of_its_error(fitted):
+    fig = draw(fitted)
+    errors = (
+        fitted[0]
+        .evaluate()
+        .query(
+            "split == 'test' and selection == 'best' and metric == 'raw_mae' and horizon == 'all'"
+        )
+    )
+    by_cell = errors[errors["client"] != "all"]["value"]
+    best, other = fig.axes[:2]
+    assert best.get_title(loc="left").startswith("ridge: mean ")
+    assert other.get_title(loc="left").startswith("last_value: mean ")
+    np.testing.assert_allclose(colours(best), by_cell, rtol=1e-5)
+    x = best.collections[-1].get_offsets()[:, 0]
+    assert (np.diff(x) > 0).all()  # West is left.
+
+
+def test_load_and_coverage_of_cells(fitted):
+    tested = fitted[0].test_forecasts()
+    fig = draw(fitted, show="load")
+    np.testing.assert_allclose(colours(fig.axes[0]), tested["y"].mean(("time", "horizon")))
+    y, low, high = (tested[name].to_numpy() for name in ("y", "lower", "upper"))
+    shares = [((lo <= v) & (v <= up))[np.isfinite(v)].mean() for v, lo, up in zip(y, low, high)]  # noqa: B905
+    np.testing.assert_allclose(colours(draw(fitted[:1], show="coverage").axes[0]), shares)
+    with pytest.raises(InputError, match="a run without intervals"):
+        draw(fitted, show="coverage")
+
+
+def test_cells_without_places_cannot_be_drawn(table):
+    forecaster = Forecaster("last_value", split="days:7,1,2").fit(table)
+    with pytest.raises(InputError, match="its data have no places of cells; prepare a cube with"):
+        draw(forecaster)
