@@ -26,7 +26,8 @@ class RelativeInputs(NamedTuple):
         linear: `(clients, batch, n_linear)` a 1, the readings less the newest one (which is 0
             itself), and `calendar_basis` of the inputs known in advance.
         network: `(clients, batch, inputs)` the readings less the newest one, which is in its own
-            place as it is, and the inputs known in advance.
+            place as it is, and the time of day; other inputs known in advance are 0, since all
+            cells share the few days of training and a network learns these by heart.
     """
 
     base: Tensor
@@ -48,10 +49,11 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
     known = x[..., n_readings:]
     differences = x[..., :n_readings] - newest
     linear = [torch.ones_like(newest), differences, calendar_basis(known)]
-    readings = differences.clone()
-    readings[..., place] = newest[..., 0]
+    network = torch.cat([differences, known], dim=-1)
+    network[..., place] = newest[..., 0]
+    network[..., n_readings + DAY_CYCLES :] = 0
     base = newest if window.target == LEVEL else torch.zeros_like(newest)
-    return RelativeInputs(base, torch.cat(linear, dim=-1), torch.cat([readings, known], dim=-1))
+    return RelativeInputs(base, torch.cat(linear, dim=-1), network)
 
 
 def calendar_basis(known: Tensor) -> Tensor:

@@ -63,6 +63,12 @@ def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
     assert inputs.network.tolist() == [[[-2.0, 3.0, 4.0, *calendar]]]
 
 
+def test_the_network_reads_the_time_of_day_alone_of_the_calendar():
+    window = WindowSpec(closeness=1, periods=0, calendar="weekdays", holidays="IT")
+    x = torch.ones(1, 1, window.n_inputs)
+    assert relative(x, window).network.tolist() == [[[1.0] * 5 + [0.0] * 8]]
+
+
 @pytest.mark.parametrize("calendar", ["none", "day", "weekdays"])
 @pytest.mark.parametrize("holidays", ["", "IT"])
 def test_the_linear_inputs_have_the_known_inputs_and_their_products_with_the_time_of_day(
