@@ -4,11 +4,11 @@ Ours, and the default. Most of a traffic forecast is linear in the last week of 
 differ from the newest one by a level that drifts. So everything is relative to the newest reading
 r: of a window with inputs x, known inputs (calendar) c and targets y,
 
-    y ≈ r + z W + f(x') + z Dₙ,    z = (1, x - r, 5 b(c)),    x' = (x - r, r, time of day).
+    y ≈ r + z W + f(x') + z Dₙ,    z = (1, x - r, b(c)),    x' = (x - r, r, time of day).
 
 b(c) are the known inputs and their products with those that follow the time of day, so that z W has
-a daily profile for each weekday. The factor makes the penalty of W hardly shrink these profiles.
-The network f does not read the weekday: all cells share the few days of training.
+a daily profile for each weekday. The network f does not read the weekday: all cells share the few
+days of training.
 
 1. In the first round, client n sends the mean products `Gₙ = E[z zᵀ]` and `Mₙ = E[z (y - r)ᵀ]` of
    its windows. Their means over clients, weighted by windows, are those of the pooled windows; so

@@ -13,9 +13,6 @@ from stforecast.data.windows import WindowSpec
 DAY_CYCLES = 4
 """Number of known inputs that follow the time of day; they come first."""
 
-CALENDAR_SCALE = 5.0
-"""Factor of the linear calendar inputs, so that a ridge penalty of 1 hardly shrinks them."""
-
 
 class RelativeInputs(NamedTuple):
     """Inputs of windows, whose readings are relative to the newest one.
@@ -57,7 +54,7 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
 
 
 def calendar_basis(known: Tensor) -> Tensor:
-    """Return the known inputs and their products with those that follow the time of day, scaled.
+    """Return the known inputs and their products with those that follow the time of day.
 
     A linear map of them has a daily profile for each kind of day, where one of the known inputs
     alone has the same profile every day, and twice as many cycles a day.
@@ -69,7 +66,7 @@ def calendar_basis(known: Tensor) -> Tensor:
         `(…, known + products)`.
     """
     first, second = torch.triu_indices(min(DAY_CYCLES, known.shape[-1]), known.shape[-1])
-    return CALENDAR_SCALE * torch.cat([known, known[..., first] * known[..., second]], dim=-1)
+    return torch.cat([known, known[..., first] * known[..., second]], dim=-1)
 
 
 def n_linear(window: WindowSpec) -> int:

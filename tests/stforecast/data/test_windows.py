@@ -222,7 +222,7 @@ def test_further_lags_are_positive_whole_numbers(lags):
 
 
 def test_an_unknown_calendar_is_refused():
-    kinds = "none, day, week, weekdays or auto"
+    kinds = "none, day, week, weekdays, auto or auto-weekdays"
     with pytest.raises(InputError, match=f"calendar is 'moon'; choose {kinds}"):
         WindowSpec(calendar="moon")
 

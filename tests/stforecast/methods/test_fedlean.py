@@ -10,7 +10,7 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.windows import WindowSpec
 from stforecast.methods.fedlean import MAP, OWN, solve, symmetric
-from stforecast.methods.relative import CALENDAR_SCALE, DAY_CYCLES, n_linear, relative
+from stforecast.methods.relative import DAY_CYCLES, n_linear, relative
 
 SPLIT = "days:15,3,3"
 SMALL = {"split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
@@ -79,7 +79,7 @@ def test_the_linear_inputs_have_the_known_inputs_and_their_products_with_the_tim
     found = relative(x, window).linear[0, 0, 3:].tolist()
     known = x[0, 0, 2:].tolist()
     pairs = [(a, b) for i, a in enumerate(known[:DAY_CYCLES]) for b in known[i:]]
-    expected = [CALENDAR_SCALE * v for v in (*known, *(a * b for a, b in pairs))]
+    expected = [*known, *(a * b for a, b in pairs)]
     assert found == pytest.approx(expected)
     assert n_linear(window) == 3 + len(expected)
 
@@ -89,7 +89,7 @@ def test_the_map_has_a_daily_profile_for_each_weekday():
     hours = pd.date_range("2013-11-04", periods=24 * 28, freq="h")
     sign = np.where(hours.day_of_week < 3, 1.0, -1.0)
     table = pd.DataFrame({"a": sign * np.sin(2 * np.pi * hours.hour / 24)}, hours)
-    settings = {"split": "days:21,0,7", "extra_lags": "", "rounds": 1, "shrinkage": 0, "horizon": 6}
+    settings = {"split": "days:21,0,7", "extra_lags": "", "rounds": 1, "ridge": 1e-3, "horizon": 6}
     errors = {}
     for calendar in ("day", "weekdays"):
         m = Forecaster("fedlean", calendar=calendar, **settings).fit(table).evaluate()
