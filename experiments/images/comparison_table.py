@@ -55,13 +55,15 @@ def comparison_rows(found: Comparison) -> list[dict[str, str]]:
 def claims(found: Comparison, data: str) -> list[str]:
     """State in words what the numbers show about the compared row; none for a single row.
 
+    Each other method is represented by its best model, as a table may have many.
+
     Args:
         found: the comparison.
         data: name of the data.
     """
     said = []
     for mask, lines in found.lines.items():
-        others = [(x, x.points) for x in sorted(lines, key=_descending) if x.points]
+        others = [(x, x.points) for x in _best_of_others(lines, found.reference) if x.points]
         where = f"On {data}, choosing from {mask}, **{found.reference}**"
         worse = [x for x, points in others if points.high < 0]
         better = [x for x, points in others if points.low > 0]
@@ -75,6 +77,14 @@ def claims(found: Comparison, data: str) -> list[str]:
     return said
 
 
+def _best_of_others(lines: Sequence[Line], reference: str) -> list[Line]:
+    """Return the best line of each method but the compared one, from the highest accuracy."""
+    best = {line.row.group.name: line for line in sorted(lines, key=_descending, reverse=True)}
+    compared = next(line.row.group for line in lines if line.name == reference)
+    best.pop(compared.name)
+    return sorted(best.values(), key=_descending)
+
+
 def basis(found: Comparison) -> str:
     """Return what the intervals are about."""
     drawn, alone = counted(found.clients, "client"), ""
@@ -85,8 +95,9 @@ def basis(found: Comparison) -> str:
         alone = f"; it is about {seeds} alone"
     return (
         f"[95 %]: interval of the last round's accuracy from a bootstrap over {drawn}, drawn alike "
-        f"for all methods{alone}. against {found.reference}: percentage points above it. Each "
-        "interval holds by itself: of twenty equal methods, one is told apart by chance."
+        f"for all methods{alone}. against {found.reference}: percentage points above it; sentences "
+        "name the best model of each other method. Each interval holds by itself: of twenty equal "
+        "methods, one is told apart by chance."
     )
 
 

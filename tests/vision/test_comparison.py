@@ -1,5 +1,6 @@
 """Intervals of accuracies and of their differences, on runs whose accuracies are given."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy import stats
 from data_prep.errors import InputError
 from experiments.images.comparison_table import claims, comparison_rows
 from stforecast.bench.run_groups import group_runs
+from stforecast.bench.statistics.estimate import Estimate
 from vision.comparison import compare, rows_of
 from vision.results import ImageRun
 
@@ -108,6 +110,15 @@ def test_a_difference_that_may_be_zero_is_not_claimed():
     said = claims(compare(rows({"fedavg": theirs, "solo": ours}), reference="solo"), "images")
     assert len(said) == 1
     assert "**solo** cannot be told apart from fedavg (0" in said[0]
+
+
+def test_sentences_name_the_best_model_of_each_other_method():
+    found = compare(rows({"fedavg": [[0.5, 0.6]] * 2, "solo": [[0.3, 0.4]] * 2}), reference="solo")
+    best, lower = line(found, "fedavg"), Estimate(10, 9, 11)
+    worse = replace(best, accuracy=lower, points=lower)
+    for lines in ([best, worse], [worse, best]):
+        (said,) = claims(replace(found, lines={ALL: [line(found, "solo"), *lines]}), "images")
+        assert said.endswith("**solo** is behind fedavg by 20 points [20, 20].")
 
 
 def test_the_best_method_is_compared_with_references_but_none_of_them_leads():
