@@ -45,7 +45,7 @@ class JudgedModel:
 
     Attributes:
         name: the method's view, and the way if that is not the method's: `local`, `trained` or
-            `local, averaged`.
+            `local averaged`.
         view: the method's view.
         way: whether the clients' own models predict or averaged ones; None if the server averages
             nothing that the view predicts with.
@@ -86,7 +86,7 @@ def possible_names(method: type[Method]) -> list[str]:
 
 def _other_name(method: Method | type[Method], view: str, way: Way) -> str:
     first = view == method.views[0]
-    return OTHER_WAY[way] if first else f"{view}, {OTHER_WAY[way]}"
+    return OTHER_WAY[way] if first else f"{view} {OTHER_WAY[way]}"
 
 
 def _reads_averages(method: Method, state: State, data: ClientData, view: str) -> bool:

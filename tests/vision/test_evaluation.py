@@ -156,7 +156,7 @@ def test_what_clients_fit_or_keep_to_themselves_has_one_way(both_ways):
     for kind in (Ditto, FedAvgFT):
         method, state, *_ = both_ways(kind, **copies)
         names = [m.name for m in judged_models(method, state, test)]
-        assert names == ["personal", "global", "global, trained"]
+        assert names == ["personal", "global", "global trained"]
     assert possible_names(FedRep) == ["personal", "trained"]
 
 
@@ -169,4 +169,4 @@ def test_a_model_that_is_fitted_to_predict_is_not_called_trained(both_ways):
     counts = evaluate(method, fitted, test, own, n_domains=2, trained=state)
     assert counts.of_clients("personal", OWN).tolist() == pytest.approx([2 / 3, 1])
     alone = evaluate(*both_ways(FedAvg), n_domains=2)
-    assert torch.equal(counts.of_clients("global, trained", ALL), alone.of_clients("trained", ALL))
+    assert torch.equal(counts.of_clients("global trained", ALL), alone.of_clients("trained", ALL))

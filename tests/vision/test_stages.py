@@ -30,7 +30,7 @@ def test_each_stage_is_judged_on_all_stages_so_far(fitted):
     seen = stages.groupby("round")[["stage", "test_stage"]].agg(["min", "max"])
     assert seen.to_numpy().tolist() == [[m, m, 0, m] for m in (0, 1, 2)] * 2
     assert fitted.rounds_["stage"].tolist() == [0, 1, 2] * 2
-    views = ["personal", "averaged", "local", "local, averaged", "global", "global, averaged"]
+    views = ["personal", "averaged", "local", "local averaged", "global", "global averaged"]
     assert stages["view"].unique().tolist() == views
 
 
