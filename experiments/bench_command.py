@@ -28,8 +28,21 @@ ENGINE = click.option(
 )  # fmt: skip
 
 
+def _print_benchmarks(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    """Print the benchmarks of the package and end, if asked to."""
+    from experiments.config_file import benchmarks
+
+    if wanted:
+        click.echo(f"{benchmarks()}\n\nnext: stforecast bench quick --out results/quick")
+        ctx.exit()
+
+
 @click.command(context_settings=HELP)
 @click.argument("config", type=PATH)
+@click.option(
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_benchmarks,
+    help="List the benchmarks of the package.",
+)  # fmt: skip
 @click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
 @click.option("--preset", help="Use one of the file's presets, such as small.")
 @click.option("--data", multiple=True, help="Use this cube or image set instead. Repeatable.")
@@ -50,8 +63,8 @@ def bench(
     It ends with a table of results. Finished runs are kept: run the same command again to resume. A
     file with `task = "images"` is a benchmark of images, any other file one of forecasts.
 
-    CONFIG is a file, or the name of a benchmark of the package, such as quick; an unknown name
-    lists them.
+    CONFIG is a file, or the name of a benchmark of the package, such as quick; --list
+    shows them.
     """
     from experiments.config_file import find_config, is_image_file
     from stforecast.federated.runs.run_folder import check_folder

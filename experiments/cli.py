@@ -21,7 +21,8 @@ from experiments.forecasts import (
 )  # fmt: skip
 from experiments.forecasts import commands as forecast_commands
 from experiments.images import commands as image_commands
-from experiments.options import HELP
+from experiments.options import HELP, SuggestingGroup
+from stforecast.bench.heartbeat import Heartbeat
 from stforecast.federated.runs.signals import Stopped
 
 OUT_OF_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|Storage size calculation")
@@ -40,7 +41,7 @@ class Notices(logging.StreamHandler):
         return sys.stderr
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=SuggestingGroup, context_settings=HELP)
 @click.version_option(package_name="stforecast", message="%(prog)s %(version)s")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bars and no notices.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -51,6 +52,8 @@ def cli(ctx: click.Context, quiet: bool, debug: bool) -> None:
     A first tour: simulate, prepare, run, plot, predict. Every command has its own --help.
     """
     ctx.obj = {"progress": sys.stderr.isatty() and not quiet}
+    if not sys.stderr.isatty() and not quiet:
+        ctx.call_on_close(Heartbeat().start().stop)
     level = logging.ERROR if quiet else logging.INFO
     logging.basicConfig(
         level=logging.WARNING, format="%(message)s", handlers=[Notices()], force=True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, close_to
 from stforecast.bench.grid_file import read_toml
 
 IMAGES = "images"
@@ -39,8 +39,21 @@ def find_config(path: Path) -> Path:
         return packaged[name]
     raise InputError(
         f"{path}: no such file; give one, or a benchmark of the package: "
-        f"{', '.join(sorted(packaged))}"
+        f"{', '.join(sorted(packaged))}{close_to(name, packaged)}"
     )
+
+
+def benchmarks() -> str:
+    """Return the names and titles of the benchmarks of the package."""
+    from tabulate import tabulate
+
+    rows = []
+    for path in sorted(CONFIGS.glob("**/*.toml")):
+        table = read_toml(path)
+        kind = "images" if table.get("task") == IMAGES else "forecasts"
+        name = path.relative_to(CONFIGS).with_suffix("").as_posix()
+        rows.append([name, kind, table.get("title", "")])
+    return tabulate(rows, headers=["benchmark", "of", "title"])
 
 
 def is_image_file(path: Path) -> bool:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 import click
 from click.types import OptionHelpExtra
 
+from data_prep.errors import InputError, close_to, no_file
 from data_prep.registry import Registry
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -162,7 +163,7 @@ def _sentence(text: str) -> str:
 
 def _click_type(hint: Any) -> click.ParamType | None:
     if typing.get_origin(hint) is Literal:
-        return click.Choice(typing.get_args(hint))
+        return Choice(typing.get_args(hint))
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
         return _click_type(inner)
@@ -214,6 +215,31 @@ class OptionSections(click.Command):
                     formatter.write_dl(records)
 
 
+class SuggestingGroup(click.Group):
+    """Commands, the closest of which is suggested for an unknown name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments.
+
+        Raises:
+            UsageError: if the command is unknown.
+        """
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f"No such command {name!r}{close_to(name, self.list_commands(ctx))}.")
+        return super().resolve_command(ctx, args)
+
+
+class Choice(click.Choice[str]):
+    """A choice of names, the closest of which is suggested for an unknown one."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return the message for an unknown name."""
+        return super().get_invalid_choice_message(value, ctx) + close_to(str(value), self.choices)
+
+
 class Subcommands(click.Group):
     """Subcommands generated on demand from the entries of a registry.
 
@@ -260,6 +286,32 @@ def peek(args: list[str], flag: str, default: str) -> str:
     for value in _values(args, flag):
         found = value
     return found
+
+
+def check_cubes(args: list[str], flag: str = "--data") -> None:
+    """Refuse paths among raw arguments that are no files, before slow packages are imported.
+
+    Args:
+        args: raw arguments; with a flag for help nothing is checked.
+        flag: the option of the paths.
+
+    Raises:
+        InputError: naming the first path that is no file.
+    """
+    if not {"--help", "-h"} & set(args):
+        for path in map(Path, _values(args, flag)):
+            if not path.is_file():
+                raise no_file(path, "cube", "write one with `stforecast prepare`")
+
+
+def check_run(folder: Path) -> None:
+    """Refuse a path that is no folder, before slow packages are imported.
+
+    Raises:
+        InputError: if it is none.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no run here; give the folder of a run or of Forecaster.save")
 
 
 def _values(args: list[str], flag: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from experiments.options import (
     HELP,
     KEYWORDS,
     PATH,
+    Choice,
     Subcommands,
     from_function,
     help_text,
@@ -105,7 +106,7 @@ def list_command(lists: Mapping[str, Callable[[], str]]) -> click.Command:
     """
 
     @click.command("list", context_settings=HELP)
-    @click.argument("what", type=click.Choice(list(lists)))
+    @click.argument("what", type=Choice(list(lists)))
     def command(what: str) -> None:
         """List the available names of a kind."""
         click.echo(lists[what]())

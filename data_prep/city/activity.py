@@ -23,8 +23,6 @@ from datetime import date, timedelta
 
 import numpy as np
 import pandas as pd
-from scipy.interpolate import PchipInterpolator
-from scipy.signal import lfilter
 
 from data_prep.city.kinds import KINDS
 from data_prep.city.presets import Preset
@@ -54,6 +52,8 @@ def simulated_days(
         )
         hours = np.asarray(times.day_of_week * 24 + times.hour + times.minute / 60)
         shocks = math.sqrt(1 - MEMORY**2) * rng.normal(size=(len(times), n_cells + 1))
+        from scipy.signal import lfilter  # slow to import
+
         noise, _ = lfilter([1.0], [1.0, -MEMORY], shocks, axis=0, zi=MEMORY * state)
         state = noise[-1:]
         noise = noise * spread
@@ -91,4 +91,6 @@ def weekly(values: tuple[float, ...], hours: np.ndarray) -> np.ndarray:
     knots = np.linspace(0, 7 * 24, len(values) + 1)
     around = np.concatenate([knots[-3:-1] - 168, knots, knots[1:3] + 168])
     closed = np.array(values)[np.arange(-2, len(values) + 3) % len(values)]
+    from scipy.interpolate import PchipInterpolator  # slow to import
+
     return PchipInterpolator(around, closed)(hours)

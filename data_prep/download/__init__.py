@@ -13,7 +13,22 @@ a file that differs, and checks neither sizes, disk space and web pages served i
 nor the unpacked size of a zip.
 """
 
-from data_prep.download.fetch import download
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from data_prep.download.sources import Archive, Dataverse, File, Source
 
+if TYPE_CHECKING:
+    from data_prep.download.fetch import download
+
 __all__ = ["download", "Dataverse", "Archive", "File", "Source"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the client on first use: data sets only list their sources."""
+    if name == "download":
+        from data_prep.download.fetch import download
+
+        return download
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

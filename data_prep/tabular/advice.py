@@ -17,6 +17,10 @@ _CLOCKS = {
 }
 
 
+WITH_COMMA = r"^\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
+"""Numbers with a decimal comma or without, and separators of thousands."""
+
+
 def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return the possible orders of day and month in dates, in words and as pandas formats.
 
@@ -41,6 +45,15 @@ def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
     if all(int(match[1]) <= 12 for match in dates):
         orders.append(("month/day/year", f"%m{mark}%d{mark}%Y{gap}{_CLOCKS[pattern]}"))
     return orders
+
+
+def has_comma(text: str) -> bool:
+    """Return whether a text may be a number with a decimal comma.
+
+    >>> has_comma("1,5"), has_comma("1.234,5"), has_comma("1.5"), has_comma("a,5")
+    (True, True, False, False)
+    """
+    return "," in text and re.match(WITH_COMMA, text) is not None
 
 
 def looks_like_values(names: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ import pandas as pd
 from pandas.api import types
 
 from data_prep.errors import InputError, close_to
-from data_prep.tabular.decimals import has_comma
+from data_prep.tabular.advice import has_comma
 from data_prep.tabular.names import CALENDAR, LATITUDES, LONGITUDES, named
 
 if TYPE_CHECKING:

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Container
 from typing import Literal
 
 import polars as pl
 
 from data_prep.errors import InputError
+from data_prep.tabular.advice import WITH_COMMA
 from data_prep.tabular.origin import Origin
 
 Decimal = Literal["auto", "point", "comma"]
 DECIMALS = ("auto", "point", "comma")
 
-_COMMA = r"^\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _POINT = r"^\s*[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
 _SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|\d{1,3}(\.\d{3})+,\d+)\s*$"
 
 log = logging.getLogger(__name__)
-
-
-def has_comma(text: str) -> bool:
-    """Return whether a text may be a number with a decimal comma.
-
-    >>> has_comma("1,5"), has_comma("1.234,5"), has_comma("1.5"), has_comma("a,5")
-    (True, True, False, False)
-    """
-    return "," in text and re.match(_COMMA, text) is not None
 
 
 def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> Decimal:
@@ -52,7 +42,7 @@ def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> D
             continue
         texts = column.drop_nulls()
         with_comma = texts.filter(texts.str.contains(",", literal=True))
-        if not len(with_comma) or not texts.str.contains(_COMMA).all():
+        if not len(with_comma) or not texts.str.contains(WITH_COMMA).all():
             continue
         if texts.str.contains(_SURELY).any():
             log.info(
@@ -76,7 +66,7 @@ def to_numbers(table: pl.DataFrame, decimal: Decimal, keys: Container[str]) -> p
     >>> to_numbers(table, "comma", [])["a"].to_list()
     [1234.5, None]
     """
-    pattern, thousands = (_COMMA, ".") if decimal == "comma" else (_POINT, ",")
+    pattern, thousands = (WITH_COMMA, ".") if decimal == "comma" else (_POINT, ",")
     converted = []
     for column in table.iter_columns():
         if column.dtype != pl.String or column.name in keys:

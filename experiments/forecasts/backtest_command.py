@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.bench_command import ENGINE, MORE, execute, parse_setting
-from experiments.options import HELP, PATH, OptionSections, from_dataclass
+from experiments.options import HELP, PATH, OptionSections, check_cubes, from_dataclass
 
 if TYPE_CHECKING:
     from stforecast.bench.grid import Grid
@@ -21,6 +21,7 @@ FIGURES = ["horizon", "hours"]
 
 def fold_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of the folds."""
+    check_cubes(args)
     from stforecast.data.folds import FoldOptions
 
     return {"Folds": from_dataclass(FoldOptions)}

@@ -10,7 +10,7 @@ import click
 from data_prep.errors import InputError
 from experiments import shared_commands
 from experiments.lists import LISTS
-from experiments.options import HELP, PATH, OptionSections, from_dataclass, peek
+from experiments.options import HELP, PATH, OptionSections, check_cubes, from_dataclass, peek
 from stforecast.default import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run by section, for the method and model in raw arguments."""
+    check_cubes(args)
     from stforecast.baselines import BASELINES
     from stforecast.config import defaults, sections
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from data_prep.errors import no_file
 from experiments.bench_command import MORE, parse_setting
 from experiments.info.cubes import facts
 from experiments.options import HELP, PATH, OptionSections, from_function
@@ -52,6 +53,8 @@ def forecast(
     DATA is a cube (.nc) or a table (.csv, .xlsx, .parquet); the options under Table are those of
     `stforecast prepare table`.
     """
+    if not data.is_file():
+        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from data_prep.cube import open_cube
     from experiments.forecasts.predict_command import write_forecast
     from stforecast import runs

@@ -9,7 +9,7 @@ import click
 
 from data_prep.errors import InputError, reading
 from data_prep.text import counted
-from experiments.options import HELP, PATH
+from experiments.options import HELP, PATH, check_cubes, check_run
 from experiments.targets import check_ending
 
 if TYPE_CHECKING:
@@ -55,13 +55,15 @@ def predict(
     A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
     horizon. Busy hours are the clock hours of the highest mean forecast.
     """
+    for path in filter(None, (out, plan_file)):
+        check_ending(path, ".csv")
+    check_run(run)
+    check_cubes(["--history", str(history)], "--history")
     from stforecast.federated.runs.run_folder import write_csv
     from stforecast.forecast_tables import Interval, long_table, on_clock
     from stforecast.forecaster import Forecaster
     from stforecast.planning import plan
 
-    for path in filter(None, (out, plan_file)):
-        check_ending(path, ".csv")
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
     series = forecaster.read(history)

@@ -73,7 +73,7 @@ def run_text(about: Mapping[str, Any]) -> str:
     }
     if about["of"] == "images":
         return facts(lines)
-    units = "" if about["units"] == "1" else f" in {about['units']}"
+    units = "" if about["units"] in (None, "1") else f" in {about['units']}"
     minutes = about["step_minutes"]
     lines["data"] += f", {about['service']}{units}, {counted(about['cells'] or 0, 'cell')}"
     lines["ahead"] = f"{counted(about['horizon'], 'step')} of {step_text(minutes)}"

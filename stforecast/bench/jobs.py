@@ -15,6 +15,7 @@ from tqdm import tqdm
 from data_prep.errors import InputError
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
+from stforecast.bench.heartbeat import doing
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.names import slug
 from stforecast.bench.progress import rounds_bar
@@ -60,7 +61,10 @@ class Job(Generic[R]):
     def run(self, progress: bool) -> R:
         """Execute or resume the run."""
         rounds = self.kind.rounds(self.kind.resolve(self.entry.method, **self.settings))
-        with rounds_bar(rounds, progress=progress and rounds > 0, keep=False) as after_round:
+        label = f"{self.name}, rounds"
+        with rounds_bar(
+            rounds, progress=progress and rounds > 0, label=label, keep=False
+        ) as after_round:
             if is_begun(self.folder):
                 return self.kind.go_on(self, after_round)
             return self.kind.begin(self, after_round)
@@ -172,7 +176,8 @@ def do_jobs(
     found = {job.folder: job.finished() for job in jobs}
     runs, failures = [], {}
     with tqdm(jobs, desc=title, unit="run", disable=not progress) as bar:
-        for job in bar:
+        for number, job in enumerate(bar, start=1):
+            doing(f"run {number} of {len(jobs)}, {job.name}")
             bar.set_postfix_str(job.name)
             try:
                 runs.append(found[job.folder] or job.run(progress))

@@ -19,6 +19,9 @@ from stforecast.forecaster import Forecaster
 from stforecast.leaks import Leak
 from stforecast.plots import PLOTS
 
+FILE = __file__
+"""A file that exists, but is no cube."""
+
 TINY = ["--split", "days:7,1,2", "--rounds", "2", "--hidden-size", "8", "--device", "cpu"]
 
 
@@ -314,12 +317,14 @@ def test_without_a_command_there_is_help(stforecast):
     ("words", "message"),
     [
         (["frob"], "No such command 'frob'. See: stforecast --help"),
+        (["forcast"], "No such command 'forcast' (did you mean 'forecast'?). See: stforecast"),
+        (["backtest", "--data", "a.nc"], "a.nc: no cube here (found nothing)"),
         (["run"], "Missing option '--data'. See: stforecast run --help"),
         (["run", "--method", "fules"], "unknown method 'fules'; choose one of: "),
         (["run", "--data", "a.nc", "--out", "b"], "a.nc: no cube here (found nothing); write"),
-        (["run", "--data", "a", "--out", "b", "--tauu", "1"], "No such option"),
-        (["run", "--data", "a", "--out", "b", "--rounds", "x"], "Invalid value for '--rounds'"),
-        (["run", "--data", "a", "--out", "b", "--rounds", "0"], "rounds is 0; it must be"),
+        (["run", "--data", FILE, "--out", "b", "--tauu", "1"], "No such option"),
+        (["run", "--data", FILE, "--out", "b", "--rounds", "x"], "Invalid value for '--rounds'"),
+        (["run", "--data", FILE, "--out", "b", "--rounds", "0"], "rounds is 0; it must be"),
         (["run", "--method", "solo", "--model", "x"], "unknown model 'x'; choose one of"),
         (["prepare"], "Missing command. See: stforecast prepare --help"),
         (["prepare", "rome"], "unknown data set 'rome'; choose one of: fedda-h5, metr-la"),
@@ -327,7 +332,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["plot", "cdf", "nowhere", "--out", "a.png"], "nowhere: no finished run here"),
         (
             ["predict", "nowhere", "--history", "a", "--out", "b.csv"],
-            "nowhere/forecaster.json: can",
+            "nowhere: no run here; give the folder of a run",
         ),
         (
             ["predict", "r", "--history", "a", "--out", "b.json"],
@@ -360,6 +365,31 @@ def test_bad_input_is_one_line_and_exit_code_2(stforecast, words, message, tmp_p
     assert err.startswith(f"stforecast: {message}")
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["list", "method"], "'methods'"),
+        (["bench", "quik", "--out", "b"], "'quick'"),
+        (["run", "--data", FILE, "--method", "fuel"], "'fuels'"),
+        (["prepare", "table", "--raw", "a", "--out", "b", "--clock", "loca"], "'local'"),
+        (["plot", "predictoins", "r"], "'predictions'"),
+    ],
+    ids=str,
+)
+def test_a_name_like_the_one_given_is_suggested(stforecast, words, meant):
+    code, out, err = stforecast(*words)
+    assert (code, out) == (2, "")
+    assert f"(did you mean {meant}?)" in err
+
+
+def test_benchmarks_of_the_package_are_listed_by_name(stforecast):
+    code, out, _ = stforecast("bench", "--list")
+    assert code == 0
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert ["quick", "forecasts"] in rows
+    assert ["gldp_table1", "images"] in rows
 
 
 def broken(error):

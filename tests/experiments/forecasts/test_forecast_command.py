@@ -71,8 +71,8 @@ def test_a_cube_is_used_as_it_is(stforecast, town, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["nowhere.csv"], "nowhere.csv: no table here"),
-        (["nowhere.nc"], "nowhere.nc: no cube here"),
+        (["nowhere.csv"], "nowhere.csv: no table or cube here"),
+        (["nowhere.nc"], "nowhere.nc: no table or cube here"),
         (["TOWN", "--service", "smss"], "did you mean 'sms'?"),
         (["TOWN", "--method", "rigde"], "did you mean 'ridge'?"),
         (["TOWN", "--horizon", "0"], "horizon is 0; forecast at least 1 step"),
