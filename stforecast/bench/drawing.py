@@ -207,8 +207,10 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if current().panels:
-        look = {"fontsize": SMALL, "frameon": False, "title": note, "title_fontsize": SMALL}
-        current().panels[0].legend(list(entries.values()), list(entries), **look)
+        current().panels[0].legend(
+            list(entries.values()), list(entries), fontsize=SMALL, frameon=False, title=note,
+            title_fontsize=SMALL,
+        )  # fmt: skip
         return
     n_characters = int(CHARACTERS_PER_INCH * fig.get_figwidth())
     labels = [textwrap.fill(label, n_characters - 10) for label in entries]

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from data_prep.errors import InputError
-from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
+from stforecast.bench.multiples import PANEL, columns, outer_labels, small_panels, title_panel
 from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.errors import ModelErrors
 from stforecast.comparison.folds import joined_targets
@@ -39,8 +40,9 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
     On the left the nominal and the observed coverage of each interval, one for each pair of
     --quantiles; bars reach from the lowest client to the highest. On the right the coverage of the
     widest interval by hour of local time: a line for all clients, and a band in which the middle
-    80 % of clients lie. Busy hours, as in `hours`, are shaded. Runs that differ only in the seed
-    and the folds of a backtest are pooled.
+    80 % of clients lie. Busy hours, as in `hours`, are shaded. More than six methods have a panel
+    each, by hour alone, the one closest to its promise first. Runs that differ only in the seed and
+    the folds of a backtest are pooled.
 
     Args:
         runs: runs with intervals (`--intervals`, or `--loss quantile`) tested on the same targets.
@@ -56,9 +58,13 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
             "--horizon"
         )
     found = [joined_coverages(curve.runs) for curve in curves]
+    forecasts = joined_targets(runs)
+    zone = forecasts.attrs.get("time_zone")
+    hour = f"hour of local time ({zone})" if zone else "hour of local time"
+    if len(curves) > MOST_TOGETHER:
+        return _each_alone(curves, found, busy_hours(forecasts), hour, width)
     fig, (left, right) = panels(width, 2.4, 2, n_columns=2)
     _draw_levels(left, curves, found)
-    forecasts = joined_targets(runs)
     for start, end in spans(busy_hours(forecasts)):
         right.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
     for curve, by_level in zip(curves, found, strict=True):
@@ -66,11 +72,35 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
         _draw_hours(right, curve, by_level[max(by_level)])
     right.set_xlim(-0.5, 23.5)
     right.set_xticks(range(0, 24, 3))
-    zone = forecasts.attrs.get("time_zone")
-    right.set_xlabel(f"hour of local time ({zone})" if zone else "hour of local time")
+    right.set_xlabel(hour)
     right.set_ylabel("coverage of the widest interval")
     for ax in (left, right):
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    add_legend(fig)
+    return fig
+
+
+def _each_alone(
+    curves: Sequence[Curve[ForecastRun]], found: Sequence[dict[float, ModelErrors]],
+    busy: Sequence[int], hour: str, width: float,
+) -> Figure:  # fmt: skip
+    """Draw the coverage by hour of each method in a panel of its own, the closest one first."""
+    widest = [(max(by_level), by_level[max(by_level)]) for by_level in found]
+    pooled = [float(c.finalise(c.total.sum(), c.weight.sum())) for _, c in widest]
+    misses = [abs(share - level) for share, (level, _) in zip(pooled, widest, strict=True)]
+    fig, axes = small_panels(width, len(curves))
+    for ax, i in zip(axes, np.argsort(misses, kind="stable"), strict=True):
+        level, coverage = widest[i]
+        for start, end in spans(busy):
+            ax.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
+        ax.axhline(level, label="as promised", **IDEAL)
+        _draw_hours(ax, curves[i].alone, coverage)
+        text = f"{curves[i].label}: {pooled[i]:.1%} of {level:.0%}"
+        title_panel(ax, text, width / columns(width))
+        ax.set_xlim(-0.5, 23.5)
+        ax.set_xticks(range(0, 24, 6))
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    outer_labels(axes, hour, "coverage", width, PANEL)
     add_legend(fig)
     return fig
 

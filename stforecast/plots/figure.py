@@ -6,7 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,16 +21,6 @@ from stforecast.bench.run_groups import group_runs
 from stforecast.plots.inputs import as_runs
 from stforecast.plots.scores import pooled_errors
 from stforecast.results import ForecastRun
-
-
-class Plot(Protocol):
-    """A function that draws a figure of runs."""
-
-    __name__: str
-
-    def __call__(self, runs: Any, /, **options: Any) -> Figure:
-        """Draw the figure."""
-        ...
 
 
 def common(
@@ -53,7 +43,7 @@ def common(
 AX = "axes to draw on, from Python; several panels share their place. By default a new figure."
 
 
-def figure(draw: Callable[..., Figure]) -> Plot:
+def figure(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """Make a function of runs a figure with the common options, known by its name.
 
     Args:

@@ -160,7 +160,7 @@ def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
         selections = set(part["selection"])
         settings = {
             "method": method,
-            "seed": int(known.get("seed", 1)),
+            "seed": int(str(known.get("seed", 1))),
             "select": "best" if "best" in selections else min(selections),
         }
         about = {

@@ -185,10 +185,11 @@ def _draw_views(
 
 def _trim(axes: Sequence[Axes], in_row: int) -> None:
     """Leave out what small panels repeat: labels of inner axes with equal scales."""
+    names = [ax.get_ylabel() for ax in axes]
     for i, ax in enumerate(axes):
         if i + in_row < len(axes):
             ax.set_xlabel("")
-        if i % in_row and ax.get_ylabel() == axes[i - 1].get_ylabel():
+        if i % in_row and names[i] == names[i - 1]:
             ax.set_ylabel("")
 
 
