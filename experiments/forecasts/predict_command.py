@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from stforecast.planning import Threshold
 
 
+DECIMALS = 4
+"""Decimals of probabilities, which follow from the bounds alone and are no surer than these."""
+
+
 @click.command(context_settings=HELP)
 @click.argument("run", type=PATH)
 @click.option("--history", type=PATH, required=True, help="Cube to forecast from, after its end.")
@@ -77,7 +81,8 @@ def predict(
     if limit is not None:
         click.echo(_above(by_cell))
     if plan_file is not None:
-        write_csv(by_cell.rename_axis("cell").reset_index(), plan_file)
+        rounded = by_cell.round({"highest_probability": DECIMALS})
+        write_csv(rounded.rename_axis("cell").reset_index(), plan_file)
         click.echo(f"{plan_file}: busy hour and peak of each cell")
 
 
@@ -124,7 +129,7 @@ def _with_probability(
     if limit is None or interval is None:
         return long
     chances = exceedance(table, *interval, limit, interval.upper.attrs["coverage"])
-    return long.assign(probability_above=chances.melt()["value"].to_numpy())
+    return long.assign(probability_above=chances.melt()["value"].to_numpy().round(DECIMALS))
 
 
 def _made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
@@ -148,8 +153,11 @@ def _above(by_cell: pd.DataFrame) -> str:
     )
     if "highest_probability" in by_cell:
         chances = by_cell["highest_probability"]
-        text += f"; highest probability of exceeding it: {chances.max():.0%} of {chances.idxmax()}"
-    return text
+        return (
+            f"{text}; highest probability of exceeding it: {chances.max():.0%} of cell "
+            f"{chances.idxmax()}"
+        )
+    return f"{text}; a run with --intervals also gives probabilities"
 
 
 COMMANDS = (predict,)

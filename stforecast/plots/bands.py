@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.errors import InputError
-from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, panels
 from stforecast.comparison.steps import time_ahead
 from stforecast.plots.figure import figure
@@ -40,7 +40,8 @@ def intervals(
 
     Args:
         runs: runs with intervals (`--intervals`, or `--loss quantile`).
-        cells: ids, separated by commas; by default four, from the lowest mean to the highest.
+        cells: ids, separated by commas; by default four, from the lowest mean to the highest; of
+            more than six methods, the one of the highest.
         horizon: step ahead to draw, from 1.
         hours: hours of the test part to draw, from its start; by default all.
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
@@ -60,6 +61,8 @@ def intervals(
                 "normalised"
             )
     titles = cell_titles(tested[0]["y"], cells)
+    if cells is None and len(curves) > MOST_TOGETHER:
+        titles = dict(list(titles.items())[-1:])
     fig, axes = panels(width, 1.25, len(titles) * len(curves), sharex=True)
     places = [(cell, title, i) for cell, title in titles.items() for i in range(len(curves))]
     for ax, (cell, title, i) in zip(axes, places, strict=True):

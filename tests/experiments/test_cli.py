@@ -214,9 +214,10 @@ def test_a_sweep_needs_runs_that_differ(stforecast, run_folder, tmp_path):
 def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_path, monkeypatch):
     drawn = []
     drawing = "stforecast.bench.drawing.save_figure"
-    monkeypatch.setattr(drawing, lambda fig, path, note: drawn.append(fig) or path)
+    monkeypatch.setattr(drawing, lambda fig, path, *_: drawn.append(fig) or path)
     args = ["plot", "predictions", run_folder, "--out", tmp_path / "a.png"]
-    assert stforecast(*args, "--cells", "22", "--hours", "24")[0] == 0
+    span = ("--from", "2013-11-10", "--to", "2013-11-10 12:00")
+    assert stforecast(*args, "--cells", "22", *span, "--top", "1", "--dpi", "80")[0] == 0
     (ax,) = drawn[0].axes
     assert ax.get_xlabel() == "local time (Europe/Rome), 2013"
     assert ax.get_ylabel() == "internet (MB)"
