@@ -96,7 +96,8 @@ def _errors(y_hat, y, cells):
         seen = np.isfinite(y)
         total = np.where(seen, error, 0.0)
         rows += [("all", "all", metric, total.sum() / seen.sum())]
-        by_cell = total.sum(axis=(1, 2)) / seen.sum(axis=(1, 2))
+        with np.errstate(invalid="ignore"):  # A cell may have no target.
+            by_cell = total.sum(axis=(1, 2)) / seen.sum(axis=(1, 2))
         rows += [(str(c), "all", metric, e) for c, e in zip(cells, by_cell, strict=True)]
         steps = total.sum(axis=(0, 1)) / seen.sum(axis=(0, 1))
         rows += [("all", str(h + 1), metric, e) for h, e in enumerate(steps)]
