@@ -124,10 +124,13 @@ class _Part:
         return ((self.values - centre).double().square().sum(2) * self._held).sum(1)
 
     def trimmed_mean(self, trim: float) -> Tensor:
-        """Return the coordinate-wise trimmed mean `(keys, values)`; for 0.5, the median."""
+        """Return the coordinate-wise trimmed mean `(keys, values)`; for 0.5, the median.
+
+        That of a key without a holder is 0.
+        """
         ordered, low, high = self._ordered(trim)
         place = torch.arange(len(ordered), device=low.device)[:, None]
-        used = (place >= low) & (place <= high)
+        used = (place >= low) & (place <= high) & self._held.any(0)
         total = torch.where(used[..., None], ordered, 0).sum(0)
         return total / used.sum(0).clamp(min=1)[:, None]
 

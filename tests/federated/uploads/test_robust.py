@@ -68,6 +68,22 @@ def test_a_keys_statistics_are_its_holders():
     assert of_model[0].tolist() == [2, 6]
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("how", HOW)
+def test_a_key_that_nobody_holds_changes_nothing(how, apart):
+    """As the classes of later tasks."""
+    given = uploads(5)
+    given["prototypes"], given["known"] = given.pop("w"), torch.ones(5, 3, dtype=torch.bool)
+    expected = Robust(how).guard(given, apart=apart)["prototypes"]
+    more = {
+        "prototypes": torch.cat([given["prototypes"], torch.zeros(5, 1, 4)], 1),
+        "known": torch.cat([given["known"], torch.zeros(5, 1, dtype=torch.bool)], 1),
+    }
+    found = Robust(how).guard(more, apart=apart)["prototypes"]
+    torch.testing.assert_close(found[:, :3], expected)
+    assert not found[:, 3].any()
+
+
 def test_options():
     with pytest.raises(InputError, match=r"robust_trim is 0\.5; it must be in \[0, 0\.5\)"):
         Robust("trimmed", robust_trim=0.5)
