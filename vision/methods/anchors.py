@@ -123,7 +123,7 @@ def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tupl
 
     Returns:
         `(n_classes, width)`, and the average similarity of each `(n_classes,)`, infinite for a
-        class that no client has.
+        class that no client has, or that is compared with no other.
     """
     label = holders.nonzero()[:, 1]
     rows = local[holders]
@@ -132,8 +132,8 @@ def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tupl
     if same_class == "one":
         average = similarity.masked_fill(same, 1.0).mean(1)
     else:
-        others = (~same).sum(1).clamp(min=1)
-        average = similarity.masked_fill(same, 0.0).sum(1) / others
+        average = similarity.masked_fill(same, 0.0).sum(1) / (~same).sum(1)
+        average = average.masked_fill(same.all(1), torch.inf)  # Nothing to compare with.
     averages = torch.full(holders.shape, torch.inf, dtype=local.dtype, device=local.device)
     averages[holders] = average
     lowest, who = averages.min(0)

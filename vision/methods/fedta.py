@@ -20,12 +20,18 @@ Departures from the paper:
   the common mean, two or three anchors serve all classes, and no average in Eq. 10 falls below a
   threshold. The statistics are those of the first round: clients send the sums of their features
   and of the squares, once, and train with their own until they have the totals. So no global
-  prototype is fixed in the first round.
+  prototype is fixed in the first round, whose local prototypes are on the clients' own scales, and
+  anchors and heads change scale once after it. The baselines take features as they are; the row
+  without prompts on raw features shows what the scale is worth.
 - "Once the training process of the tail anchor is done, the tail anchors will be frozen": when a
   client's next task begins, the anchors that its samples chose after their last round, and their
   keys, are fixed for good. The others remain for later tasks; a sample may choose any.
 - The last term of Eq. 6 compares F_TA, twice as wide, with a key; here F_out is compared, as in the
   text ("the selected key and the query key").
+
+- "Once the input enhancement parameters are well trained, they will be frozen … until the next
+  task": here they are frozen for the second stage of each round, and train again in the next round
+  of the task, as the server sends a fused pool.
 
 Choices where the paper contradicts itself or gives no details (the authors' repository could not be
 read; "related code" is that of FedMGP, by the same first author):
@@ -33,14 +39,17 @@ read; "related code" is that of FedMGP, by the same first author):
 - dis() is "the cosine similarity", which in Eq. 3, 4 and 6 would push keys away; here dis = 1 - cos
   in these, and the cosine itself in Eq. 9, which selects the "lowest average similarity".
 - "Cross-mix" is interpreted as interleaving, since 768 × 2 floats are sent per class. For the
-  random mix, the order is drawn once per run and known to clients only.
+  random mix, the order is drawn once per run, from the run's seed, which the server knows, too.
+- "The tail anchor of each class" contradicts the 100 and 500 anchors of Section 5.4 and Figure 5:
+  here a sample chooses an anchor by key, whatever its class.
 - Eq. 5 prints raw dot products; with features of length about √768 the softmax would be one-hot, so
   both sides are normalised. A sample whose class has no global prototype yet adds nothing.
 - The cross-entropy is among the classes of the client's present task (`within_task`), as in the
   related code and in L2P's. Predictions are evaluated among all, and among the task's (masks).
 - Prompts, anchors and the keys of both are initialised uniformly on [-1, 1], as prompts and keys in
   the related code. The anchors' head starts at zero, so a class that no task has had scores 0; the
-  anchors must not start at zero too, or they would never get a gradient.
+  anchors must not start at zero too, or concatenated ones would get no gradient from the
+  cross-entropy.
 - Only the pulls reach the keys, so under Adam, but for the clipping of gradients, all λ₁ and λ₃
   above 0 have the same effect on them. A pull moves a selected key towards all queries that select
   it. A client that chooses fewer anchors than its task has classes logs a warning.
@@ -269,8 +278,9 @@ class FedTA(Method):
             self._warned = True
             log.warning(
                 "fedta: clients choose fewer tail anchors than they have classes: %s; these cannot "
-                "tell the classes apart; try --standardise, more --anchors or more epochs",
+                "tell the classes apart; try %smore --anchors or more epochs",
                 ", ".join(few),
+                "" if self.options.standardise else "--standardise, ",
             )
 
     def anchored(self, params: Payload, features: Tensor) -> tuple[Tensor, Tensor]:
