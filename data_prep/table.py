@@ -105,7 +105,7 @@ def read(
         time: Name of the column of times.
         cell: Name of the column of cell ids in a long table.
         values: Comma-separated value columns to take, by default every column that holds numbers.
-        cells: Cells to keep, such as 5,11-20, or to leave out, such as all-but:5.
+        cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
         time_format: Format of the times: dayfirst, monthfirst or of strptime, such as '%d.%m.%Y
             %H:%M'; by default ISO 8601, or the only order of day and month that fits.
         start: First time of a table without times, which needs --step, too.

@@ -10,6 +10,7 @@ import click
 
 from data_prep import DATA_SETS
 from data_prep.errors import InputError
+from experiments.endings import say_next
 from experiments.options import (
     HELP,
     PATH,
@@ -42,6 +43,8 @@ def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
 
     files = simulate(out, progress=obj["progress"], **options)
     click.echo(f"{len(files)} files in {out}")
+    name = options.get("city", "milan")
+    say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
 
 
 @click.command(context_settings=HELP)
@@ -61,6 +64,7 @@ def download(
         raise InputError(f"{name}: there is nothing to download; it is a file of your own")
     files = fetch(sources, out, source=source, only=only, progress=obj["progress"])
     click.echo(f"{len(files)} files in {out}")
+    say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
 
 
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
@@ -129,6 +133,7 @@ def _describe_cube(path: Path) -> None:
             f"{ds.sizes['cell']} cells, {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} ({clock}); "
             f"services: {', '.join(services_of(ds))}"
         )
+    say_next("forecast", path, "--out", "forecast/")
 
 
 prepare = Subcommands(

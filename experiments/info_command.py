@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from data_prep.errors import InputError
-from experiments.options import HELP, PATH
+from experiments.options import HELP, JSON, PATH
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
 ARRAYS = (".h5", ".hdf5")
@@ -34,7 +34,7 @@ class Description(NamedTuple):
 
 @click.command(context_settings=HELP)
 @click.argument("path", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def info(path: Path, as_json: bool) -> None:
     """Describe a cube, a table, raw records or a run in one screen.
 

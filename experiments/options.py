@@ -27,6 +27,8 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 PATH = click.Path(path_type=Path)
 
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
 HELP_WIDTH = 78
 """Width of help that is not wrapped to the terminal, such as lists, in columns."""
 

@@ -11,14 +11,14 @@ import pandas as pd
 
 from data_prep.errors import InputError, close_to
 
-ALL_BUT = "all-but:"
+ALL_BUT = "not:"
 
 
 def keep_cells(text: str, cells: Sequence[Any] | pd.Index, name: str) -> np.ndarray:
     """Return which cells to keep, `(cells,)` bool.
 
     Args:
-        text: ids and ranges of whole numbers, separated by commas; after `all-but:`, those to
+        text: ids and ranges of whole numbers, separated by commas; after `not:`, those to
             leave out.
         cells: the ids, integers or text.
         name: name of the table in errors.
@@ -26,7 +26,7 @@ def keep_cells(text: str, cells: Sequence[Any] | pd.Index, name: str) -> np.ndar
     Raises:
         InputError: if an id is unknown, with a suggestion, or no cell is left.
 
-    >>> keep_cells("all-but:1-2", [1, 2, 3], "a.csv")
+    >>> keep_cells("not:1-2", [1, 2, 3], "a.csv")
     array([False, False,  True])
     """
     known = {str(cell): cell for cell in cells}

@@ -9,8 +9,17 @@ import click
 
 from data_prep.errors import InputError
 from experiments import shared_commands
+from experiments.endings import say_next
 from experiments.lists import LISTS
-from experiments.options import HELP, PATH, OptionSections, check_cubes, from_dataclass, peek
+from experiments.options import (
+    HELP,
+    JSON,
+    PATH,
+    OptionSections,
+    check_cubes,
+    from_dataclass,
+    peek,
+)
 from stforecast.default import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
@@ -40,16 +49,19 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 @click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
 @click.option("--data", type=PATH, help="Cube written by prepare.  [required]")
 @shared_commands.run_options(DEFAULT_METHOD, "stforecast list methods")
+@JSON
 @click.pass_context
 def run_command(
     ctx: click.Context, data: Path, method: str, out: Path, label: str | None,
-    resume: Path | None, **settings: Any,
+    resume: Path | None, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Train a method, evaluate it on the test part and save the run.
 
     The last options depend on --method and --model: give these with --help to list them.
     """
     from experiments.forecasts.summary import summary
+    from experiments.info.runs import as_json as to_json
+    from experiments.info.runs import describe_run
     from experiments.resuming import check_resumed
     from stforecast import runs
     from stforecast.bench.progress import rounds_bar
@@ -57,7 +69,7 @@ def run_command(
     from stforecast.federated.runs.run_folder import read_config
     from stforecast.results import ForecastRun
 
-    check_resumed(ctx, allowed=["data"], needed=["data", "out"])
+    check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     command = ForecastRun.command
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     progress = ctx.obj["progress"] and config.federated
@@ -66,7 +78,11 @@ def run_command(
             finished = runs.resume(resume, data, after_round=after_round)
         else:
             finished = runs.run(method, data, out, settings, label=label, after_round=after_round)
-    click.echo(summary(finished))
+    if as_json:
+        click.echo(to_json(describe_run(finished.folder)))
+    else:
+        click.echo(summary(finished))
+    say_next("report", finished.folder, "--out", "report.html")
 
 
 def _run_type() -> type[Run]:

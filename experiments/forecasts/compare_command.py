@@ -11,7 +11,7 @@ import click
 
 from data_prep.errors import InputError
 from experiments.config_file import IMAGES
-from experiments.options import HELP, PATH
+from experiments.options import HELP, JSON, PATH
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,15 +38,17 @@ FIGURES = ("critical-difference", "horizon", "hours", "cells")
     "lowest error.",
 )
 @click.option("--out", type=PATH, help="Folder for comparison.md, .csv and .tex, and figures.")
+@JSON
 def compare(
-    runs: tuple[Path, ...], metric: str | None, reference: str | None, out: Path | None
-) -> None:
+    runs: tuple[Path, ...], metric: str | None, reference: str | None, out: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Compare finished runs: one sorted table for each data set, with intervals and tests.
 
     RUNS are folders of runs, benchmarks or backtests. Runs that differ only in the seed or the fold
     are one row. All runs on one data set must be tested on the same targets.
 
-    Image runs are compared by their accuracy. They have no --metric.
+    Image runs are compared by their accuracy. They have no --metric and no --json.
     """
     from stforecast.bench.tables import plain
     from stforecast.comparison.compare import compare as compare_runs
@@ -69,6 +71,8 @@ def compare(
 
         if metric is not None:
             raise click.UsageError(f"{first} is a run of images, which has no --metric.")
+        if as_json:
+            raise click.UsageError(f"{first} is a run of images, which has no --json.")
         compare_images(runs, reference, out)
         return
     metric = metric or "mase"
@@ -81,11 +85,12 @@ def compare(
         parts += [task.name, plain(comparison_rows(task.board)), *said, *basis(task.board)]
     parts += [f"all {len(tasks)} tasks\n\n{plain(several)}"] if several else []
     columns = "\n".join(legend([task.board for task in tasks]))
-    click.echo("\n\n".join(filter(None, [*parts, columns])))
+    text = "\n\n".join(filter(None, [*parts, columns]))
+    click.echo(_numbers(tasks).to_json(orient="records", indent=2) if as_json else text)
     if out is not None:
         _write(out, tasks, several)
         drawn = _draw(out, found, metric)
-        click.echo(f"\ncomparison.md, .csv and .tex and {len(drawn)} figures in {out}")
+        click.echo(f"\ncomparison.md, .csv and .tex and {len(drawn)} figures in {out}", err=as_json)
 
 
 def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> None:

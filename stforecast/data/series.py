@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data_prep.cube import check_cube, check_values, observed, open_cube, services_of
 from data_prep.errors import InputError, choose, reading
-from data_prep.table import from_frame
+from data_prep.tabular.frames import from_frame
 from stforecast.data.windows import Calendar
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +13,10 @@ from data_prep.errors import InputError, choose
 from data_prep.text import some
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
-from stforecast.data.series import Series
-from stforecast.forecast_tables import Interval
+
+if TYPE_CHECKING:
+    from stforecast.data.series import Series
+    from stforecast.forecast_tables import Interval
 
 SHOWN = 4
 """Length of the history that is drawn, in lengths of the forecast; two days at least."""

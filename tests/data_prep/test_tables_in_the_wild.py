@@ -221,16 +221,16 @@ def test_cells_are_kept_and_left_out(table):
     columns = {"time": np.tile(HOURS[:2], 12), "cell": np.repeat(range(1, 13), 2), "v": 1.0}
     path = table(columns)
     assert read(path, cells="3,7-9")["cell"].values.tolist() == [3, 7, 8, 9]
-    assert read(path, cells="all-but:2-11")["cell"].values.tolist() == [1, 12]
+    assert read(path, cells="not:2-11")["cell"].values.tolist() == [1, 12]
     message = refusal(path, cells="12,13")
     assert "my.csv: no cell '13' among its 12 cells, such as '1' (did you mean " in message
-    assert "leaves no cell" in refusal(path, cells="all-but:1-12")
+    assert "leaves no cell" in refusal(path, cells="not:1-12")
     wide = table({"time": HOURS, "north": VALUES, "south": VALUES})
-    assert read(wide, layout="wide", cells="all-but:north")["cell"].values.tolist() == ["south"]
+    assert read(wide, layout="wide", cells="not:north")["cell"].values.tolist() == ["south"]
     assert "(did you mean 'south'?)" in refusal(wide, layout="wide", cells="suoth")
     columns["v"] = np.where(columns["cell"] == 5, np.inf, 1.0)
     assert "line 10: column 'v' holds 'inf'" in refusal(table(columns), cells="4-12")
-    read(table(columns), cells="all-but:5")
+    read(table(columns), cells="not:5")
 
 
 def test_columns_of_places_become_coordinates(table, caplog):

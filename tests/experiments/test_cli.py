@@ -1,6 +1,7 @@
 """The command as a user types it: what it prints, what it writes and how it exits."""
 
 import io
+import json
 import logging
 import re
 import sys
@@ -25,6 +26,10 @@ FILE = __file__
 TINY = ["--split", "days:7,1,2", "--rounds", "2", "--hidden-size", "8", "--device", "cpu"]
 
 
+NEXT = "next: stforecast "
+"""Begin of the last notice of a command that makes something."""
+
+
 @pytest.fixture
 def stforecast(capsys):
     """Runs the command; gives its exit code, output and error output."""
@@ -33,9 +38,35 @@ def stforecast(capsys):
         with pytest.raises(SystemExit) as exit_:
             main([str(w) for w in words])
         out, err = capsys.readouterr()
-        return exit_.value.code or 0, out, err
+        notices = (line for line in err.splitlines(True) if not line.startswith(NEXT))
+        return exit_.value.code or 0, out, "".join(notices)
 
     return call
+
+
+def test_commands_that_make_something_say_what_to_type_next(tmp_path, capsys):
+    raw, cube = tmp_path / "raw", tmp_path / "milan.nc"
+    commands = {
+        f"simulate --cells 1 --days 1 --out {raw}": f"prepare milan --raw {raw} --out milan.nc",
+        f"prepare milan --raw {raw} --out {cube}": f"forecast {cube} --out forecast/",
+    }
+    for command, following in commands.items():
+        with pytest.raises(SystemExit):
+            main(command.split())
+        assert capsys.readouterr().err.splitlines()[-1] == f"{NEXT}{following}"
+    with pytest.raises(SystemExit):
+        main(["-q", *f"prepare milan --raw {raw} --out {cube} --overwrite".split()])
+    assert not capsys.readouterr().err
+
+
+def test_numbers_for_scripts_are_json(stforecast, run_folder, town, tmp_path):
+    code, out, _ = stforecast("compare", run_folder, "--json")
+    assert code == 0
+    assert {row["method"] for row in json.loads(out)} >= {"fuels"}
+    args = ["run", "--data", town, "--service", "sms", "--method", "last_value", *TINY]
+    code, out, _ = stforecast(*args, "--out", tmp_path / "r", "--json")
+    assert code == 0
+    assert json.loads(out)["errors"]["mae"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +439,7 @@ def broken(error):
 )
 def test_other_errors_have_their_exit_codes(stforecast, monkeypatch, error, code, message):
     monkeypatch.setattr("stforecast.config.resolve", broken(error))
-    found, out, err = stforecast("run", "--data", "a.nc", "--out", "b")
+    found, out, err = stforecast("run", "--data", FILE, "--out", "b")
     assert (found, out) == (code, "")
     assert err.strip().startswith(f"stforecast: {message}")
     assert len(err.strip().splitlines()) == 1
@@ -428,7 +459,7 @@ def test_notices_outlive_the_stream_that_the_command_began_with(stforecast, monk
 def test_debug_shows_the_traceback(monkeypatch):
     monkeypatch.setattr("stforecast.config.resolve", broken(RuntimeError("a")))
     with pytest.raises(RuntimeError, match="a"):
-        main(["--debug", "run", "--data", "a.nc", "--out", "b"])
+        main(["--debug", "run", "--data", FILE, "--out", "b"])
 
 
 def test_version(stforecast):
