@@ -3,7 +3,8 @@
 - `forecast` forecasts a table or cube in one call, with a check.
 - `Forecaster` fits, predicts, evaluates, draws, saves and loads.
 - `open_cube` opens data, `list_methods` tabulates the methods, `stforecast.plots` draws figures and
-  `stforecast.tracking` writes to TensorBoard, MLflow and Weights & Biases.
+  `stforecast.tracking` writes to TensorBoard, MLflow and Weights & Biases; `stforecast.planning`
+  finds busy hours, peaks and headroom.
 - `stforecast.federated` is the core, which other fields may use without the rest.
 """
 
@@ -57,4 +58,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("stforecast")
+    if name in ("planning", "plots", "tracking"):
+        from importlib import import_module
+
+        return import_module(f"stforecast.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -207,10 +207,11 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if current().panels:
-        current().panels[0].legend(
+        own = current().panels[0].legend(
             list(entries.values()), list(entries), fontsize=SMALL, frameon=False, title=note,
             title_fontsize=SMALL,
         )  # fmt: skip
+        own.set_in_layout(False)
         return
     n_characters = int(CHARACTERS_PER_INCH * fig.get_figwidth())
     labels = [textwrap.fill(label, n_characters - 10) for label in entries]

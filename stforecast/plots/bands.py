@@ -71,7 +71,7 @@ def intervals(
         name = f"{title}; {curves[i].base}" if len(curves) > 1 else title
         ax.set_title(f"{name}: {inside:.0%} inside", fontsize=SMALL, loc="left")
         ax.set_ylabel(quantity([curves[i].runs[0]]))
-    fig.align_ylabels()
+    fig.align_ylabels(axes)
     time_axis(axes[-1], tested[0])
     add_legend(fig, f"{time_ahead(horizon, curves[0].runs[0])} ahead")
     return fig

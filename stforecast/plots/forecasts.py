@@ -89,7 +89,7 @@ def predictions(
         _trace(ax, observed.sel(cell=cell), label="observed", color="black", linewidth=1.4)
         for ds, style in zip(tested, styles, strict=True):
             _trace(ax, ds["y_hat"].sel(cell=cell), **style)
-    fig.align_ylabels()
+    fig.align_ylabels(axes)
     time_axis(axes[-1], tested[0])
     add_legend(fig, f"{time_ahead(horizon, runs[0])} ahead")
     return fig

@@ -75,7 +75,7 @@ def hours(
         axes[0].set_ylabel(name)
         _draw_load(axes[1], first, quantity(runs[:1]))
         axes[1].set_xlabel(_axis(first))
-        fig.align_ylabels()
+        fig.align_ylabels(axes)
     for ax in axes:
         for start, end in spans(busy):
             ax.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")

@@ -50,15 +50,18 @@ def draw_outlook(
         history = history.tz_localize("UTC").tz_convert(zone)
     length = max(SHOWN * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
     history = history[history.index[-1] - length :]
+    alone = len(chosen) == 1
     for cell, color in zip(chosen, COLORS, strict=False):
-        name = "" if len(chosen) == 1 else f" of {cell}"
-        ax.plot(_naive(history.index), history[cell], color="black" if not name else color,
-                linewidth=1.0, label=f"observed{name}")  # fmt: skip
-        times = _naive(forecast.index)
-        ax.plot(times, forecast[cell], color=color, linewidth=1.6, linestyle="--" if name else "-",
-                label=f"forecast{name}")  # fmt: skip
+        style = {"color": "black", "label": "observed"} if alone else {"color": color}
+        ax.plot(_naive(history.index), history[cell], **{"label": f"cell {cell}", **style},
+                linewidth=1.0)  # fmt: skip
+        # Of several cells, colours tell these apart: what their lines mean is said once.
+        first = cell == chosen[0]
+        times, label = _naive(forecast.index), "forecast" if first else None
+        dashes = "-" if alone else "--"
+        ax.plot(times, forecast[cell], color=color, linewidth=1.6, linestyle=dashes, label=label)
         if interval is not None:
-            label = f"{interval.lower.attrs['coverage']:.0%} interval{name}"
+            label = f"{interval.lower.attrs['coverage']:.0%} interval" if first else None
             low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)
             ax.fill_between(times, low, high, color=color, alpha=0.25, linewidth=0, label=label)
     ax.axvline(_naive(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
@@ -66,7 +69,8 @@ def draw_outlook(
     ax.set_ylabel(f"{series.service}{unit}")
     ax.set_title(f"cell {chosen[0]}" if len(chosen) == 1 else "", fontsize=SMALL, loc="left")
     date_axis(ax, "time" if zone is None else f"time ({zone})")
-    ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=3)
+    legend = ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=2)
+    legend.set_in_layout(False)
     return ax
 
 
