@@ -185,7 +185,7 @@ def test_no_runs(plot):
         plot([])
 
 
-COMPARISONS = ("hours", "heatmap", "cells", "critical-difference")
+COMPARISONS = ("hours", "heatmap", "cells", "critical-difference", "map")
 DEMANDING = ("sweep", "divergence", "filter", "intervals", "calibration", *COMPARISONS)
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
