@@ -52,9 +52,8 @@ def draw_outlook(
     history = history[history.index[-1] - length :]
     alone = len(chosen) == 1
     for cell, color in zip(chosen, COLORS, strict=False):
-        style = {"color": "black", "label": "observed"} if alone else {"color": color}
-        ax.plot(_naive(history.index), history[cell], **{"label": f"cell {cell}", **style},
-                linewidth=1.0)  # fmt: skip
+        seen, name = ("black", "observed") if alone else (color, f"cell {cell}")
+        ax.plot(_naive(history.index), history[cell], color=seen, label=name, linewidth=1.0)
         # Of several cells, colours tell these apart: what their lines mean is said once.
         first = cell == chosen[0]
         times, label = _naive(forecast.index), "forecast" if first else None
