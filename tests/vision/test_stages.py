@@ -133,6 +133,12 @@ def test_figures_draw_every_model_of_a_method(tmp_path):
         t.get_text() for t in PLOTS["bars"]([finished], view="every").axes[0].get_yticklabels()
     ]
     assert names == ["fedavg", "fedavg (trained)"]
+    (line,) = PLOTS["rounds"]([finished], view="personal, trained, global").axes[0].lines
+    assert line.get_label() == "fedavg (trained)"
+    expected = 100 * finished.rounds()[column("trained", MASKS[0])]
+    assert line.get_ydata().tolist() == pytest.approx(expected.tolist())
+    with pytest.raises(InputError, match="unknown model of fedavg 'personal, local'"):
+        PLOTS["bars"]([finished], view="personal, local")
     with pytest.raises(InputError, match="unknown model of fedavg 'each'"):
         PLOTS["bars"]([finished], view="each")
 

@@ -29,7 +29,8 @@ def bars(
     Args:
         runs: finished runs; whiskers are one standard deviation over seeds.
         selection: `last` round, `best` round or mean of the `last ten`.
-        view: model of a method, or `every` one; by default its first.
+        view: model of a method, the first that it has if several are given with commas between, or
+            `every` one; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.

@@ -27,7 +27,8 @@ def rounds(
 
     Args:
         runs: finished runs; those that differ only in the seed are averaged.
-        view: model of a method, or `every` one; by default its first.
+        view: model of a method, the first that it has if several are given with commas between, or
+            `every` one; by default its first.
         mask: `all classes`; `own classes`: those of the client's training images; of task streams,
             `task classes`: those of the test image's task.
         width: width of the figure in inches.

@@ -36,24 +36,31 @@ def model_curves(
 
     Args:
         runs: finished runs.
-        view: a model; empty for each method's first, `every` for all of them.
+        view: a model, or several with commas between, of which the first that a method has is
+            drawn; empty for each method's first, `every` for all of them.
         mask: classes that predictions choose from.
 
     Raises:
         InputError: if some run has no such model or mask.
     """
     check_mask(runs, mask)
-    if view != EVERY:
-        check_view(runs, view)
     chosen = [
         (curve, name)
         for curve in image_curves(runs)
-        for name in (curve.runs[0].views if view == EVERY else (view or curve.runs[0].views[0],))
+        for name in (curve.runs[0].views if view == EVERY else (_first_of(view, curve.runs),))
     ]
     return [
         (Curve(c.base, (*c.tags, *c.runs[0].tags_of(name)), c.runs, place), name)
         for place, (c, name) in enumerate(chosen)
     ]
+
+
+def _first_of(view: str, runs: Sequence[ImageRun]) -> str:
+    """Return the first of the models in `view` that the runs have; their first if it is empty."""
+    there = [name for name in view.split(", ") if name in runs[0].views]
+    chosen = there[0] if there else view
+    check_view(runs, chosen)
+    return chosen or runs[0].views[0]
 
 
 def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:

@@ -128,7 +128,8 @@ def stages(
     Args:
         runs: finished runs with task streams; those that differ only in the seed are averaged, in a
             band of ± one standard deviation.
-        view: model of a method, or `every` one; by default its first.
+        view: model of a method, the first that it has if several are given with commas between, or
+            `every` one; by default its first.
         mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
             those of the test image's task.
         participants: average over the clients that took part in the stage (A^sel) only, or all.
