@@ -1,7 +1,8 @@
 """Accuracy of every client and model, by domain and class, with and without class masks.
 
 Where a method averages what a client predicts with, its views are judged in both ways: with the
-client's own model, as it was after its latest local training, and with the averaged one.
+client's own model, as it was after its latest local training, and with the averaged one; only with
+the averaged one where clients do not keep their own.
 """
 
 from __future__ import annotations
@@ -74,14 +75,17 @@ def judged_models(method: Method, state: State, data: ClientData) -> tuple[Judge
             found.append(JudgedModel(view, view))
             continue
         found.append(JudgedModel(view, view, usual))
-        found.append(JudgedModel(_other_name(method, view, other), view, other, method_way=False))
+        if method.keeps_trained:
+            name = _other_name(method, view, other)
+            found.append(JudgedModel(name, view, other, method_way=False))
     return tuple(found)
 
 
 def possible_names(method: type[Method]) -> list[str]:
     """Return the names of all models of a method that may be judged."""
     other: Way = "averaged" if method.predicts_as_trained else "own"
-    return [*method.views, *(_other_name(method, view, other) for view in method.views)]
+    others = [_other_name(method, view, other) for view in method.views if method.keeps_trained]
+    return [*method.views, *others]
 
 
 def _other_name(method: Method | type[Method], view: str, way: Way) -> str:

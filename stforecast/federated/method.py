@@ -79,6 +79,8 @@ class Method:
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     predicts_as_trained: ClassVar[bool] = False
     """Whether a client predicts with the model that it trained, not with the average of all."""
+    keeps_trained: ClassVar[bool] = True
+    """Whether a client keeps the model that it trained until it receives the next one."""
     keeps_apart: ClassVar[bool] = False
     """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()

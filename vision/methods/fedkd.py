@@ -99,12 +99,13 @@ class FedKD(TwoModels):
     """FedKD. The mentee has the model's names, the mentor's start with `personal.`, W is `hidden`.
 
     A client's local update of the mentee's matrices is undone after the upload: it is replaced by
-    the average update of the next broadcast.
+    the average update of the next broadcast. So no client keeps the mentee that it trained.
     """
 
     name = "fedkd"
     summary = "local mentors and an averaged mentee distil each other; updates travel as low rank"
     paper = "Wu et al., Nature Communications 2022"
+    keeps_trained = False
     keeps_apart = True
     clipped_apart = (PERSONAL, HIDDEN)
     Options = FedKDOptions

@@ -13,6 +13,7 @@ from stforecast.federated.methods.two_models import personal_model
 from stforecast.federated.predictions import predictions
 from stforecast.federated.uploads.uplink import Uplink
 from vision.config import resolve
+from vision.evaluation import judged_models, possible_names
 from vision.methods import METHODS
 from vision.methods.fedkd import FedKD, FedKDOptions, factors, packed, rank_for, truncated, unpacked
 
@@ -248,6 +249,15 @@ def test_views_are_the_mentor_and_the_mentee_with_its_update(federate, make_data
         expected = method.population.decode(model, method.population.encode(model, batch["x"]))
         torch.testing.assert_close(y_hat, expected)
     assert not torch.allclose(own, shared)
+
+
+def test_the_mentee_that_a_client_trained_is_not_judged(federate, make_data):
+    federation = federate(fedkd(), (8, 12), rounds=2)
+    federation.run()
+    models = judged_models(federation.method, federation.state, make_data((5, 5)))
+    ways = {model.name: model.way for model in models}
+    assert ways == {"personal": None, "global": "averaged"}
+    assert possible_names(FedKD) == list(ways)
 
 
 def test_a_client_that_returns_receives_what_it_missed(federate):
