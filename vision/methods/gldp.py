@@ -31,11 +31,14 @@ Choices where the paper contradicts itself or gives no details:
 - "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
   (`fedrep_order` with `body_epochs=25` of 30 epochs).
 - Eq. 13 predicts the class of the nearest prototype: the client's (view `local`, GLDP-LP), among
-  the classes that it has had, or the global one (view `global`, GLDP-GP). Its features are those of
-  f_μi, the client's own body after its latest training, and A^loc judges F_ωi = f_μi ∘ g_νi, that
-  body with the client's own head (view `personal`). So a client predicts with its own body;
-  evaluation also judges all three views with the averaged one (A^glo, Eq. 5). A client that has not
-  trained yet uses the averaged body and the global prototypes.
+  the classes that it has had, or the global one (view `global`, GLDP-GP). It prints the client's as
+  C of Eq. 6, which only classes of its latest stage have. Here it is the moving average Ĉ of Eq. 9,
+  which classes of former stages have, too.
+- The features in Eq. 13 are those of f_μi, the client's own body after its latest training, and
+  A^loc judges F_ωi = f_μi ∘ g_νi, that body with the client's own head (view `personal`). So a
+  client predicts with its own body; evaluation also judges all three views with the averaged one
+  (A^glo, Eq. 5). A client that has not trained yet uses the averaged body and the global
+  prototypes.
 - The optimiser's state belongs to each parameter. Running statistics belong to the body.
 """
 
@@ -203,7 +206,7 @@ class GLDP(FedAvg):
         return {**body, "prototypes": moved, "known": server["known"] | held}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """Predict by the nearest local or global prototype (Eq. 13), or with the client's head."""
+        """Predict by the nearest average prototype (Eq. 13 with Eq. 9 or 11), or with the head."""
         trained = state["known"].any(1)
         own = {
             name: torch.where(_like(trained, t), state[name], t)
