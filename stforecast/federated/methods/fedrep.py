@@ -6,7 +6,8 @@ Learning, ICML 2021, arXiv 2102.07078, Algorithm 1.
 A participating client trains its head on the received representation, then the representation
 under that head, and sends back only the representation. Here that is the encoder with its running
 statistics, which change in both phases because the model is in training mode in both. The
-optimiser's state belongs to each parameter and is kept across rounds.
+optimiser's state belongs to each parameter; by default it is kept across rounds with forecasts,
+and reset in each round with images (`optimizer_state`).
 
 The paper and the released code differ in three places:
 
