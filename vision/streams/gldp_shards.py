@@ -1,4 +1,4 @@
-"""GLDP's streams: different classes for every client in every stage."""
+"""GLDP's streams: a few classes for every client in every stage, at random."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ class GLDPShards(Streamer):
     """Shards of images for N clients, S in each of M stages, [N, S, M].
 
     The setting of GLDP (STHFL; Guo et al.): classes and their frequencies differ between clients
-    and drift between a client's stages. With one stage it is the paper's spatial setting.
+    and drift between a client's stages. With one stage it is the paper's spatial setting. Where the
+    paper says "each client contains S classes", this reads S in each stage. They are random, so a
+    client need not meet a new class in each.
 
-    On long-tailed data no division gives all clients the same number of samples and exactly S
-    classes; the paper requires both. With `equal` shards the sorted images are cut evenly (McMahan
+    The paper requires that all clients have the same number of samples and exactly S classes. On
+    long-tailed data, shards of equal size do not give the latter, and shards that cut each class
+    evenly do not give the former. With `equal` shards the sorted images are cut evenly (McMahan
     et al., AISTATS 2017): clients have equal sizes, most shards are of frequent classes, and a
     client has about S classes, fewer with a longer tail, more if shards of rare classes extend into
     the next class. With `class` shards (the authors' later code, after FedRep's) every class is cut
