@@ -18,9 +18,10 @@ Choices where the paper contradicts itself or gives no details:
   different sizes. With `form="feature"`, each sample's features are compared with the prototype of
   its class, both after a softmax over the features; with `head`, the head's logits of both, with
   those of the prototype constant. Samples of classes without a prototype count as 0.
-- Eq. 10 weights classes by their share of the client's samples. That is the mean over a batch of
-  each sample's error (`align="instance"`, as in the authors' later code), or of its class means'
-  errors weighted by their share of the batch (`batch`).
+- Eq. 10 weights the errors of class means by the classes' shares of the client's samples.
+  `align="batch"` does so with the means and shares of a batch. `instance`, as in the authors' later
+  code, is the mean over a batch of each sample's error: the same plus the features' variance within
+  classes.
 - Prototypes are means of features in training mode of batch normalisation; means with its running
   statistics predicted equally well in a trial (three seeds, both CIFAR sets).
 - Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once per stage. Here they
