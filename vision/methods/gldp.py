@@ -26,7 +26,8 @@ Choices where the paper contradicts itself or gives no details:
   statistics predicted equally well in a trial (three seeds, both CIFAR sets).
 - Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once per stage. Here they
   are updated once, after the local epochs, with means over the last epoch: by default one of the
-  head, in which the body is fixed, so they are those of the trained body (Eq. 6).
+  head, in which the body is fixed, so they are those of the trained body (Eq. 6). With
+  `fedrep_order` it is one of the body, and they are means over bodies that still change.
 - Uploads are C of Eq. 6, without the moving average; the later code sends the average and has none
   on the server (`server_beta=0`).
 - "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
