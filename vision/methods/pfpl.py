@@ -11,14 +11,14 @@ stay local.
 Choices where the paper contradicts itself or gives no details:
 
 - The printed weights grow with the distance, so that clients of other domains would weigh most; the
-  text says the opposite, and this uses inverse distances. `weights="as_printed"` follows the
-  formula.
+  text says the opposite, and this uses inverse squared distances. `weights="as_printed"`
+  follows the formula.
 - The distance of two prototypes is the sum of squares, as printed below Eq. 4.
 - For a class that no other client has, the mixture is the client's own prototype.
-- Eq. 7 uses a sum of squares. As in FedProto's released code, the loss is between every sample and
-  the prototype of its class, averaged over the features: it is smaller than the sum by their
-  number, so λ is FedProto's, not Eq. 7's. `align="batch"` compares the batch's mean of each class,
-  averaged over the classes, which Eq. 6 sums.
+- Eq. 7 prints ‖·‖₂, by the notation below Eq. 4 a sum of squares. As in FedProto's released code,
+  the loss is between every sample and the prototype of its class, averaged over the features: it is
+  smaller than the sum by their number, so λ is FedProto's, not Eq. 7's. `align="batch"` compares
+  the batch's mean of each class, averaged over the classes, which Eq. 6 sums.
 - Algorithm 1 (lines 21 and 22) also updates the local prototypes with the mixtures in every batch,
   without a formula; here they are means of the features, as in Eq. 2.
 - Prototypes are means over the last local epoch's batches, without another pass, as in FedProto.
@@ -63,8 +63,9 @@ class PFPLOptions(CheckedOptions):
         alpha: weight α of a client's own prototype in its mixture (paper: 0.3, 0.5 and 0.6 for its
             three data sets).
         lam: weight λ of the alignment loss (paper: 1).
-        weights: weights of the other prototypes: `inverse` distance, `softmax` of the negative
-            distance over the temperature, or `as_printed`: proportional to the distance.
+        weights: weights of the other prototypes: `inverse` squared distance, `softmax` of the
+            negative squared distance over the temperature, or `as_printed`: proportional to the
+            squared distance.
         temperature: temperature of the softmax.
         align: features to align with the mixture: every `instance`, or the `batch` mean of each
             class.
