@@ -60,8 +60,8 @@ class PFPLOptions(CheckedOptions):
     """Settings of PFPL.
 
     Attributes:
-        alpha: weight α of a client's own prototype in its mixture (paper: 0.3, 0.5 and 0.6 for its
-            three data sets).
+        alpha: weight α of a client's own prototype in its mixture (paper: 0.3, 0.5 and 0.6 for
+            three data sets that it does not name).
         lam: weight λ of the alignment loss (paper: 1).
         weights: weights of the other prototypes: `inverse` squared distance, `softmax` of the
             negative squared distance over the temperature, or `as_printed`: proportional to the
