@@ -310,7 +310,9 @@ def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Te
         >>> nearest_prototype(torch.tensor([[[3.0, 3.0]]]), prototypes, known).round().tolist()
         [[[-18.0, -1.0, -inf]]]
     """
-    squared = torch.cdist(features, prototypes).square()
+    # The default mode computes by products, which cancel where features are far from 0.
+    distance = torch.cdist(features, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    squared = distance.square()
     return (-squared).masked_fill(~known[:, None], -torch.inf)
 
 

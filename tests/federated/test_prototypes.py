@@ -12,6 +12,7 @@ from stforecast.federated.prototypes import (
     batch_distance,
     by_key,
     jensen_shannon,
+    nearest_prototype,
     weighted_prototypes,
 )
 
@@ -165,6 +166,17 @@ def test_contrast_survives_features_of_zero():
     loss.sum().backward()
     assert loss.item() == pytest.approx(math.log(2))
     assert features.grad.isfinite().all()
+
+
+def test_prototypes_far_from_zero_are_told_apart():
+    prototypes = 10_000 + torch.arange(30.0)[None, :, None].expand(1, 30, 4)
+    features = prototypes.flip(1).contiguous()
+    known = torch.ones(1, 30, dtype=torch.bool)
+    scores = nearest_prototype(features, prototypes, known)
+    # Whole numbers of this size are exact in single precision, and so are their differences.
+    expected = 4 * (features[:, :, None, 0] - prototypes[:, None, :, 0]).double().square()
+    torch.testing.assert_close(-scores.double(), expected)
+    assert scores.argmax(2).tolist() == [list(range(29, -1, -1))]
 
 
 @pytest.mark.parametrize(
