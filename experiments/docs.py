@@ -42,6 +42,9 @@ PARTS: dict[str, Callable[[], str]] = {
 MOST_BYTES = 200_000
 """Maximum size of a figure in the repository."""
 
+CHOICE = ", choosing from "
+"""Words that stand in every sentence about images, and in none about forecasts."""
+
 EMPTY = "# Results\n\n<!-- results: generated -->\n<!-- results: end -->\n"
 
 
@@ -67,8 +70,8 @@ def replaced(text: str, name: str, make: Callable[[], str]) -> str:
 def gather(folders: Sequence[Path], page: Path = RESULTS) -> None:
     """Put the tables of benchmarks on one page, and their figures in `figures/` next to it.
 
-    Tables of other benchmarks that the page has are kept. Where it has a part `claims`, what each
-    benchmark's numbers show is listed there.
+    Tables of other benchmarks that the page has are kept. Where it has parts `claims` and `image
+    claims`, what the numbers of each benchmark of forecasts or of images show is listed there.
 
     Args:
         folders: folders written by `stforecast bench`, with different names.
@@ -94,8 +97,10 @@ def gather(folders: Sequence[Path], page: Path = RESULTS) -> None:
     every = {**_sections(old), **tables}
     parts = [_contents(every), *(f'<a id="{name}"></a>\n\n{text}' for name, text in every.items())]
     new = replaced(old, "results", lambda: "\n\n".join(parts))
+    new = replaced(new, "claims", lambda: _claims(every, of_images=False))
+    new = replaced(new, "image claims", lambda: _claims(every, of_images=True))
     with atomic_path(page) as part:
-        part.write_text(replaced(new, "claims", lambda: _claims(every)))
+        part.write_text(new)
 
 
 def _sections(page: str) -> dict[str, str]:
@@ -107,11 +112,15 @@ def _sections(page: str) -> dict[str, str]:
     return {name: text.strip() for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
-def _claims(tables: dict[str, str]) -> str:
-    """List what each benchmark's numbers show, with a link to its table."""
+def _claims(tables: dict[str, str], *, of_images: bool) -> str:
+    """List what the numbers of benchmarks of one kind show, with links to their tables."""
     lines, titles = [], _titles(tables)
     for name, text in tables.items():
-        said = [line for line in text.splitlines() if line.startswith("On ")]
+        said = [
+            line
+            for line in text.splitlines()
+            if line.startswith("On ") and (CHOICE in line) == of_images
+        ]
         if said:
             lines.append(f"**[{titles[name]}](#{name})**\n\n" + "\n".join(f"- {s}" for s in said))
     return "\n\n".join(lines)

@@ -88,13 +88,22 @@ def test_benchmarks_of_one_title_are_told_apart(results, tmp_path):
 
 def test_what_the_numbers_show_is_listed_with_links(results, tmp_path):
     page = tmp_path / "results.md"
-    page.write_text(EMPTY + "<!-- claims: generated -->\nstale\n<!-- claims: end -->\n")
-    folder = results("one", "First")
-    (folder / "table.md").write_text("# First\n\n| a |\n\nOn milan, **a** has a lower error.\n")
-    gather([folder, results("two", "Second")], page)
-    claims = page.read_text().partition("<!-- claims: generated -->\n")[2]
-    assert claims == (
-        "**[First](#one)**\n\n- On milan, **a** has a lower error.\n<!-- claims: end -->\n"
+    parts = [
+        f"<!-- {n}: generated -->\nstale\n<!-- {n}: end -->" for n in ("claims", "image claims")
+    ]
+    page.write_text("\n".join([EMPTY, *parts]))
+    folders = [results("one", "First"), results("two", "Second"), results("three", "Third")]
+    said = [
+        "On milan, **a** has a lower error.",
+        "On digits, choosing from all classes, **b** leads.",
+    ]
+    for folder, text in zip(folders, said, strict=False):
+        (folder / "table.md").write_text(f"# {folder.name}\n\n| a |\n\n{text}\n")
+    gather(folders, page)
+    assert page.read_text().endswith(
+        f"<!-- claims: generated -->\n**[one](#one)**\n\n- {said[0]}\n<!-- claims: end -->\n"
+        "<!-- image claims: generated -->\n"
+        f"**[two](#two)**\n\n- {said[1]}\n<!-- image claims: end -->"
     )
 
 
