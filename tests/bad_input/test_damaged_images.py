@@ -281,11 +281,15 @@ HEADER = (2**62).to_bytes(8, "little") + b"{}"
 NAME, PATCH = "blocks.0.attn.qkv.weight", "patch_embed.proj.weight"
 
 WEIGHTS = {
-    "lacks a block": (weights(lambda w: w.pop(NAME)), r"Missing key.*blocks\.0\.attn\.qkv"),
-    "lacks its positions": (weights(lambda w: w.pop("pos_embed")), "'pos_embed'.*use one of the"),
-    "has one too many": (weights(lambda w: w.update(x=torch.ones(1))), "Unexpected key.*'?x"),
+    "lacks a block": (
+        weights(lambda w: w.pop(NAME)), r"blocks\.0\.attn\.qkv\.weight: found nothing"),
+    "lacks its positions": (
+        weights(lambda w: w.pop("pos_embed")), "found no pos_embed.*use one of the"),
+    "has one too many": (
+        weights(lambda w: w.update(x=torch.ones(1))), r"x: found \(1,\), expected nothing"),
     "is of another net": (weights(lambda w: [w.clear(), w.update(a=torch.ones(1))]), "patch_embed"),
-    "has another shape": (weights(lambda w: w.update({NAME: w[NAME][:, :3].clone()})), "size mism"),
+    "has another shape": (
+        weights(lambda w: w.update({NAME: w[NAME][:, :3].clone()})), r"found \(48, 3\), exp"),
     "is flat": (weights(lambda w: w.update({PATCH: w[PATCH].flatten()})), "unpack|values"),
     "has flat positions": (weights(lambda w: w.update(pos_embed=torch.ones(5))), "plain ViT"),
     "has an odd grid": (

@@ -148,7 +148,7 @@ def test_a_benchmark_does_not_go_on_with_a_run_of_other_settings(killed, tmp_pat
     ("words", "message"),
     [
         (["run"], "Missing option '--data'. See: stforecast run --help"),
-        (["run", "--data", "a.nc"], "Missing option '--out'. See: stforecast run --help"),
+        (["run", "--data", __file__], "Missing option '--out'. See: stforecast run --help"),
         (["vision", "run"], "Missing option '--out'. See: stforecast vision run --help"),
         (
             ["run", "--resume", "nowhere", "--rounds", "3"],

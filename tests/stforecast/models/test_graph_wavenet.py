@@ -152,5 +152,5 @@ def test_what_it_cannot_do_is_refused(make, message):
 
 def test_a_federated_method_cannot_train_it(table, tiny):
     settings = {name: v for name, v in tiny.items() if name != "hidden_size"}
-    with pytest.raises(InputError, match="--method central"):
+    with pytest.raises(InputError, match="method='central'"):
         Forecaster("fedavg", model="graph_wavenet", **settings).fit(table)
