@@ -43,6 +43,9 @@ DOCUMENTS = sorted(
 TUTORIALS = [document for document in DOCUMENTS if document.startswith("docs/tutorials/")]
 TYPED = [document for document in DOCUMENTS if document not in ("README.md", *TUTORIALS)]
 
+LONG = ("docs/compare.md", "docs/horizons.md")
+"""Documents whose commands run among the slow tests."""
+
 TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
 QUICK = "experiments/configs/quick.toml"
 
@@ -240,7 +243,10 @@ def test_the_readme_can_be_typed_from_top_to_bottom(place):
     read_aloud("README.md")
 
 
-@pytest.mark.parametrize("document", TYPED)
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(d, marks=[pytest.mark.slow] * (d in LONG)) for d in TYPED],
+)
 def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan, capsys):
     (place / "milan.nc").symlink_to(milan / "milan.nc")
     write_metr_la(place / "metr-la")

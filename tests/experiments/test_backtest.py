@@ -181,6 +181,7 @@ def test_a_reference_that_failed_is_replaced(backtest, tmp_path, monkeypatch):
     assert "Left out, since folds are missing: ridge." in outcome.table
 
 
+@pytest.mark.slow
 def test_figures_pool_the_folds(backtest, tmp_path):
     outcome = run_grid(
         backtest(more='services = ["sms"]\nfigures = ["hours", "horizon"]'), tmp_path

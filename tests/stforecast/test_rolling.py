@@ -119,6 +119,7 @@ def test_refits_are_the_same_again(cube, tiny):
     pd.testing.assert_frame_equal(first.y_hat.to_dataframe(), second.y_hat.to_dataframe())
 
 
+@pytest.mark.slow
 def test_a_run_that_gets_sigkill_in_its_refits_goes_on_after_the_last_one(
     cube_path, tiny, tmp_path
 ):
