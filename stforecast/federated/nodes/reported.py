@@ -43,7 +43,8 @@ def bounded_mean(sums: Sequence[Reported]) -> float:
     mean differs from the median of all nodes' by at most `FARTHEST` times that median.
 
     Returns:
-        The mean; NaN without summands.
+        The mean; NaN without summands. Nodes whose mean is NaN are left out, as those of a method
+        that does not record a loss.
 
     Example:
         >>> honest = [Reported(2.0, 10, 1), Reported(3.0, 10, 1)]
@@ -52,7 +53,7 @@ def bounded_mean(sums: Sequence[Reported]) -> float:
         >>> round(bounded_mean([*honest, Reported(1e12, 10, 1)]), 6)
         10.266667
     """
-    sums = [s for s in sums if s.terms > 0]
+    sums = [s for s in sums if s.terms > 0 and not math.isnan(s.mean)]
     if not sums:
         return math.nan
     weights, means = _weights(sums), [s.mean for s in sums]

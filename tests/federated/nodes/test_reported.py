@@ -29,6 +29,12 @@ def test_a_mean_that_is_far_off_is_drawn_near_on_both_sides():
     assert bounded_mean([*honest, Reported(-1e300, 1, 1)]) == pytest.approx((2 - 99) / 3)
 
 
+def test_a_node_without_a_number_spoils_no_mean():
+    sums = [Reported(1.0, 1, 1), Reported(math.nan, 1, 1), Reported(3.0, 1, 1)]
+    assert bounded_mean(sums) == pytest.approx(2.0)
+    assert math.isnan(bounded_mean([Reported(math.nan, 1, 1)]))
+
+
 def scores(*means):
     return {i: Reported(10 * m, 10, 1) for i, m in enumerate(means)}
 
