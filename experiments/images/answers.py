@@ -152,7 +152,7 @@ def _answer(claim: Claim, rows: Mapping[str, Row], mask: str) -> tuple[str, str]
     if claim.least is not None:
         return here, verdict([own], claim.least)
     above = {name: points(row, rows[name], mask, claim.measure) for name in claim.over}
-    listed = ", ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
+    listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     return f"{here}; points above {listed}", verdict(above.values(), claim.by)
 
 

@@ -107,7 +107,7 @@ def _descending(line: Line) -> float:
 
 def _listed(lines: Sequence[Line], form: str, sign: int) -> str:
     """List rows with the points by which the compared row differs from them."""
-    return ", ".join(form.format(line.name, _points(line, sign)) for line in lines)
+    return "; ".join(form.format(line.name, _points(line, sign)) for line in lines)
 
 
 def _points(line: Line, sign: int) -> str:

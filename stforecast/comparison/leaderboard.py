@@ -221,7 +221,7 @@ def claims(board: Leaderboard, data: str) -> list[str]:
     if equal:
         said.append(f"On {data}, {named} cannot be told apart from {_listed(equal)}.")
     if diverged:
-        names = ", ".join(line.name for line in diverged)
+        names = "; ".join(line.name for line in diverged)
         said.append(f"On {data}, {names} diverged: some forecasts are not finite.")
     if finite and board.smallest_p > LEVEL:
         days, tests = counted(len(board.errors.days), "day"), counted(len(finite), "comparison")
@@ -235,7 +235,7 @@ def claims(board: Leaderboard, data: str) -> list[str]:
 def _listed(lines: Sequence[Line]) -> str:
     """List methods with how far the reference's error lies from theirs, in per cent of theirs."""
     ordered = sorted(lines, key=lambda line: line.against.value)
-    return ", ".join(f"{line.name} ({by_per_cent(line.against)})" for line in ordered)
+    return "; ".join(f"{line.name} ({by_per_cent(line.against)})" for line in ordered)
 
 
 def by_per_cent(against: Estimate) -> str:

@@ -41,7 +41,7 @@ def test_a_claim_is_answered_for_each_data_set(outcome):
         own = level(row["α = 0.3"], "all classes")
         above = [points(row["α = 0.3"], row[name], "all classes") for name in tables[0]["over"]]
         assert cells[2] == (
-            f"α = 0.3: {own}; points above solo {above[0]}, α = 0.3 (nearest) {above[1]}"
+            f"α = 0.3: {own}; points above solo {above[0]}; α = 0.3 (nearest) {above[1]}"
         )
         assert cells[3] == verdict(above, 0)
 

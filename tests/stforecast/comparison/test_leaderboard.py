@@ -49,7 +49,7 @@ def test_diverged_methods_are_named_and_not_called_equal(board):
     found = board({"a": 1.0, "b": 2.0, "c": np.inf, "d": np.nan})
     assert claims(found, "milan") == [
         "On milan, **a** has a lower error than b (-75.0 % [-75.0, -75.0]).",
-        "On milan, c, d diverged: some forecasts are not finite.",
+        "On milan, c; d diverged: some forecasts are not finite.",
     ]
 
 
