@@ -173,6 +173,14 @@ class Config:
         """
         return dataclasses.replace(self, window=self.window.at(step))
 
+    def for_cells(self, n_cells: int) -> Config:
+        """Return the settings with the rounds that the method trains on this many cells."""
+        if not self.federated:
+            return self
+        method, most = METHODS[self.method], self.training.rounds
+        rounds = method.rounds_for(most, n_cells, self.method_options)
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, rounds=rounds))
+
     @property
     def coverages(self) -> tuple[float, ...]:
         """Nominal coverages of the pairs of `quantiles`, from narrow to wide."""

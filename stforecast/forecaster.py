@@ -16,6 +16,7 @@ import pandas as pd
 
 from data_prep.errors import InputError, for_python
 from data_prep.limits import check_size
+from data_prep.text import counted
 from stforecast.adaptation import AdaptOptions, adapt
 from stforecast.backtest import Backtest, FoldResult, run_folds
 from stforecast.config import Config, check_covariates, resolve, unread
@@ -143,7 +144,13 @@ class Forecaster(EvaluatedForecaster):
         prepared = prepare(
             series, config.window, config.data.split, config.data.scale, config.clients
         )
-        config = self.config = dataclasses.replace(config, window=prepared.window)
+        config = dataclasses.replace(config, window=prepared.window)
+        config = self.config = config.for_cells(len(series.cells))
+        if config.training != asked.training:
+            log.info(
+                "rounds: %d instead of %d, as %s overfit in more", config.training.rounds,
+                asked.training.rounds, counted(len(series.cells), "cell"),
+            )  # fmt: skip
         warn_of_constants(series, prepared.split.fit)
         check_calibration(config, prepared)
         begin = time.perf_counter()

@@ -179,7 +179,7 @@ def _division(forecaster: Forecaster) -> dict[str, Any]:
 
 def _chosen(forecaster: Forecaster) -> dict[str, Any]:
     """Return the settings that were chosen on the validation part, by name."""
-    asked = forecaster.asked.at(forecaster.step)
+    asked = forecaster.asked.at(forecaster.step).for_cells(len(forecaster.cells))
     read, found = read_by(asked.method, asked.flat()), forecaster.config.flat()
     del found["events"]  # The table became the names of its kinds; nothing was chosen.
     return {n: v for n, v in found.items() if read.get(n, v) not in (v, AUTO, AUTO_WEEKDAYS)}

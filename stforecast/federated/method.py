@@ -115,6 +115,11 @@ class Method:
         self.training = training
         self.options = self.Options() if options is None else options
 
+    @classmethod
+    def rounds_for(cls, rounds: int, n_series: int, options: Any) -> int:
+        """Return how many rounds, `rounds` at most, the method trains on this many series."""
+        return rounds
+
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Add the method's own tensors to `clients` and return the server's state.
 

@@ -31,7 +31,8 @@ class RunSettings:
 
     Attributes:
         config: settings of the forecast. Lags and calendar that are `auto` become those of a
-            training part of four weeks, as the server does not know the nodes' data.
+            training part of four weeks, as the server does not know the nodes' data. Rounds are
+            those for `n_clients` cells, if clients are cells.
         n_clients: number of clients of all nodes together: cells, or, with `clients` `all`, nodes.
         patience: time limits of the server.
         out: folder on the server for its results.
@@ -50,9 +51,12 @@ class RunSettings:
     secure: SecureSums | None = None
 
     def __post_init__(self) -> None:
-        """Choose lags and calendar."""
+        """Choose lags, calendar and rounds."""
         window = self.config.window.chosen(self.step, TRAINING // self.step)
-        object.__setattr__(self, "config", dataclasses.replace(self.config, window=window))
+        config = dataclasses.replace(self.config, window=window)
+        if config.clients == "cell":
+            config = config.for_cells(self.n_clients)
+        object.__setattr__(self, "config", config)
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""

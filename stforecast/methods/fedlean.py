@@ -15,7 +15,8 @@ days of training.
    `W = (G + ridge I)⁻¹ M` is the ridge regression of the participants' data, without an iteration.
    The intercept has a millionth of the penalty.
 2. In all further rounds, 40 by default, FedAvg trains f, the run's model, on what W leaves. Its
-   head begins at 0. The default perceptron drops a tenth of its units in training.
+   head begins at 0. The default perceptron drops a tenth of its units in training. Few cells
+   overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell.
    A model that subtracts r itself must not here: `--model linear` needs `--normalise none`.
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client. All quantiles of a step
@@ -50,7 +51,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.federated.algebra import weighted_mean
@@ -87,10 +88,13 @@ class FedLeanOptions(CheckedOptions):
         ridge: penalty of the common linear map, in variances of a series.
         shrinkage: penalty of a client's own correction, in mean squares of its inputs; 0 leaves
             corrections out.
+        rounds_per_cell: the network is trained for at most this many rounds times the number of
+            cells, even if `rounds` is larger.
     """
 
     ridge: PositiveFloat = 1.0
     shrinkage: NonNegativeFloat = 10.0
+    rounds_per_cell: PositiveInt = 5
 
 
 class FedLean(FedAvg):
@@ -124,6 +128,11 @@ class FedLean(FedAvg):
     def __init__(self, *args: Any, **further: Any) -> None:
         super().__init__(*args, **further)
         self.personalises = self.options.shrinkage > 0
+
+    @classmethod
+    def rounds_for(cls, rounds: int, n_series: int, options: FedLeanOptions) -> int:
+        """Count the first round and at most `rounds_per_cell` for each cell."""
+        return min(rounds, 1 + options.rounds_per_cell * n_series)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Return the initial model, its head 0, and a map of zeros."""

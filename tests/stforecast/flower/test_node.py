@@ -209,6 +209,14 @@ def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
         RunSettings.from_run_config(run.as_run_config())
 
 
+@pytest.mark.parametrize(("clients", "rounds"), [("cell", 11), ("all", 41)])
+def test_few_clients_of_a_cell_each_train_fewer_rounds(clients, rounds, tmp_path):
+    config = resolve("fedlean", rounds_per_cell=5, clients=clients)
+    run = RunSettings(config, 2, Patience(), str(tmp_path))
+    assert run.config.training.rounds == rounds
+    assert RunSettings.from_run_config(run.as_run_config()) == run
+
+
 @pytest.mark.parametrize("change", [{"settings": "{"}, {"clients": "many"}, {"clients": 0}])
 def test_a_damaged_configuration_is_refused(change, federation):
     run, _, _ = federation()

@@ -12,6 +12,7 @@ from stforecast.data.windows import WindowSpec
 from stforecast.methods.fedlean import MAP, OWN, solve, symmetric
 from stforecast.methods.relative import DAY_CYCLES, n_linear, relative
 from stforecast.models import MODELS
+from stforecast.runs import facts_of
 
 SPLIT = "days:15,3,3"
 SMALL = {"split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
@@ -63,6 +64,20 @@ def test_its_networks_dropout_is_the_default_of_that_network_alone():
     stid = resolve("fedlean", model="stid")
     assert (stid.model_options, stid.training.rounds) == (MODELS["stid"].Options(), 41)
     assert resolve(**stid.flat()) == stid
+
+
+def test_few_cells_train_fewer_rounds(table):
+    asked = resolve("fedlean")
+    per_cell = asked.method_options.rounds_per_cell
+    assert asked.for_cells(1).training.rounds == 1 + per_cell
+    assert asked.for_cells(2).training.rounds == 1 + 2 * per_cell
+    assert asked.for_cells(100) == asked
+    assert resolve("fedlean", rounds=3).for_cells(1).training.rounds == 3
+    assert resolve("fedavg").for_cells(1) == resolve("fedavg")
+    assert resolve("ridge").for_cells(1) == resolve("ridge")
+    forecaster = Forecaster("fedlean", rounds=9, rounds_per_cell=1, **SMALL).fit(table)
+    assert len(forecaster.rounds_) == 1 + table.shape[1]
+    assert facts_of(forecaster)["chosen"] == {}
 
 
 def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
