@@ -7,9 +7,9 @@
 The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
 A benchmark goes to the page of `docs/results/` that names it in its line `<!-- benchmarks: … -->`.
-Measurements on nodes, in docs/results/federation, and of speed, in docs/results/performance, go to
-the pages of security, federation and performance. Tests fail if a page differs from the registries
-or from the results.
+Measurements on nodes, in docs/results/federation, of speed, in docs/results/performance, and of few
+cells, in docs/results/default, go to the pages of security, federation, performance and the default
+method. Tests fail if a page differs from the registries or from the results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from experiments.site.performance import (
 )
 from experiments.site.results import gather, replaced, sections_of, shrunk
 from experiments.site.sent import forecasts_sent, images_sent
-from experiments.site.skills import skill_table
+from experiments.site.skills import few_cells_table, skill_table
 from experiments.site.tutorials import pictures, refreshed
 
 ROOT = Path(__file__).parents[1]
@@ -68,6 +68,7 @@ BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "growth": (PERFORMANCE, growth_table),
     "secure sums": (PERFORMANCE, secure_sum_table),
     "image steps": (PERFORMANCE, images_table),
+    "few cells": (DEFAULT, few_cells_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""
 

@@ -1,12 +1,16 @@
-"""The table of the guide "Choose a method": skill by method and data, out of `docs/results/`."""
+"""Tables on the default method: of the guide "Choose a method", and of few cells."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 SKILL = "skill, %"
+
+FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
+"""What `experiments.benchmarks.few_cells` measured."""
 
 
 class Measured(NamedTuple):
@@ -15,6 +19,15 @@ class Measured(NamedTuple):
     about: str
     skill: dict[str, float]
     pooled: set[str]
+
+
+def few_cells_table() -> str:
+    """Tabulate the errors on few cells against those of the default."""
+    import pandas as pd
+
+    from experiments.benchmarks.few_cells import table_of
+
+    return table_of(pd.read_csv(FEW_CELLS))
 
 
 def skill_table(sections: Mapping[str, str], page: str) -> str:

@@ -1,0 +1,146 @@
+"""Measure forecasts of few cells: the default beside what needs no others.
+
+    python -m experiments.benchmarks.few_cells milan1h.nc milan88.nc het.nc --out few-cells.csv
+
+Cells are drawn from each cube three times, and every method is fitted to them alone, one step and a
+day ahead; with steps of less than ten minutes, an hour ahead stands for the day. What is in the
+file already is not measured again. `python -m experiments.docs` makes the table of
+docs/results/default.md from docs/results/default/few-cells.csv.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import pandas as pd
+import tabulate
+import xarray as xr
+
+from data_prep.cube import open_cube
+from experiments.options import HELP, help_text
+from stforecast.bench.statistics.estimate import Estimate
+from stforecast.forecaster import Forecaster
+
+CELLS, DRAWS = (1, 2, 4), 3
+"""Numbers of cells, and how often they are drawn."""
+
+SPLIT = "time:0.65,0.15,0.2"
+
+MANY = 10**6
+"""A limit of rounds for each cell that is none."""
+
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedlean": ("fedlean", {}),
+    "fedlean, all 40 rounds": ("fedlean", {"rounds_per_cell": MANY}),
+    "fedlean, no network": ("fedlean", {"rounds": 1}),
+    "ridge, same inputs": (
+        "ridge",
+        {"closeness": 1, "periods": 0, "extra_lags": "auto", "calendar": "auto", "tune": True},
+    ),
+    "lightgbm": ("lightgbm", {}),
+    "seasonal_day": ("seasonal_day", {}),
+}  # fmt: skip
+"""Name in the table, method and settings."""
+
+LONGEST = 24
+"""Steps of the longer forecast; with steps under ten minutes, those of an hour."""
+
+REPLICATES = 10_000
+"""Replicates of the bootstrap."""
+
+
+class Run(NamedTuple):
+    """A fit: columns of the file, but for the error."""
+
+    data: str
+    cells: int
+    draw: int
+    horizon: int
+    method: str
+
+
+FIELDS = (*Run._fields, "mse")
+"""Columns of the file."""
+
+
+def horizons(cube: xr.Dataset) -> tuple[int, int]:
+    """Return one step, and a day of hours or an hour of shorter steps."""
+    step = pd.Timedelta(np.diff(cube["time"].to_numpy()[:2])[0])
+    return 1, LONGEST if step >= pd.Timedelta("10min") else pd.Timedelta("1h") // step
+
+
+def runs(data: str, cube: xr.Dataset) -> Iterator[Run]:
+    """Return the fits to a cube, all of one draw before the next."""
+    orders = range(DRAWS), CELLS, horizons(cube), METHODS
+    for draw, cells, horizon, method in itertools.product(*orders):
+        yield Run(data, cells, draw, horizon, method)
+
+
+def measure(cube: xr.Dataset, run: Run) -> float:
+    """Return the MSE of z-scores on the test part."""
+    rng = np.random.default_rng([run.cells, run.draw])
+    cells = np.sort(rng.choice(cube.sizes["cell"], run.cells, replace=False))
+    method, settings = METHODS[run.method]
+    services = [str(name) for name, var in cube.data_vars.items() if "time" in var.dims]
+    service = "internet" if "internet" in services else services[0]
+    forecaster = Forecaster(
+        method, horizon=run.horizon, split=SPLIT, service=service, select="last", **settings
+    )
+    errors = forecaster.fit(cube.isel(cell=cells).load()).evaluate()
+    wanted = {"client": "all", "horizon": "all", "split": "test", "metric": "mse"}
+    found = errors[np.all([errors[n].astype(str) == v for n, v in wanted.items()], axis=0)]
+    return float(found.set_index("selection")["value"]["last"])
+
+
+def table_of(rows: pd.DataFrame) -> str:
+    """Tabulate by how much each method's error is above the default's, in per cent.
+
+    Geometric means over data and draws, with intervals of a bootstrap over them.
+    """
+    rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
+    logs = np.log(rows.set_index([*Run._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
+    above = logs.sub(logs["fedlean"], axis=0)
+    columns = list(itertools.product(("one step", "a day"), CELLS))
+    cells = [
+        [name, *(_above(above[name].xs((n, ahead), level=["cells", "ahead"]))
+                 for ahead, n in columns)]
+        for name in list(METHODS)[1:]
+    ]  # fmt: skip
+    heads = [f"{ahead}, {n} cell{'s' if n > 1 else ''}" for ahead, n in columns]
+    return tabulate.tabulate(cells, ["% above fedlean", *heads], tablefmt="github")
+
+
+def _above(logs: pd.Series) -> str:
+    """Return the mean of logarithms of ratios as per cent, with its interval."""
+    values = logs.to_numpy()
+    means = np.random.default_rng(0).choice(values, (REPLICATES, len(values))).mean(axis=1)
+    ends = [values.mean(), *np.quantile(means, (0.025, 0.975))]
+    return str(Estimate(*(100 * np.expm1(ends)).tolist()))
+
+
+@click.command(help=help_text(__doc__), context_settings=HELP)
+@click.argument("data", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="CSV file to write.")
+def main(data: tuple[Path, ...], out: Path) -> None:
+    """Fit all methods to few cells of each cube DATA."""
+    logging.disable(logging.WARNING)
+    rows: list[dict[str, Any]] = []
+    if out.is_file():
+        rows = [dict(zip(FIELDS, row, strict=True)) for row in pd.read_csv(out).itertuples(False)]
+    known = {Run(*list(row.values())[:-1]) for row in rows}
+    cubes = {path.stem: open_cube(path) for path in data}
+    todo = [run for name, cube in cubes.items() for run in runs(name, cube) if run not in known]
+    for run in sorted(todo, key=lambda run: run.draw):
+        rows.append({**run._asdict(), "mse": measure(cubes[run.data], run)})
+        pd.DataFrame(rows).to_csv(out, index=False)
+    click.echo(table_of(pd.DataFrame(rows)))
+
+
+if __name__ == "__main__":
+    main()
