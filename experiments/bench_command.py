@@ -50,7 +50,10 @@ def _print_benchmarks(ctx: click.Context, option: click.Parameter, wanted: bool)
 @click.option("--data", multiple=True, help="Use this cube or image set instead. Repeatable.")
 @click.option("--service", multiple=True, help="Use this service instead. Repeatable.")
 @click.option("--images", type=PATH, help="Folder of the image sets' files.")
-@click.option("--seed", type=int, multiple=True, help="Use this seed instead. Repeatable.")
+@click.option(
+    "--seed", type=int, multiple=True,
+    help="Use this seed instead, except in rows that have seeds of their own. Repeatable.",
+)  # fmt: skip
 @click.option("--rounds", type=int, help="Use this number of rounds instead.")
 @MORE
 @ENGINE

@@ -4,7 +4,7 @@ task = "images"                        # otherwise it is a benchmark of forecast
 title = "PFPL, Table 1: Digits"
 note = "One seed ranks nothing."        # above the table
 reference = "α = 0.3"                  # row that the others are compared with
-seeds = [1, 2, 3]
+seeds = [1, 2, 3]                      # of rows without seeds of their own
 data = ["mnist+usps+syn-generated"]
 methods = ["solo", "fedavg", { method = "pfpl", label = "α = 0.3", alpha = 0.3 }]
 references = ["chance", "central"]     # further rows, which figures draw only if named

@@ -33,7 +33,7 @@ class Grid(Generic[R]):
         title: heading of the table.
         data: data sets as named in the file, for scenarios that name none.
         scenarios: scenarios to run on each data set.
-        seeds: seeds.
+        seeds: seeds of the rows that have none of their own.
         entries: methods and variants.
         settings: flat settings shared by all.
         figures: figures to draw for each data set and scenario.
@@ -62,7 +62,15 @@ class Grid(Generic[R]):
 
     def __post_init__(self) -> None:
         """Refuse keys that contradict each other."""
+        if "seed" in self.settings:
+            raise InputError(
+                "seed is no setting of all rows; give seeds = [1, 2] in the file, or --seed"
+            )
         self.kind.check_grid(self)
+
+    def seeds_of(self, entry: Entry) -> tuple[int, ...]:
+        """Return the seeds of a row: its own, or those of the benchmark."""
+        return entry.seeds or self.seeds
 
     def replace(
         self,
@@ -73,13 +81,15 @@ class Grid(Generic[R]):
     ) -> Grid[R]:
         """Return the grid with other data, services, seeds or shared settings, if given.
 
+        Rows with seeds of their own keep these.
+
         Raises:
             InputError: if a seed or a setting is unknown or out of range.
         """
         shared = {**self.settings, **(settings or {})}
         for scenario in scenarios or self.scenarios:
             for entry in self.entries:
-                for seed in seeds or self.seeds:
+                for seed in entry.seeds or seeds or self.seeds:
                     own = {**shared, **scenario.settings, **entry.settings, "seed": seed}
                     self.kind.check(entry.method, **own)
         flags: dict[str, Sequence[Any]] = {

@@ -22,14 +22,17 @@ Keys = Mapping[str, tuple[Any, str]]
 
 ROWS = (
     list[str | dict[str, Any]],
-    "a list of names, or { method, label, table, settings… }",
+    "a list of names, or { method, label, table, seeds, settings… }",
 )
 """Type and description of a list of rows."""
+
+SEEDS = (list[StrictInt], "a list of whole numbers")
+"""Type and description of a list of seeds."""
 
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "title": (str, "text"),
     "note": (str, "text, printed above the table"),
-    "seeds": (list[StrictInt], "a list of whole numbers"),
+    "seeds": SEEDS,
     "methods": ROWS,
     "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),
@@ -49,12 +52,15 @@ class Entry:
         settings: its flat settings, in addition to the grid's.
         table: title of the table of comparisons that it stands in, such as "Ablations"; empty for
             that of the main methods.
+        seeds: seeds of its own, such as one for a method that draws no random numbers; empty for
+            those of the benchmark.
     """
 
     method: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
     table: str = ""
+    seeds: tuple[int, ...] = ()
 
 
 MAX_BYTES = 2**16
@@ -88,8 +94,7 @@ def check_keys(table: Mapping[str, Any], keys: Keys, needed: Set[str]) -> dict[s
     if missing := needed - table.keys():
         raise InputError(f"no key {min(missing)!r}; it is {keys[min(missing)][1]}")
     found = {key: _check(key, value, *keys[key]) for key, value in table.items()}
-    if odd := [seed for seed in found.get("seeds", []) if not 0 <= seed < MAX_SEED]:
-        raise InputError(f"seeds has {odd[0]}; give whole numbers from 0 to {MAX_SEED - 1}")
+    _check_seeds(found.get("seeds", []))
     return found
 
 
@@ -103,6 +108,11 @@ def _check(key: str, value: Any, kind: Any, words: str) -> Any:
     return found
 
 
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if odd := [seed for seed in seeds if not 0 <= seed < MAX_SEED]:
+        raise InputError(f"seeds has {odd[0]}; give whole numbers from 0 to {MAX_SEED - 1}")
+
+
 def parse_entries(
     entries: Sequence[str | dict[str, Any]],
     shared: Mapping[str, Any],
@@ -111,7 +121,7 @@ def parse_entries(
     """Parse the key `methods`.
 
     Args:
-        entries: names, or `{ method, label, table, settings… }`.
+        entries: names, or `{ method, label, table, seeds, settings… }`.
         shared: settings of all methods.
         check: called with the method and its settings, to find errors before the first run.
 
@@ -127,12 +137,26 @@ def parse_entries(
             raise InputError(f"an entry of methods names no method: {entry}")
         method = str(own.pop("method"))
         label, table = str(own.pop("label", method)), str(own.pop("table", ""))
-        made.append(Entry(method, label, own, table))
+        made.append(Entry(method, label, own, table, _seeds_of(label, own)))
         check(method, **{**shared, **own})
     folders = [slug(entry.label) for entry in made]
     if twice := next((e.label for e in made if folders.count(slug(e.label)) > 1), None):
         raise InputError(f"several methods are called {twice!r}; give each a label of its own")
     return tuple(made)
+
+
+def _seeds_of(label: str, own: dict[str, Any]) -> tuple[int, ...]:
+    """Take a row's seeds out of its settings."""
+    if "seed" in own:
+        raise InputError(f"{label} has a seed; give seeds = [{own['seed']}]")
+    if "seeds" not in own:
+        return ()
+    try:
+        found = _check("seeds", own.pop("seeds"), *SEEDS)
+        _check_seeds(found)
+    except InputError as e:
+        raise InputError(f"{label}: {e}") from e
+    return tuple(found)
 
 
 def command_words(

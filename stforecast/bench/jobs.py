@@ -120,16 +120,14 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
         InputError: if the folds of a backtest do not fit, or data cannot be created.
     """
     jobs = [
-        _job(grid, out, entry, data, scenario, fold, seed)
+        (turn, _job(grid, out, entry, data, scenario, fold, seed))
         for data, scenario in grid.kind.places(grid, out, progress)
         for fold in grid.kind.folds(grid, scenario, data)
         for entry in grid.entries
-        for seed in grid.seeds
+        for turn, seed in enumerate(grid.seeds_of(entry))
     ]
-    turns = {seed: turn for turn, seed in enumerate(grid.seeds)}
-    return sorted(
-        jobs, key=lambda job: (turns[job.settings["seed"]], job.fold.number if job.fold else 0)
-    )
+    jobs.sort(key=lambda found: (found[0], found[1].fold.number if found[1].fold else 0))
+    return [job for _, job in jobs]
 
 
 def _job(

@@ -6,7 +6,7 @@ import datetime
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -91,12 +91,30 @@ def facts(runs: Sequence[Run]) -> str:
     found = {
         "written": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "rounds": ", ".join(map(str, sorted(rounds))),
-        "seeds": ", ".join(map(str, sorted({a["settings"]["seed"] for a in abouts}))),
+        "seeds": _seeds(runs),
         "versions": ", ".join(sorted(versions)),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes together",
     }
     return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
+
+
+def _seeds(runs: Sequence[Run]) -> str:
+    """List the seeds of the runs, and the rows that have only some of them."""
+    of_rows: dict[str, set[int]] = {}
+    for run in runs:
+        of_rows.setdefault(run.label, set()).add(run.seed)
+    every = set[int]().union(*of_rows.values())
+    rows: dict[str, list[str]] = {}
+    for label, seeds in of_rows.items():
+        if seeds < every:
+            rows.setdefault(_listed(seeds), []).append(label)
+    fewer = [f"(only {seeds}: {'; '.join(labels)})" for seeds, labels in rows.items()]
+    return " ".join([_listed(every), *fewer])
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(seeds)))
 
 
 def write_page(

@@ -61,14 +61,17 @@ def per_cent(share: Estimate) -> str:
 
 def basis(board: Leaderboard) -> list[str]:
     """Return what the intervals of one table are about, and which rows it lacks."""
-    days, seeds = len(board.errors.days), sorted(set(board.replicates.n_seeds.values()))
+    n_seeds = {line.name: board.replicates.n_seeds[line.name] for line in board.lines}
+    days, most = len(board.errors.days), max(n_seeds.values())
     resampled = [counted(days, "test day")]
     resampled += [f"{board.n_groups} groups of neighbouring cells"] if board.n_groups > 1 else []
-    resampled += [f"up to {counted(seeds[-1], 'seed')}"] if seeds[-1] > 1 else []
+    resampled += [f"up to {counted(most, 'seed')}"] if most > 1 else []
     fixed = [] if board.n_groups > 1 else ["these cells"]
-    fixed += [] if seeds[-1] > 1 else ["this seed"]
+    fixed += [] if most > 1 else ["this seed"]
     about = f"; it is about {' and '.join(fixed)} alone" if fixed else ""
     found = [f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}."]
+    if single := [name for name, n in n_seeds.items() if n == 1 < most]:
+        found.append(f"Of a single seed, which is not resampled: {'; '.join(single)}.")
     if board.errors.incomplete:
         found.append(f"Left out, since folds are missing: {', '.join(board.errors.incomplete)}.")
     return found

@@ -52,6 +52,18 @@ def test_every_fold_of_a_seed_comes_before_the_next_seed(backtest, tmp_path):
     assert [job.settings["split"] for job in jobs[:4:2]] == SPLITS
 
 
+def test_a_row_with_fewer_seeds_is_run_in_the_first_turns(backtest, tmp_path):
+    grid = backtest(
+        '[{ method = "ridge", seeds = [7] }, "fedavg"]', 'seeds = [5, 2]\nservices = ["sms"]'
+    )
+    jobs = grid_jobs(grid, tmp_path, progress=False)
+    assert [job.name for job in jobs] == [
+        "ridge, fold 1, seed 7", "fedavg, fold 1, seed 5",
+        "ridge, fold 2, seed 7", "fedavg, fold 2, seed 5",
+        "fedavg, fold 1, seed 2", "fedavg, fold 2, seed 2",
+    ]  # fmt: skip
+
+
 def test_a_fold_equals_a_run_with_its_split(backtest, town, tmp_path):
     outcome = run_grid(backtest(), tmp_path / "out")
     assert [(r.label, r.fold) for r in outcome.runs] == [

@@ -47,6 +47,21 @@ def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
     assert (folder / "run.json").stat().st_mtime_ns == before
 
 
+def test_a_row_of_one_seed_is_compared_and_named(write, calls, tmp_path):
+    out = tmp_path / "out"
+    methods = '["solo", { method = "ridge", label = "a, b", seeds = [1] }]'
+    grid = write(methods, 'services = ["sms"]\nseeds = [1, 2]\nreference = "solo"')
+    run_grid(grid.replace(seeds=[1]), out)
+    outcome = run_grid(grid, out)
+    assert calls == [("solo", 1), ("a, b", 1), ("solo", 2)], "resumed"
+    assert "Of a single seed, which is not resampled: a, b." in outcome.table
+    assert "up to 2 seeds." in outcome.table
+    assert "\n- seeds: 1, 2 (only 1: a, b)\n" in (out / "table.md").read_text()
+    one_seed = run_grid(write(methods, 'services = ["sms"]'), out).table
+    assert "it is about these cells and this seed alone." in one_seed
+    assert "single seed" not in one_seed
+
+
 def test_the_tables_hold_all_runs(write, tmp_path):
     grid = write('["ridge", { method = "ridge", label = "strong", alpha = 100.0 }]',
                  'title = "Ours"\nservices = ["sms", "internet"]')  # fmt: skip

@@ -36,6 +36,15 @@ def test_rows_of_another_table_and_the_reference_are_named(write):
     assert write(methods, 'reference = "seasonal naive"').reference == "seasonal naive"
 
 
+def test_a_row_may_have_seeds_of_its_own(write):
+    grid = write('["solo", { method = "ridge", seeds = [3] }]', "seeds = [1, 2]")
+    solo, ridge = grid.entries
+    assert ridge == Entry("ridge", "ridge", seeds=(3,))
+    assert (grid.seeds_of(solo), grid.seeds_of(ridge)) == ((1, 2), (3,))
+    given = grid.replace(seeds=[7])
+    assert (given.seeds_of(solo), given.seeds_of(ridge)) == ((7,), (3,)), "--seed leaves its own"
+
+
 def test_what_is_left_out_has_its_default(write):
     grid = write(data='[{ cells = 4, days = 7 }, "a.nc"]')
     assert (grid.title, grid.seeds) == ("bench", (1,))
@@ -100,6 +109,26 @@ def test_published_numbers_and_figures_are_read(write):
         ('data = ["a.nc"]\nmethods = ["solo"]\nservices = "a"', "services is 'a'; it must be"),
         ('data = ["a.nc"]\nmethods = ["solo"]\nsettings = 3', "settings is 3; it must be a table"),
         ('data = ["a.nc"]\nmethods = [3]', r"methods is \[3\]; it must be a list of names"),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", seeds = [] }]',
+            "solo: seeds is empty; give at least one entry",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", seeds = 2 }]',
+            "solo: seeds is 2; it must be a list of whole numbers",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", label = "x", seeds = [-1] }]',
+            "x: seeds has -1; give whole numbers from 0 to",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", seed = 2 }]',
+            r"solo has a seed; give seeds = \[2\]",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { seed = 2 }',
+            r"seed is no setting of all rows; give seeds = \[1, 2\] in the file, or --seed",
+        ),
         ('data = ["a.nc"]\nmethods = [{ label = "x" }]', "names no method: {'label': 'x'}"),
         ('data = ["a.nc"]\nmethods = ["sole"]', "unknown method 'sole'; choose one of"),
         ('data = ["a.nc"]\nmethods = [{ method = "fuels", taau = 1 }]', "'taau'; did you mean tau"),

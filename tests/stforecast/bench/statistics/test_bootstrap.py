@@ -86,6 +86,15 @@ def test_seeds_of_two_methods_are_drawn_by_themselves(make_sums, resample):
     assert np.unique(difference[found.kinds == DAYS]).tolist() == [0]
 
 
+def test_a_method_of_one_seed_is_taken_as_it_is(make_sums, resample):
+    seeds = np.array([1.0, 2.0, 4.0, 5.0])[:, None, None] * np.ones((4, 1, 3))
+    found = resample({"a": make_sums(seeds), "b": make_sums(np.ones((1, 1, 3)))}, n=40_000)
+    assert np.unique(found.pooled["b"]).tolist() == [1]
+    variation = found.vary(found.pooled["a"] - found.pooled["b"], "a", "b")
+    assert variation.variance == pytest.approx(seeds[:, 0, 0].var(ddof=1) / 4, rel=0.03)
+    assert [freedom for _, freedom in variation.parts] == [2, 3]
+
+
 def test_crossed_effects_add_up(make_sums, resample):
     seed, client, day = np.meshgrid([0, 3], [0, 1, 5], [2, 4, 9, 1], indexing="ij")
     sums = make_sums(10.0 + seed + client + day)
