@@ -55,14 +55,21 @@ def group_runs(runs: Sequence[R]) -> list[RunGroup[R]]:
     """Group runs that differ only in their seed, and name every group.
 
     A name is the runs' label with what distinguishes the groups: facts about the data if these
-    differ, then settings.
+    differ, then settings. A setting of a single value does not distinguish runs that lack it, as
+    those of an older version do.
 
     Args:
         runs: finished runs; a folder given twice counts once.
     """
+    facts = [(run, _facts(run)) for run in {run.folder.resolve(): run for run in runs}.values()]
+    values: dict[tuple[str, str], set[str]] = {}
+    for run, own in facts:
+        for name, value in own.items():
+            values.setdefault((run.label, name), set()).add(json.dumps(value))
     groups: dict[str, list[R]] = {}
-    for run in {run.folder.resolve(): run for run in runs}.values():
-        groups.setdefault(json.dumps([run.label, _facts(run)]), []).append(run)
+    for run, own in facts:
+        telling = {name: v for name, v in own.items() if len(values[run.label, name]) > 1}
+        groups.setdefault(json.dumps([run.label, telling]), []).append(run)
     tags = _tags([members[0] for members in groups.values()])
     return [
         RunGroup(members[0].label, tags[place], tuple(members))

@@ -35,6 +35,14 @@ def test_a_name_says_no_more_than_it_takes(throw):
     assert differing_settings(runs) == ["tau", "lr"]
 
 
+def test_runs_of_a_version_without_a_setting_have_its_only_value(throw):
+    (group,) = group_runs([throw(seed=1), throw(seed=2, tau=1)])
+    assert (group.label, len(group.runs)) == ("fair (2 runs)", 2)
+    assert names([throw(), throw(tau=1), throw(tau=3)]) == [
+        "fair (tau None)", "fair (tau 1)", "fair (tau 3)",
+    ]  # fmt: skip
+
+
 def test_other_data_are_always_named(throw):
     runs = [throw(), throw("solo"), throw("solo", data="coins")]
     assert names(runs) == ["fair (dice)", "solo (dice)", "solo (coins)"]
