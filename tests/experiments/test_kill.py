@@ -25,13 +25,6 @@ ROUNDS = 30
 CALL = [sys.executable, "-c", "from experiments.cli import main; main()"]
 
 
-def start(*args):
-    words = [str(arg) for arg in args]
-    return subprocess.Popen(
-        [*CALL, *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
 def wait_for(ready, process, most=60.0):
     """Until something is so, or the process is done."""
     end = time.monotonic() + most
@@ -61,7 +54,10 @@ def begin(town, tmp_path):
     def make(name, rounds=ROUNDS):
         settings = {**SETTINGS, "rounds": rounds}
         flags = [w for k, v in settings.items() for w in ("--" + k.replace("_", "-"), v)]
-        return start("run", "--data", town, "--method", "fuels", *flags, "--out", tmp_path / name)
+        words = ["run", "--data", town, "--method", "fuels", *flags, "--out", tmp_path / name]
+        return subprocess.Popen(
+            [*CALL, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     return make
 
@@ -74,8 +70,9 @@ def test_killed_at_random_and_resumed(begin, town, tmp_path):
     time.sleep(chance.uniform(0, 0.3))
     process.kill()
     process.wait()
-    process = start("run", "--resume", out)
-    assert process.wait() == 0, process.stderr.read()
+    with pytest.raises(SystemExit) as done:
+        main(["run", "--resume", str(out)])
+    assert not done.value.code
     for a, b in zip(numbers(tmp_path / "whole"), numbers(out), strict=True):
         if isinstance(a, pd.DataFrame):
             pd.testing.assert_frame_equal(a, b, check_exact=True)
