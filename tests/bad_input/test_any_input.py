@@ -216,7 +216,7 @@ json_value = st.recursive(
 )
 
 
-@few
+@settings(few, max_examples=30)
 @given(key=st.integers(0, 8), value=json_value)
 def test_a_spoilt_description_of_a_model(tmp_path, sound, key, value):
     model = sound / "run-ridge" / "model"

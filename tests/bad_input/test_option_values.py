@@ -275,6 +275,7 @@ def folder(sound, tmp_path, monkeypatch):
         (tmp_path / path.name).symlink_to(path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("words", "option"), [(words, option) for words in CASES for option in CASES[words]]

@@ -10,8 +10,10 @@ import pytest
 from data_prep.errors import InputError
 from experiments.cli import main
 from experiments.forecasts import benchmark
+from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast import Forecaster
 from stforecast.bench.benchmark import run_grid
+from stforecast.bench.grid import load_grid
 from stforecast.bench.jobs import grid_jobs
 from stforecast.bench.ray_engine import RAY
 from stforecast.comparison.errors import model_errors
@@ -40,6 +42,15 @@ def backtest(write):
     return make
 
 
+@pytest.fixture(scope="module")
+def finished(town, tmp_path_factory):
+    """The folder of a backtest of ridge and FedAvg, and its outcome."""
+    path = tmp_path_factory.mktemp("backtest") / "bench.toml"
+    begin = f'data = ["{town}"]\nmethods = ["ridge", "fedavg"]\nservices = ["sms"]\n'
+    path.write_text(f"{begin}{FOLDS}[settings]\n{SETTINGS}")
+    return path.parent / "out", run_grid(load_grid(path, FORECAST_KIND), path.parent / "out")
+
+
 def test_every_fold_of_a_seed_comes_before_the_next_seed(backtest, tmp_path):
     jobs = grid_jobs(backtest(more='services = ["sms"]\nseeds = [5, 2]'), tmp_path, progress=False)
     assert [str(job.folder.relative_to(tmp_path)) for job in jobs] == [
@@ -64,8 +75,8 @@ def test_a_row_with_fewer_seeds_is_run_in_the_first_turns(backtest, tmp_path):
     ]  # fmt: skip
 
 
-def test_a_fold_equals_a_run_with_its_split(backtest, town, tmp_path):
-    outcome = run_grid(backtest(), tmp_path / "out")
+def test_a_fold_equals_a_run_with_its_split(finished, town, tmp_path):
+    _, outcome = finished
     assert [(r.label, r.fold) for r in outcome.runs] == [
         ("ridge", 1), ("fedavg", 1), ("ridge", 2), ("fedavg", 2),
     ]  # fmt: skip
@@ -121,10 +132,11 @@ def test_tables_have_the_fold(backtest, tmp_path):
         assert found == [[f, s, "last_value"] for s in (1, 2) for f in (1, 2)]
 
 
-def test_errors_of_an_hour_are_those_of_its_targets_in_local_time(backtest, tmp_path):
-    (first, _) = run_grid(backtest('["ridge"]'), tmp_path).runs
-    table = pd.read_csv(tmp_path / "hours.csv", dtype={"client": str})
-    forecasts = first.forecasts()
+def test_errors_of_an_hour_are_those_of_its_targets_in_local_time(finished):
+    folder, outcome = finished
+    table = pd.read_csv(folder / "hours.csv", dtype={"client": str})
+    table = table[table.label == "ridge"]
+    forecasts = outcome.runs[0].forecasts()
     errors = {hour: [] for hour in range(24)}
     for i, start in enumerate(forecasts.indexes["time"]):
         for ahead in range(3):
@@ -138,8 +150,8 @@ def test_errors_of_an_hour_are_those_of_its_targets_in_local_time(backtest, tmp_
     np.testing.assert_allclose(everybody.value, model_errors(forecasts, "mse").by_hour())
 
 
-def test_the_compared_error_is_pooled_over_the_days_of_all_folds(backtest, tmp_path, tables):
-    outcome = run_grid(backtest(), tmp_path)
+def test_the_compared_error_is_pooled_over_the_days_of_all_folds(finished, tables):
+    _, outcome = finished
     forecasts = [run.forecasts() for run in outcome.runs if run.label == "ridge"]
     squares = [((f["y"] - f["y_hat"]) / f["std"]).to_numpy() ** 2 for f in forecasts]
     pooled = np.concatenate([s.ravel() for s in squares]).mean()
@@ -149,10 +161,10 @@ def test_the_compared_error_is_pooled_over_the_days_of_all_folds(backtest, tmp_p
     assert float(shown.partition(" ")[0]) == pytest.approx(pooled, abs=0.51 * 10**-digits)
 
 
-def test_peak_and_off_peak_errors_are_pooled_over_all_folds(backtest, tmp_path, tables):
-    outcome = run_grid(backtest('["ridge"]'), tmp_path)
+def test_peak_and_off_peak_errors_are_pooled_over_all_folds(finished, tables):
+    _, outcome = finished
     totals, loads = np.zeros((24, 2)), [[] for _ in range(24)]
-    for forecasts in (fold.forecasts() for fold in outcome.runs):
+    for forecasts in (fold.forecasts() for fold in outcome.runs if fold.label == "ridge"):
         for i, start in enumerate(forecasts.indexes["time"]):
             for ahead in range(3):
                 hour = (start + pd.Timedelta(hours=ahead + 1)).hour  # Rome is ahead by an hour.
@@ -163,12 +175,12 @@ def test_peak_and_off_peak_errors_are_pooled_over_all_folds(backtest, tmp_path, 
     busy = means > means.mean()
     (found,) = [t for t in tables(outcome.table) if t[0][1] == "peak"]
     expected = [totals[hours].sum(axis=0) for hours in (busy, ~busy)]
-    shown = [float(cell) for cell in found[1][1:]]
+    (shown,) = [[float(cell) for cell in row[1:]] for row in found if row[0] == "ridge"]
     np.testing.assert_allclose(shown, [total / n for total, n in expected], rtol=1e-3)
 
 
-def test_dates_of_the_folds_stand_above_the_table(backtest, tmp_path, tables):
-    outcome = run_grid(backtest('["last_value"]'), tmp_path)
+def test_dates_of_the_folds_stand_above_the_table(finished, tables):
+    _, outcome = finished
     assert outcome.table.startswith(
         "**town, sms**: 3 cells, 2 folds of 36 hours (validation 1 day, gap 12 hours), 3 steps"
     )

@@ -34,15 +34,16 @@ def test_runs_that_would_share_a_folder_are_refused(write, town, tmp_path):
 
 def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
     out = tmp_path / "out"
-    grid = write('["ridge", "solo"]', 'services = ["sms"]\nseeds = [1, 2]')
+    grid = write('["ridge", "last_value"]', 'services = ["sms"]\nseeds = [1, 2]')
     outcome = run_grid(grid, out)
-    assert calls == [("ridge", 1), ("solo", 1), ("ridge", 2), ("solo", 2)], "balanced when stopped"
+    done = [("ridge", 1), ("last_value", 1), ("ridge", 2), ("last_value", 2)]
+    assert calls == done, "balanced when stopped"
     assert not outcome.failures
-    folder = out / "runs" / "town" / "sms" / "solo" / "seed-2"
+    folder = out / "runs" / "town" / "sms" / "last_value" / "seed-2"
     assert outcome.runs[3].folder == folder
     before = (folder / "run.json").stat().st_mtime_ns
     again = run_grid(grid.replace(seeds=[1, 2, 3]), out)
-    assert calls[4:] == [("ridge", 3), ("solo", 3)]
+    assert calls[4:] == [("ridge", 3), ("last_value", 3)]
     assert len(again.runs) == 6
     assert (folder / "run.json").stat().st_mtime_ns == before
 

@@ -63,14 +63,12 @@ def test_a_copy_of_a_known_cell_has_its_forecast_from_the_shared_part(fitted, me
 )
 def test_days_of_history_change_the_personal_part_alone(fitted, method, table):
     forecaster, new = fitted(method, scale="global"), table[[33]]
-    first, second = (forecaster.adapt(new, days).predict(new) for days in (1, 4))
+    adapted = [forecaster.adapt(new, days) for days in (1, 4)]
+    first, second = (a.predict(new) for a in adapted)
     assert not np.array_equal(first, second)
-    payloads = []
-    for days in (1, 4):
-        trained = forecaster.adapt(new, days)._chosen()
-        payloads.append(trained.snapshot.server)
-    for name, t in payloads[0].items():
-        assert torch.equal(t, payloads[1][name])
+    servers = [a._chosen().snapshot.server for a in adapted]
+    for name, t in servers[0].items():
+        assert torch.equal(t, servers[1][name])
 
 
 def test_only_the_last_days_train_and_the_steps_before_are_inputs(fitted, table):

@@ -230,7 +230,9 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("field", range(8))
+@pytest.mark.parametrize(
+    "field", [*range(4), *(pytest.param(f, marks=pytest.mark.slow) for f in range(4, 8))]
+)
 def test_block_and_line_rules_agree(day, field):
     for text in FIELDS:
         fields = row(1, 0, 39, 1, 2, 3, 4, 5).rstrip("\n").split("\t")

@@ -120,6 +120,7 @@ def error(federation):
     return min(r.validation_loss for r in federation.reports[-3:])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["fedavg", "fedrep", "fedprox", "perfedavg", "fedproto"])
 @pytest.mark.parametrize("how", HOW)
 def test_a_fifth_of_malicious_clients_does_little_harm(attacked, name, how):

@@ -32,7 +32,8 @@ TREES = {"model": "mlp", "period": 24, "extra_lags": "", "depth": 2, "rounds": 6
 @pytest.mark.parametrize(
     ("method", "secure"),
     [
-        *((name, None) for name in ("fuels", "fedavg", "fedrep", "perfedavg", "fedtrees")),
+        *((name, None) for name in ("fuels", "perfedavg")),
+        *(pytest.param(n, None, marks=pytest.mark.slow) for n in ("fedavg", "fedrep", "fedtrees")),
         ("fedavg", SecureSums()),
         ("fedtrees", SecureSums()),
     ],
@@ -69,7 +70,7 @@ def test_errors_and_rounds_are_those_of_one_process(method, secure, federation, 
 
 
 WHOLE = [
-    ("fedavg", {"model": "linear"}),
+    pytest.param("fedavg", {"model": "linear"}, marks=pytest.mark.slow),
     ("fedavg", {"model": "stid", "calendar": "day"}),
     pytest.param(
         "fedproto", {"model": "stid", "calendar": "day", "dropout": 0.0}, marks=pytest.mark.slow

@@ -570,6 +570,7 @@ def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     assert len(communication(runs, loss="validation").axes) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["communication", "rounds"])
 @pytest.mark.parametrize("width", [3.5, 7.16])
 def test_labels_of_losses_are_not_cut_with_many_methods(make_run, name, width):
