@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stforecast.federated.kernels.compiler import cache_folder, processor
+from stforecast.federated.kernels.compiler import cache_folder, processor, tiles
 from stforecast.federated.population import Population
 
 log = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ WORTH = 0.97
 def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
     """Return whether a training step of a population is faster in bfloat16.
 
-    A machine keeps the answer for the same model, batch, threads and version of torch, so that
-    repeated and resumed runs compute the same numbers.
+    A machine keeps the answer for the same model, batch, threads and version of torch, and with or
+    without tiles, so that repeated and resumed runs compute the same numbers.
 
     Args:
         population: the model.
@@ -80,6 +80,7 @@ def _kept(population: Population, x: Tensor, threads: int) -> Path | None:
     """Return the file that keeps the answer; None without a folder that can be trusted."""
     folder = cache_folder()
     shapes = [(name, tuple(t.shape)) for name, t in population.initial().items()]
-    about = processor(), torch.__version__, repr(population.model), shapes, tuple(x.shape), threads
+    machine = processor(), tiles(), torch.__version__
+    about = *machine, repr(population.model), shapes, tuple(x.shape), threads
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
     return folder / f"bfloat16-{key}" if folder else None

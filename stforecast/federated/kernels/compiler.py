@@ -22,20 +22,32 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 SOURCES = (
-    "vectors.c", "products.c", "gru.c", "features.c", "convolution.c", "sparse.c", "images.c",
-    "adam.c",
+    "vectors.c", "prefetch.c", "factors.c", "tiles.c", "products.c", "gru.c", "features.c",
+    "convolution.c", "sparse.c", "images.c", "adam.c",
 )  # fmt: skip
 """Source files, compiled as one in this order."""
 
 VARIANTS = {
-    torch.float32: {"REAL": "float", "INTEGER": "int", "NAME": "float"},
-    torch.float64: {"REAL": "double", "INTEGER": "long long", "NAME": "double"},
-    torch.bfloat16: {"REAL": "float", "INTEGER": "int", "NAME": "bfloat16", "BFLOAT16": "1"},
+    "float": {"REAL": "float", "INTEGER": "int"},
+    "double": {"REAL": "double", "INTEGER": "long long"},
+    "bfloat16": {"REAL": "float", "INTEGER": "int", "BFLOAT16": "1"},
+    "tiles": {"REAL": "float", "INTEGER": "int", "BFLOAT16": "1", "TILES": "1"},
 }
-"""Macros of each variant. The last one's tensors are float32; only product factors are rounded."""
+"""Macros of each variant, by its name. The last two's tensors are float32; only product factors are
+rounded, and with tiles they are multiplied in the processor's (Intel AMX)."""
 
-OPTIONAL = (torch.bfloat16,)
-"""Variants that are left out if the processor has no instructions for them."""
+OPTIONAL = ("bfloat16", "tiles")
+"""Variants that are left out if the processor or the compiler has no instructions for them."""
+
+NAMES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16"}
+"""Variant of each precision; where tiles can be used, they take the place of the last one."""
+
+TILE_FLAGS = {"amx_tile", "amx_bf16"}
+"""What Linux calls the instructions for tiles among the processor's flags."""
+
+REQUEST_TILES = (158, 0x1023, 18)
+"""Linux's call that lets a process use tiles: arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA. Without
+it their first use ends the process, as the system has kept no room to save these registers."""
 
 C_TYPES = {int: ctypes.c_ssize_t, float: ctypes.c_double}
 """C types of numbers; tensors and None are pointers."""
@@ -79,10 +91,40 @@ def precision(dtype: torch.dtype) -> torch.dtype:
 @cache
 def supported() -> frozenset[torch.dtype]:
     """Return the variants that were compiled: those that this processor can run."""
-    built = library()
-    return frozenset(
-        v for v, macros in VARIANTS.items() if hasattr(built, f"gru_forward_{macros['NAME']}")
-    )
+    return frozenset(dtype for dtype in NAMES if _has(_variant(dtype)))
+
+
+def _has(variant: str) -> bool:
+    return hasattr(library(), f"gru_forward_{variant}")
+
+
+def _variant(dtype: torch.dtype) -> str:
+    return "tiles" if dtype == torch.bfloat16 and tiles() else NAMES[dtype]
+
+
+@cache
+def tiles() -> bool:
+    """Return whether bfloat16 factors are multiplied in the processor's tiles (Intel AMX).
+
+    The answer is for all threads of this process.
+    """
+    if TILE_FLAGS.difference(processor().split()):
+        missing = "the processor has none"
+    elif not _has("tiles"):
+        missing = "not compiled, as the compiler does not know them"
+    elif not _tiles_permitted():
+        missing = "the system does not permit them"
+    else:
+        missing = ""
+    log.debug("tiles for bfloat16: %s", missing or "used")
+    return not missing
+
+
+def _tiles_permitted() -> bool:
+    """Ask Linux for tiles."""
+    call_system = ctypes.CDLL(None).syscall
+    call_system.argtypes = [ctypes.c_long] * len(REQUEST_TILES)
+    return bool(call_system(*REQUEST_TILES) == 0)
 
 
 def call(
@@ -92,14 +134,14 @@ def call(
 
     Args:
         name: name of the function, without the suffix of its type.
-        dtype: type of the variant.
+        dtype: precision of the products.
         arguments: arguments; tensors must have the layout that the function expects.
 
     Raises:
         MemoryError: if the function cannot allocate memory.
         IndexError: if a key is out of range.
     """
-    function = getattr(library(), f"{name}_{VARIANTS[dtype]['NAME']}")
+    function = getattr(library(), f"{name}_{_variant(dtype)}")
     if function.argtypes is None:
         function.argtypes = [C_TYPES.get(type(a), ctypes.c_void_p) for a in arguments]
     given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
@@ -143,8 +185,8 @@ def _build(command: tuple[str, ...], text: str, key: str, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         objects = []
         for variant, macros in VARIANTS.items():
-            target = f"{folder}/{macros['NAME']}.o"
-            defined = [f"-D{macro}={value}" for macro, value in macros.items()]
+            target = f"{folder}/{variant}.o"
+            defined = [f"-D{macro}={value}" for macro, value in {"NAME": variant, **macros}.items()]
             try:
                 _run([*command, *defined, "-xc", "-", "-o", target], input=text)
             except subprocess.CalledProcessError:

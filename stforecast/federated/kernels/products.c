@@ -2,26 +2,7 @@
  * memory bandwidth unused.
  */
 
-/* A block of a product, ROWS by VECS vectors, fills all but a few registers. */
-enum { ROWS = BYTES == 64 ? 8 : 4, VECS = 3 };
-
-/* Factors of a product: values, or with BFLOAT16 pairs of rounded values that are adjacent along
- * the sum; sums have the precision of REAL. */
-#ifdef BFLOAT16
-#include <immintrin.h>
-enum { PAIR = 2 };
-typedef uint32_t factor;
-#else
-enum { PAIR = 1 };
-typedef REAL factor;
-#endif
-typedef factor factors __attribute__((vector_size(BYTES)));
-typedef factors loose_factors __attribute__((aligned(__alignof__(factor)), may_alias));
-
-INLINE factors load_factors(const factor *p) { return *(const loose_factors *)p; }
-
-/* Number of factors of a sum of `depth` values. */
-INLINE ptrdiff_t factors_of(ptrdiff_t depth) { return (depth + PAIR - 1) / PAIR; }
+#ifndef TILES
 
 INLINE vec multiply_add(vec sum, factor left, factors right)
 {
@@ -31,68 +12,6 @@ INLINE vec multiply_add(vec sum, factor left, factors right)
 #else
     return sum + left * right;
 #endif
-}
-
-/* Allocates space for factors, if they are not the values themselves; NULL if out of memory. */
-INLINE factor *factor_room(ptrdiff_t n) { return malloc(PAIR > 1 ? n * sizeof(factor) : 1); }
-
-/* Factors of rows, along which sums run: `count` values, row by row, a multiple of LANES. They are
- * written to `room`, unless they are the values themselves. */
-INLINE const factor *factors_along(ptrdiff_t count, const REAL *values, factor *room)
-{
-#ifdef BFLOAT16
-    for (ptrdiff_t k = 0; k < count; k += LANES)
-        _mm256_storeu_si256((__m256i *)(room + k / PAIR),
-                            (__m256i)_mm512_cvtneps_pbh((__m512)load(values + k)));
-    return room;
-#else
-    return values;
-#endif
-}
-
-/* Factors of columns, down which sums run, (factors_of(depth), n), of values (depth, n); n is a
- * multiple of LANES. They are written to `room`, unless they are the values themselves. */
-static const factor *factors_down(ptrdiff_t depth, ptrdiff_t n, const REAL *values, factor *room)
-{
-#ifdef BFLOAT16
-    for (ptrdiff_t k = 0; k < depth; k += PAIR)
-        for (ptrdiff_t j = 0; j < n; j += LANES) {
-            vec above = load(values + k * n + j);
-            vec below = k + 1 < depth ? load(values + (k + 1) * n + j) : all(0);
-            __m512i first = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)above));
-            __m512i second = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)below));
-            _mm512_storeu_si512(room + k / PAIR * n + j,
-                                _mm512_or_si512(first, _mm512_slli_epi32(second, 16)));
-        }
-    return room;
-#else
-    return values;
-#endif
-}
-
-enum { LINE = 64, MOST_PARTS = 4 };
-
-/* Parts of memory that products prefetch into the cache; the first `done` parts are complete. */
-struct fetch {
-    int done, parts;
-    struct {
-        const char *at, *end;
-    } part[MOST_PARTS];
-};
-
-INLINE void also_fetch(struct fetch *fetch, const REAL *at, ptrdiff_t size)
-{
-    fetch->part[fetch->parts].at = (const char *)at;
-    fetch->part[fetch->parts++].end = (const char *)(at + size);
-}
-
-/* Address of the next cache lines to prefetch. */
-INLINE const char *next_lines(struct fetch *fetch, ptrdiff_t lines)
-{
-    const char *at = fetch->part[fetch->done].at, *after = at + lines * LINE;
-    fetch->part[fetch->done].at = after;
-    fetch->done += after >= fetch->part[fetch->done].end;
-    return at;
 }
 
 /* sums[i][v] = sum over k < depth of a[i, k] b[k, v], for `rows` by `vecs` vectors.
@@ -125,6 +44,8 @@ INLINE void block(int rows, int vecs, ptrdiff_t depth, const factor *a, ptrdiff_
             sums[i][v] = s[i][v];
 }
 
+#endif
+
 INLINE void product_block(int rows, int vecs, ptrdiff_t depth, const factor *a, ptrdiff_t a_row,
                           ptrdiff_t a_step, const factor *b, ptrdiff_t n, REAL *c, int add,
                           struct fetch *fetch)
@@ -144,11 +65,12 @@ INLINE void columns(int vecs, ptrdiff_t m, ptrdiff_t depth, const factor *a, ptr
                     ptrdiff_t a_step, const factor *b, ptrdiff_t n, REAL *c, int add,
                     struct fetch *fetch)
 {
-    ptrdiff_t i = 0;
-    for (; i + ROWS <= m; i += ROWS)
-        product_block(ROWS, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
-    for (; i < m; i++)
-        product_block(1, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
+    ptrdiff_t i = 0, rows = rows_at_once(m);
+    for (; i + rows <= m; i += rows)
+        product_block(rows, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
+    for (; i < m; i += rows_at_end(m - i))
+        product_block(rows_at_end(m - i), vecs, depth, a + i * a_row, a_row, a_step, b, n,
+                      c + i * n, add, fetch);
 }
 
 /* c (m, n) = a (m, depth) b (depth, n), or added to c; a as in `block`, the others in C order; n is
@@ -164,4 +86,3 @@ static void product(ptrdiff_t m, ptrdiff_t depth, ptrdiff_t n, const factor *a, 
     else if (n - j == LANES)
         columns(1, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
 }
-

@@ -128,28 +128,33 @@ class RoundedProduct(torch.autograd.Function):
         return grad @ b.mT, a.mT @ grad
 
 
-def rounded_gru(x, w_ih, w_hh, b_ih, b_hh):
-    """A GRU as its equations have it, but for the products with its hidden state."""
+def gru(product, x, w_ih, w_hh, b_ih, b_hh):
+    """A GRU as its equations have it, with this product of its hidden state and weights."""
     hidden = x.new_zeros(*x.shape[:2], w_hh.shape[1])
     for step in x.unbind(2):
         given = (step @ w_ih + b_ih[:, None]).chunk(3, dim=-1)
-        recurrent = (RoundedProduct.apply(hidden, w_hh) + b_hh[:, None]).chunk(3, dim=-1)
+        recurrent = (product(hidden, w_hh) + b_hh[:, None]).chunk(3, dim=-1)
         reset, update = ((a + b).sigmoid() for a, b in zip(given[:2], recurrent[:2], strict=True))
         new = (given[2] + reset * recurrent[2]).tanh()
         hidden = new + update * (hidden - new)
     return hidden
 
 
-@pytest.mark.skipif(torch.bfloat16 not in supported(), reason="this processor has no bfloat16")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_autocast_rounds_the_factors_of_products(shape):
+@pytest.mark.parametrize("shape", [*SHAPES, {"batch": 24, "hidden": 64, "steps": 3}])
+@pytest.mark.parametrize("multiplied", ["here", "emulated_tiles"])
+def test_autocast_rounds_the_factors_of_products(request, multiplied, shape):
     """A sum's own rounding may tip a factor over, so single values may be off by bfloat16's 2⁻⁸."""
+    if multiplied == "emulated_tiles":
+        request.getfixturevalue("emulated_tiles")
+    elif torch.bfloat16 not in supported():
+        pytest.skip("this processor has no bfloat16")
     ours, theirs, exact = (tensors(torch.float32, **shape) for _ in range(3))
     with torch.autocast("cpu", torch.bfloat16):
         found = stacked_gru(*ours)
-    expected, full = rounded_gru(*theirs), stacked_gru(*exact)
-    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
-    for output in (found, expected, full):
+        weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+        (found * weight).sum().backward()
+    expected, full = gru(RoundedProduct.apply, *theirs), gru(torch.matmul, *exact)
+    for output in (expected, full):
         (output * weight).sum().backward()
     pairs = [(found, expected, full)]
     pairs += [(a.grad, b.grad, c.grad) for a, b, c in zip(ours, theirs, exact, strict=True)]
