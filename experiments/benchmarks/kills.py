@@ -9,18 +9,21 @@ Three nodes train over a SuperLink on this machine. Again and again, at a random
 SuperLink or its ServerApp is killed and started again. A run that ends is compared with the same
 run of the nodes' and the server's classes in one process, round by round, and the next begins.
 
-With `--target node`, a SuperNode with its worker is killed instead, which `stforecast node` starts
-again. The rounds meanwhile go on without its clients, so only the end of the run is checked.
+With `--target node`, a SuperNode is killed instead, with all else that its `stforecast node` had
+started and starts again. The rounds meanwhile go on without its clients, so only the run's test
+error is compared. Take more rounds, such as 30: a node is back after a minute (Flower's lease).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,7 @@ TARGETS = {"server": ("superlink", "serverapp"), "node": tuple(SHARES)}
 LONGEST = 60.0
 """Seconds within which a kill follows the moment at which all clients are connected."""
 
-COMPARED = ["participants", "failed", "train_loss", "validation_loss", "bytes_up"]
+COMPARED = ("participants", "failed", "train_loss", "validation_loss", "bytes_up")
 """Columns of a run's rounds that the kills must not change."""
 
 
@@ -78,16 +81,21 @@ class Killed:
         out = self.folder / f"run-{time.monotonic_ns()}"
         app = write_app(out / "app", run_settings(out, self.settings))
         self.flower.run(app)
-        seen, end = 0, time.monotonic() + 3600
+        seen, end, killed = 0, time.monotonic() + 3600, math.inf
         while not (out / "federation.json").exists():
             if time.monotonic() > end:
                 raise InputError(f"the run takes too long; see {out} and {self.flower.folder}")
             time.sleep(0.2)
-            if len(self.kills) == n_kills or _times_complete(out, target) <= seen:
+            if _times_complete(out, target) <= seen:
                 continue
             seen += 1
+            if killed < math.inf:
+                self.kills[-1]["seconds"], killed = time.monotonic() - killed, math.inf
+            if len(self.kills) == n_kills:
+                continue
             time.sleep(self.random.uniform(0, LONGEST))
             if not (out / "federation.json").exists():
+                killed = time.monotonic()
                 self._kill(self.random.choice(TARGETS[target]), out, app)
         return out
 
@@ -142,15 +150,44 @@ def undisturbed(folder: Path, cubes: list[Path], settings: dict[str, Any]) -> Pa
     return out
 
 
-def difference(out: Path, expected: Path) -> float:
-    """Return the largest relative difference of two runs' rounds and test errors."""
+def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> float:
+    """Return the largest relative difference of two runs' test errors and rounds.
+
+    Args:
+        out: folder of one run.
+        expected: folder of the other.
+        columns: columns of the rounds.
+    """
     values = [
-        np.append(pd.read_csv(folder / "rounds.csv")[COMPARED].to_numpy(float),
+        np.append(pd.read_csv(folder / "rounds.csv")[list(columns)].to_numpy(float),
                   json.loads((folder / "federation.json").read_text())["test"]["mse"])
         for folder in (out, expected)
     ]  # fmt: skip
     scale = np.maximum(np.abs(values[1]), 1e-12)
     return float(np.max(np.abs(values[0] - values[1]) / scale))
+
+
+def told(out: Path, expected: Path, target: str) -> dict[str, Any]:
+    """Return what a run tells beside the undisturbed one.
+
+    Args:
+        out: its folder.
+        expected: folder of the undisturbed run.
+        target: what was killed, one of `TARGETS`.
+
+    Returns:
+        The `difference`, answers `left_out`, the part of the clients' rounds that they `missed`,
+        and whether all nodes `finished`.
+    """
+    table = pd.read_csv(out / "rounds.csv")
+    answered = (table["participants"] - table["failed"]).sum()
+    whole = pd.read_csv(expected / "rounds.csv")["participants"].sum()
+    return {
+        "difference": difference(out, expected, COMPARED if target == "server" else ()),
+        "left_out": int(table["failed"].sum()),
+        "missed": 1 - float(answered / whole),
+        "finished": json.loads((out / "federation.json").read_text())["nodes"] == len(SHARES),
+    }
 
 
 def begun(path: Path, target: str, rounds: int) -> dict[str, Any]:
@@ -195,10 +232,8 @@ def main(kills: int, rounds: int, target: str, seed: int, out: Path) -> None:
             killed.kills = results["kills"]
             while len(killed.kills) < kills:
                 done = killed.run(kills, target)
-                left_out = int(pd.read_csv(done / "rounds.csv")["failed"].sum())
-                of_run = {"difference": difference(done, expected), "left_out": left_out}
-                results["runs"].append(of_run)
-                click.echo(f"a run of {rounds} rounds is complete: {of_run}")
+                results["runs"].append(told(done, expected, target))
+                click.echo(f"a run of {rounds} rounds is complete: {results['runs'][-1]}")
                 save(results, path)
 
 

@@ -7,6 +7,7 @@ them: `hostile.csv`, `hostile-live.csv`, `nodes-NUMBER.json` and `kills-TARGET.j
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -54,18 +55,34 @@ def kills_text() -> str:
 
 
 def _kills(found: dict[str, Any]) -> str:
+    n, n_kills = len(found["runs"]), len(found["kills"])
+    runs = f"{n} run{'s' if n > 1 else ''} of {found['rounds']} rounds"
+    if found["target"] == "node":
+        return f"{n_kills} kills of nodes in {runs}: {_of_nodes(found)}"
     by_target = Counter(kill["target"] for kill in found["kills"])
     words = " and ".join(f"{n} of `{target}`" for target, n in sorted(by_target.items()))
-    n = len(found["runs"])
-    runs = f"{n} run{'s' if n > 1 else ''} of {found['rounds']} rounds"
-    text = f"{len(found['kills'])} kills ({words}) in {runs}: "
     left_out = sum(run["left_out"] for run in found["runs"])
     worst = max(run["difference"] for run in found["runs"])
-    if found["target"] == "node":
-        return f"{text}every run went on to its end, with {left_out} clients left out of a round."
     same = "not at all" if worst == 0 else f"by {worst:.0e} at most"
     return (
-        f"{text}every run went on to its end; {left_out} answers were lost, and losses, "
-        f"participants, bytes and test errors differ {same} from those of a run that nothing "
-        "disturbs."
+        f"{n_kills} kills ({words}) in {runs}: every run went on to its end; {left_out} answers "
+        f"were lost, and losses, participants, bytes and test errors differ {same} from those of a "
+        "run that nothing disturbs."
     )
+
+
+def _of_nodes(found: dict[str, Any]) -> str:
+    """Tell how long killed nodes were away, and what the runs lost by it."""
+    whole = [run for run in found["runs"] if run["finished"]]
+    away = [kill["seconds"] for kill in found["kills"] if "seconds" in kill]
+    missed = statistics.mean(run["missed"] for run in found["runs"])
+    worst = max(run["difference"] for run in whole)
+    text = (
+        "every run went on to its end. A node was in the rounds again after "
+        f"{statistics.median(away):.0f} s (median; {min(away):.0f} to {max(away):.0f}), clients "
+        f"missed {100 * missed:.0f} % of their rounds, and test errors differ by "
+        f"{100 * worst:.1f} % at most from that of a run that nothing disturbs."
+    )
+    if n := len(found["runs"]) - len(whole):
+        text += f" Without {n} run{'s' if n > 1 else ''} that ended while a node was away."
+    return text

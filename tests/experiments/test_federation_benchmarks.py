@@ -127,6 +127,18 @@ def test_a_runs_difference_is_the_largest_of_its_numbers(tmp_path):
     assert kills.difference(tmp_path / "c", tmp_path / "a") == 0
 
 
+def test_a_run_with_kills_of_nodes_is_told_by_its_test_error_and_missed_rounds(tmp_path):
+    for name, asked, failed, mse in (("killed", [9, 6], [3, 0], 0.55), ("whole", [9, 9], 0, 0.5)):
+        (tmp_path / name).mkdir()
+        rows = pd.DataFrame([dict.fromkeys(kills.COMPARED, 1.0)] * 2)
+        rows.assign(participants=asked, failed=failed).to_csv(tmp_path / name / "rounds.csv")
+        about = {"test": {"mse": mse}, "nodes": 3}
+        (tmp_path / name / "federation.json").write_text(json.dumps(about))
+    found = kills.told(tmp_path / "killed", tmp_path / "whole", "node")
+    assert found.pop("difference") == pytest.approx(0.1)
+    assert found == {"left_out": 3, "missed": pytest.approx(6 / 18), "finished": True}
+
+
 def test_kills_go_on_with_runs_of_as_many_rounds(tmp_path):
     path = tmp_path / "kills-server.json"
     assert kills.begun(path, "server", 6)["kills"] == []
