@@ -54,7 +54,8 @@ def node(config: Path | None, **settings: Any) -> None:
     See docs/federation.md.
     """
     from data_prep.cube import open_cube
-    from stforecast.flower.kept_worker import KeptWorker
+    from stforecast.flower.app_starter import can_fork
+    from stforecast.flower.kept_worker import KeptStarter, KeptWorker
     from stforecast.flower.node_settings import NodeSettings
     from stforecast.flower.supernode import Supervisor
 
@@ -63,9 +64,12 @@ def node(config: Path | None, **settings: Any) -> None:
     with open_cube(made.data) as cube:
         last = made.first_client + cube.sizes["cell"] - 1
     log.info("%s: clients %d to %d", made.data, made.first_client, last)
-    with KeptWorker() if made.worker else contextlib.nullcontext() as kept:
-        socket = kept.socket if kept else None
-        Supervisor(lambda: made.command(socket), made.superlink).run()
+    with contextlib.ExitStack() as stack:
+        socket = programs = None
+        if made.worker:
+            socket = stack.enter_context(KeptWorker()).socket
+            programs = stack.enter_context(KeptStarter()).programs if can_fork() else None
+        Supervisor(lambda: made.command(socket), made.superlink, programs=programs).run()
 
 
 COMMANDS = (node,)

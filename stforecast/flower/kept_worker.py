@@ -1,4 +1,4 @@
-"""Keeps a node's worker running."""
+"""Keeps the processes running that stay on a node: its worker, and the starter of Flower's."""
 
 from __future__ import annotations
 
@@ -12,35 +12,40 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stforecast.flower.programs import end_with_parent, stop_all_of
+from stforecast.flower.app_starter import PROGRAM, write_program
+from stforecast.flower.programs import end_with_parent, find_program, stop_all_of
 
 log = logging.getLogger(__name__)
 
 WAIT = 1.0
-"""Seconds before a worker that ended is started again, by default."""
+"""Seconds before a process that ended is started again, by default."""
 
 
 class KeptWorker:
-    """A node's worker, started again whenever it ends, as a context manager.
+    """A node's worker or starter, started again whenever it ends, as a context manager.
 
     Its socket lies in a temporary folder that only this user may enter.
 
     Args:
         program: arguments of Python, before the socket.
-        wait: seconds before a worker that ended is started again.
+        wait: seconds before a process that ended is started again.
+        name: its name in the log.
 
     Attributes:
         socket: path of the socket.
-        process: the worker.
+        process: the process.
     """
 
     def __init__(
-        self, program: Sequence[str] = ("-m", "stforecast.flower.worker"), wait: float = WAIT
+        self,
+        program: Sequence[str] = ("-m", "stforecast.flower.worker"),
+        wait: float = WAIT,
+        name: str = "worker",
     ) -> None:
-        self.program, self.wait = program, wait
+        self.program, self.wait, self.name = program, wait, name
 
     def __enter__(self) -> KeptWorker:
-        """Start the worker."""
+        """Start the process."""
         self._folder = tempfile.TemporaryDirectory(prefix="stforecast-worker-")  # Of mode 0700.
         self.socket = Path(self._folder.name) / "worker.sock"
         self._ended = threading.Event()
@@ -55,7 +60,7 @@ class KeptWorker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the worker."""
+        """Stop the process."""
         self._ended.set()
         stop_all_of(self.process)
         self._keeper.join()
@@ -73,7 +78,35 @@ class KeptWorker:
             code = self.process.wait()
             if self._ended.wait(self.wait):
                 return
-            log.warning("the node's worker ended (code %d); it is started again", code)
+            log.warning("the node's %s ended (code %d); it is started again", self.name, code)
             self.process = self._start()
             if self._ended.is_set():  # Since the wait ended.
                 stop_all_of(self.process)
+
+
+class KeptStarter(KeptWorker):
+    """A node's starter of Flower's processes, see `stforecast.flower.app_starter`.
+
+    Args:
+        program: arguments of Python, before the socket.
+        wait: seconds before it is started again, if it ended.
+
+    Attributes:
+        programs: folder with the program that asks it, to be put first on the path.
+
+    Raises:
+        InputError: if Flower is not installed.
+    """
+
+    def __init__(
+        self, program: Sequence[str] = ("-m", "stforecast.flower.app_starter"), wait: float = WAIT
+    ) -> None:
+        super().__init__(program, wait, "starter")
+        self.instead = find_program(PROGRAM)
+
+    def __enter__(self) -> KeptStarter:
+        """Start the process, and write the program that asks it."""
+        super().__enter__()
+        self.programs = self.socket.parent
+        write_program(self.programs, self.socket, self.instead)
+        return self

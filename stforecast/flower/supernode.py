@@ -12,12 +12,14 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from data_prep.errors import InputError
@@ -107,12 +109,14 @@ class Supervisor:
         superlink: address of the server, for messages.
         refused: seconds of refusals after which it gives up.
         waits: shortest and longest wait before a new start, in seconds.
+        programs: folder in which the SuperNode looks for programs first.
     """
 
     command: Callable[[], list[str]]
     superlink: str
     refused: float = REFUSED
     waits: tuple[float, float] = (FIRST_WAIT, LONGEST_WAIT)
+    programs: Path | None = None
     _refused_since: float | None = field(default=None, init=False)
 
     def run(self) -> None:
@@ -140,7 +144,7 @@ class Supervisor:
         process = subprocess.Popen(
             self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-            env={"FLWR_TELEMETRY_ENABLED": "0", **os.environ}, preexec_fn=end_with_parent,
+            env=self._environment(), preexec_fn=end_with_parent,
         )  # fmt: skip
         ending = Ending()
         reader = threading.Thread(target=self._read, args=(process.stdout, ending), daemon=True)
@@ -151,6 +155,13 @@ class Supervisor:
             stop_all_of(process, grace=LEAVE)
             reader.join(2.0)
         return ending
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of the SuperNode, which finds Flower's programs by its path."""
+        beside = Path(sys.executable).parent
+        folders = [str(f) for f in (self.programs, beside) if f]
+        path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
+        return {"FLWR_TELEMETRY_ENABLED": "0", **os.environ, "PATH": path}
 
     def _read(self, lines: IO[str], ending: Ending) -> None:
         """Log what a SuperNode prints and note what tells its state."""

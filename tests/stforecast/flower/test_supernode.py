@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,17 @@ def test_a_server_that_is_not_there_is_named_once(caplog):
     with pytest.raises(InputError, match="302"):
         supervisor(tries + NO_KEY).run()
     assert caplog.text.count("no server answers at server:1 yet; trying on") == 1
+
+
+def test_flowers_programs_are_found_though_this_python_is_not_on_the_path(
+    caplog, monkeypatch, tmp_path
+):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    say = "import os; print(os.environ['PATH']); raise SystemExit(1)"
+    with pytest.raises(InputError, match="cannot start"):
+        Supervisor(lambda: [sys.executable, "-c", say], "a:1", programs=tmp_path).run()
+    assert f"flower: {tmp_path}:{Path(sys.executable).parent}:/usr/bin" in caplog.text
 
 
 SCRIPT = """

@@ -1,0 +1,101 @@
+"""The starter of a node: `python -m stforecast.flower.app_starter SOCKET`.
+
+Flower 1.41 starts the program `flwr-clientapp` for every message, and most of its time goes into
+importing Flower. So `stforecast node` puts a program of this name first on the path of its
+SuperNode. It asks the starter, which has imported Flower once, to fork; the fork then runs as
+`flwr-clientapp` with the same arguments and outputs. Where that fails, Flower's own program runs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+PROGRAM = "flwr-clientapp"
+"""Name of the program in whose place a fork runs."""
+
+ASK = """
+import os, socket, sys
+try:
+    with socket.socket(socket.AF_UNIX) as starter:
+        starter.connect({socket!r})
+        socket.send_fds(starter, [b"\\0".join(map(os.fsencode, sys.argv))], [1, 2])
+except OSError:
+    os.execv({program!r}, [{program!r}, *sys.argv[1:]])
+"""
+"""Program that asks for a fork; it imports little, so that it takes some hundredths of a second."""
+
+LONGEST = 2**16
+"""Bytes of the arguments at most; Flower's are some two hundred."""
+
+
+def can_fork() -> bool:
+    """Return whether forks of a process that has imported Flower are safe on this system."""
+    return sys.platform == "linux"
+
+
+def write_program(folder: Path, starter: Path, instead: str) -> None:
+    """Write the program that takes the place of Flower's.
+
+    Args:
+        folder: folder that is put first on the path.
+        starter: socket of the process that forks.
+        instead: Flower's own program.
+    """
+    ask, path = folder / "ask.py", folder / PROGRAM
+    ask.write_text(ASK.format(socket=str(starter), program=instead))
+    # Without the folders of installed packages, whose search takes longer than all else here.
+    words = [sys.executable, "-I", "-S", str(ask)]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    path.chmod(0o700)
+
+
+def serve(listener: socket.socket, program: Callable[[], object]) -> None:
+    """Fork for all that ask.
+
+    Args:
+        listener: where they ask.
+        program: what a fork runs, with the arguments in `sys.argv`.
+    """
+    fork = multiprocessing.get_context("fork")
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            text, outputs, *_ = socket.recv_fds(connection, LONGEST, 2)
+            while more := connection.recv(LONGEST):
+                text += more
+        if len(outputs) == 2:
+            args = [os.fsdecode(word) for word in text.split(b"\0")][1:]
+            fork.Process(target=_run, args=(program, args, outputs)).start()
+        for number in outputs:
+            os.close(number)
+
+
+def _run(program: Callable[[], object], args: Sequence[str], outputs: Sequence[int]) -> None:
+    """Run the program in a fork."""
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(output, number)
+    sys.argv = [PROGRAM, *args]
+    program()
+
+
+def main(path: str) -> None:
+    """Import Flower, and listen on a socket that only this user may use."""
+    os.umask(0o077)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        import stforecast.flower.client_app  # noqa: F401  (imported by the app of a run)
+
+        (found,) = entry_points(group="console_scripts", name=PROGRAM)
+        serve(listener, found.load())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
