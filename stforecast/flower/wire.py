@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import threading
 import time
 from collections.abc import Mapping
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,10 @@ NUMPY = "numpy.ndarray"
 """Flower's name of the format of numpy's files."""
 
 POLL = 1.0
-"""Seconds between two checks for answers."""
+"""Seconds between two looks for an answer, and for lost nodes."""
+
+MOST_LOOKS = 20.0
+"""Looks for answers in a second at most, over all nodes."""
 
 
 def pack(message: Message) -> Any:
@@ -107,7 +112,12 @@ class GridLink:
         return set(self.grid.get_node_ids())
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Send all messages and wait for the answers of nodes that are still connected."""
+        """Send all messages and wait for the answers of nodes that are still connected.
+
+        Flower waits for minutes for a node that announced an answer and does not send the rest of
+        it. So each node's answer is waited for in a thread of its own, and such a node delays
+        nobody beyond `timeout`.
+        """
         import flwr.app
 
         sent = [
@@ -115,18 +125,40 @@ class GridLink:
             for node, message in messages.items()
         ]
         waiting = dict(zip(self.grid.push_messages(sent), messages, strict=True))
+        found: SimpleQueue[Any] = SimpleQueue()
+        ended, pause = threading.Event(), max(POLL, len(sent) / MOST_LOOKS)
+        for i in waiting:
+            args = (i, pause, found, ended)
+            threading.Thread(target=self._wait_for, args=args, daemon=True).start()
         answers: dict[int, Message | str] = {}
         end = time.monotonic() + timeout
         while waiting and time.monotonic() < end:
-            for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    answers[node] = _read(reply)
-            gone = set(waiting.values()) - self.nodes()
-            waiting = {i: node for i, node in waiting.items() if node not in gone}
-            if waiting:
-                time.sleep(POLL)
+            try:
+                reply = found.get(timeout=pause)
+            except Empty:
+                here = self.nodes()
+                waiting = {i: node for i, node in waiting.items() if node in here}
+                continue
+            if isinstance(reply, Exception):
+                ended.set()
+                raise reply
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                answers[node] = _read(reply)
+        ended.set()
         return answers
+
+    def _wait_for(
+        self, number: str, pause: float, found: SimpleQueue[Any], ended: threading.Event
+    ) -> None:
+        """Put the answer to a message into a queue, or the error that looking for it raised."""
+        try:
+            while not ended.wait(pause):
+                for reply in self.grid.pull_messages([number]):
+                    found.put(reply)
+                    return
+        except Exception as e:
+            found.put(e)
 
 
 def _read(reply: Any) -> Message | str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 import types
 
 import pytest
@@ -133,15 +134,19 @@ def test_whatever_bytes_arrive_are_a_tensor_or_refused(data, place, cut):
 
 
 class Grid:
-    """Answers at once, with an error, or never; node 4 is gone after the first look."""
+    """Answers at once, with an error, or never; node 4 is gone after the first look.
+
+    Node 5 announces an answer and does not send it, until `sent` is set.
+    """
 
     def __init__(self):
         self.looks = 0
         self.pushed = {}
+        self.sent = threading.Event()
 
     def get_node_ids(self):
         self.looks += 1
-        return [1, 2, 3] if self.looks > 1 else [1, 2, 3, 4]
+        return [1, 2, 3, 5] if self.looks > 1 else [1, 2, 3, 4, 5]
 
     def push_messages(self, messages):
         for message in messages:
@@ -154,6 +159,8 @@ class Grid:
             "m2": (True, None),
             "m3": (False, flwr.RecordDict({})),
         }
+        if "m5" in ids:
+            self.sent.wait()
         for i in set(ids) & replies.keys():
             failed, content = replies[i]
             yield types.SimpleNamespace(
@@ -168,10 +175,26 @@ def test_the_link_waits_for_nobody_who_is_gone(monkeypatch, task_identity):
     monkeypatch.setattr(wire, "POLL", 0.0)
     grid = Grid()
     link = wire.GridLink(grid)
-    assert link.nodes() == {1, 2, 3, 4}
+    assert link.nodes() == {1, 2, 3, 4, 5}
     answers = link.ask({n: Message({"to": n}) for n in (1, 2, 3, 4)}, timeout=60)
     assert answers[1] == Message({"hello": 1})
     assert answers[2] == "out of memory (code 7)"
     assert answers[3].startswith("not a message of stforecast")
     assert 4 not in answers
     assert json.loads(grid.pushed["m2"].content["about"]["json"]) == {"to": 2}
+
+
+def test_a_node_that_announces_an_answer_and_sends_none_holds_nobody(monkeypatch, task_identity):
+    monkeypatch.setattr(wire, "POLL", 0.01)
+    grid = Grid()
+    answers = wire.GridLink(grid).ask({n: Message({}) for n in (5, 1, 2)}, timeout=1.0)
+    assert answers.keys() == {1, 2}
+    grid.sent.set()
+
+
+def test_an_error_of_flowers_ends_the_wait(monkeypatch, task_identity):
+    monkeypatch.setattr(wire, "POLL", 0.01)
+    grid = Grid()
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        wire.GridLink(grid).ask({1: Message({})}, timeout=60)
