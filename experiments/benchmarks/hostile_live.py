@@ -112,8 +112,13 @@ def live_table(rows: pd.DataFrame) -> str:
 
     base = {r["method"]: r[BARE] for r in rows.to_dict("records") if not r["hostile"]}
     known = {Run(*(r[f] for f in Run._fields)): r for r in rows.to_dict("records")}
+    methods, behaviours = list(METHODS), ["-", *BEHAVIOURS]
+
+    def place(run: Run) -> tuple[int, int, int]:
+        return methods.index(run.method), run.hostile, behaviours.index(run.behaviour)
+
     cells = []
-    for run in sorted(known, key=lambda r: (list(METHODS).index(r.method), r.hostile)):
+    for run in sorted(known, key=place):
         row, mse = known[run], base[run.method]
         apart = abs(row["mse"] / row[ALONE] - 1)
         who = f"{run.hostile} of {N_NODES}" if run.hostile else "none"
