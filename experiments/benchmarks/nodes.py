@@ -47,7 +47,10 @@ SETTINGS: dict[str, Any] = {
 VARIANTS = {"a process a message": "--no-worker", "a worker that stays": "--worker"}
 """Options of `stforecast node` by what they stand for."""
 
-PATIENCE = Patience(start=3000, answer=240)
+PATIENCE = Patience(start=3000, answer=600)
+
+POLL = 1.0
+"""Seconds between two looks for work, as Flower has it."""
 
 
 def memory(pids: Collection[int]) -> float:
@@ -67,7 +70,7 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
         config = resolve(method, **SETTINGS, rounds=rounds)
         run = RunSettings(config, CLIENTS * len(cubes), PATIENCE, str(out / "server"))
         app = write_app(out / "app", run)
-        with LocalFlower(out / "logs", keeps=False) as flower:
+        with LocalFlower(out / "logs", keeps=False, poll=POLL) as flower:
             start = time.perf_counter()
             for i, cube in enumerate(cubes):
                 given = {
