@@ -11,7 +11,8 @@ run of the nodes' and the server's classes in one process, round by round, and t
 
 With `--target node`, a SuperNode is killed instead, with all else that its `stforecast node` had
 started and starts again. The rounds meanwhile go on without its clients, so only the run's test
-error is compared. Take more rounds, such as 30: a node is back after a minute (Flower's lease).
+error is compared. Take more rounds, such as 20: a node is back after a minute (Flower's lease). The
+last rounds of a run are left in peace, so that its nodes are there at the end.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ TARGETS = {"server": ("superlink", "serverapp"), "node": tuple(SHARES)}
 
 LONGEST = 60.0
 """Seconds within which a kill follows the moment at which all clients are connected."""
+
+PEACE = 4
+"""Rounds at the end of a run in which no node is killed."""
 
 COMPARED = ("participants", "failed", "train_loss", "validation_loss", "bytes_up")
 """Columns of a run's rounds that the kills must not change."""
@@ -94,10 +98,15 @@ class Killed:
             if len(self.kills) == n_kills:
                 continue
             time.sleep(self.random.uniform(0, LONGEST))
-            if not (out / "federation.json").exists():
+            if not self._nears_its_end(out, target):
                 killed = time.monotonic()
                 self._kill(self.random.choice(TARGETS[target]), out, app)
         return out
+
+    def _nears_its_end(self, out: Path, target: str) -> bool:
+        """Return whether a run is done, or too far on for a node to come back."""
+        left = self.settings["rounds"] - _count(out, "round")
+        return (out / "federation.json").exists() or (target == "node" and left <= PEACE)
 
     def _kill(self, target: str, out: Path, app: Path) -> None:
         """Kill one of the targets and start it again, if nothing else does."""
