@@ -5,8 +5,9 @@
 Each node has four clients of an invented city and is started by `stforecast node`: once with a
 worker that stays, and once with `--no-worker`, where Flower's process of each message imports torch
 anew. Both train the same run. Start-up lasts until all clients are connected; a round's seconds and
-bytes are the server's own. Memory is the proportional set size after the last round, in which pages
-that processes share count once. All processes are stopped at the end.
+bytes are the server's own. Processor time is that of all processes from the second round on, by
+message and node. Memory is the proportional set size after the last round, in which pages that
+processes share count once. All processes are stopped at the end.
 
 The SuperLink keeps its state in memory. With some eight nodes on one machine, its SQLite file was
 locked for longer than the five seconds that Flower 1.41 waits, and messages were lost.
@@ -14,6 +15,7 @@ locked for longer than the five seconds that Flower 1.41 waits, and messages wer
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -59,6 +61,15 @@ def memory(pids: Collection[int]) -> float:
     return sum(p.memory_full_info().pss for p in processes) / 1e6
 
 
+def processor_time(pids: Collection[int]) -> float:
+    """Return the seconds that processes and all that they started have had, ended ones too."""
+    total = 0.0
+    for process in [p for pid in pids for p in (psutil.Process(pid), *_children(pid))]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])  # Its own, and that of children that ended.
+    return total
+
+
 def _children(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
@@ -84,8 +95,11 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
                 )  # fmt: skip
             number = flower.run(app)
             began = time.time() - (time.perf_counter() - start)
-            about = follow(flower, number, out / "server", 7200.0)
             pids = {name: p.pid for name, p in flower.running.items()}
+            before: list[float] = []
+            scenes = {1: lambda: before.append(processor_time(pids.values()))}
+            about = follow(flower, number, out / "server", 7200.0, scenes)
+            spent = processor_time(pids.values()) - before[0]
             server = memory([pids.pop("superlink")])
             of_nodes = memory(pids.values()) / len(cubes)
         table = pd.read_csv(out / "server" / "rounds.csv")
@@ -97,6 +111,8 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
         "bytes_down": int(table["bytes_down"].iloc[-1]),
         "bytes_up": int(table["bytes_up"].iloc[-1]),
         "left_out": int(table["failed"].sum()),
+        # Round 1 is told after two messages; one to validate and one to finish come at the end.
+        "cpu_of_message": spent / (rounds * len(cubes)),
         "server_mb": server,
         "node_mb": of_nodes,
         "test_mse": about["test"]["mse"],
@@ -106,16 +122,16 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
 def table_of(results: dict[str, Any]) -> str:
     """Tabulate the measurements."""
     rows = [
-        [variant, r["start"], r["round"], r["bytes_down"] / 1e3, r["bytes_up"] / 1e3,
-         r["server_mb"], r["node_mb"], f"{r['test_mse']:.6f}"]
+        [variant, r["start"], r["round"], r["cpu_of_message"], r["bytes_down"] / 1e3,
+         r["bytes_up"] / 1e3, r["server_mb"], r["node_mb"], f"{r['test_mse']:.6f}"]
         for variant, r in results["variants"].items()
     ]  # fmt: skip
     headers = [
-        "answers from", "start-up s", "s a round", "kB down", "kB up", "SuperLink MB", "a node MB",
-        "test MSE",
+        "answers from", "start-up s", "s a round", "CPU s a message", "kB down", "kB up",
+        "SuperLink MB", "a node MB", "test MSE",
     ]  # fmt: skip
-    floats = ("", ".0f", ".1f", ".0f", ".0f", ".0f", ".0f", "")
-    return tabulate.tabulate(rows, headers, "github", floatfmt=floats, disable_numparse=[0, 7])
+    floats = ("", ".0f", ".1f", ".2f", ".0f", ".0f", ".0f", ".0f", "")
+    return tabulate.tabulate(rows, headers, "github", floatfmt=floats, disable_numparse=[0, 8])
 
 
 @click.command()

@@ -4,6 +4,8 @@ import itertools
 import json
 import math
 import os
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -150,3 +152,9 @@ def test_kills_go_on_with_runs_of_as_many_rounds(tmp_path):
 
 def test_memory_counts_what_a_process_started():
     assert nodes.memory([os.getpid()]) > 10
+
+
+def test_processor_time_counts_children_that_ended():
+    before = nodes.processor_time([os.getpid()])
+    subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
+    assert nodes.processor_time([os.getpid()]) > before
