@@ -8,11 +8,14 @@ SuperNode. It asks the starter, which has imported Flower once, to fork; the for
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import select
 import shlex
 import socket
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -25,7 +28,8 @@ import os, socket, sys
 try:
     with socket.socket(socket.AF_UNIX) as starter:
         starter.connect({socket!r})
-        socket.send_fds(starter, [b"\\0".join(map(os.fsencode, sys.argv))], [1, 2])
+        words = [str(os.getppid()), *sys.argv[1:]]
+        socket.send_fds(starter, [b"\\0".join(map(os.fsencode, words))], [1, 2])
 except OSError:
     os.execv({program!r}, [{program!r}, *sys.argv[1:]])
 """
@@ -71,18 +75,27 @@ def serve(listener: socket.socket, program: Callable[[], object]) -> None:
             while more := connection.recv(LONGEST):
                 text += more
         if len(outputs) == 2:
-            args = [os.fsdecode(word) for word in text.split(b"\0")][1:]
-            fork.Process(target=_run, args=(program, args, outputs)).start()
+            words = [os.fsdecode(word) for word in text.split(b"\0")]
+            fork.Process(target=_run, args=(program, words, outputs)).start()
         for number in outputs:
             os.close(number)
 
 
-def _run(program: Callable[[], object], args: Sequence[str], outputs: Sequence[int]) -> None:
-    """Run the program in a fork."""
+def _run(program: Callable[[], object], words: Sequence[str], outputs: Sequence[int]) -> None:
+    """Run the program in a fork that ends with Flower's process, which had started the program."""
+    parent, *args = words
+    threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
     sys.argv = [PROGRAM, *args]
     program()
+
+
+def _end_with(pid: int) -> None:
+    """End this process when another one ends, as Flower's own watch does not where it waits."""
+    with contextlib.suppress(ProcessLookupError):
+        select.select([os.pidfd_open(pid)], [], [])
+    os._exit(1)
 
 
 def main(path: str) -> None:

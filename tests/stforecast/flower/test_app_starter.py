@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import time
 
 import psutil
@@ -15,10 +16,13 @@ from stforecast.flower.kept_worker import KeptWorker
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks only on Linux")
 
 STARTER = """
-import os, socket, sys
+import os, socket, sys, time
 from stforecast.flower.app_starter import serve
 
 def program():
+    if "wait" in sys.argv:
+        print(os.getpid(), flush=True)
+        time.sleep(60)
     print("forked by", os.getppid(), *sys.argv, flush=True)
     print("an error", file=sys.stderr)
     sys.exit(3)
@@ -76,3 +80,21 @@ def test_the_program_itself_runs_where_nothing_forks(left, own, tmp_path):
             listener.bind(str(tmp_path / "s"))
     write_program(tmp_path, tmp_path / "s", own)
     assert said(tmp_path, "--token", "a b") == ["own --token a b"]
+
+
+def test_a_fork_ends_with_the_process_that_started_the_program(own):
+    code = f"import subprocess, time; subprocess.run(['{PROGRAM}', 'wait']); time.sleep(60)"
+    with KeptWorker(["-c", STARTER], name="starter") as kept:
+        write_program(kept.socket.parent, kept.socket, own)
+        wait_for(kept.socket)
+        parent = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+            env={"PATH": f"{kept.socket.parent}:{os.defpath}"},
+        )  # fmt: skip
+        fork = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.communicate()  # Until the fork has closed its output.
+        end = time.monotonic() + 20
+        while fork.is_running() and fork.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < end
+            time.sleep(0.01)
