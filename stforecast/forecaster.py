@@ -148,7 +148,7 @@ class Forecaster(EvaluatedForecaster):
         config = self.config = config.for_cells(len(series.cells))
         if config.training != asked.training:
             log.info(
-                "rounds: %d instead of %d, as %s overfit in more", config.training.rounds,
+                "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
                 asked.training.rounds, counted(len(series.cells), "cell"),
             )  # fmt: skip
         warn_of_constants(series, prepared.split.fit)

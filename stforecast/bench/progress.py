@@ -30,7 +30,7 @@ def rounds_bar(
             loss, shown = report.validation_loss, "validation"
             if math.isnan(loss):
                 loss, shown = report.train_task_loss, "training"
-            doing(f"{label}: {report.round} of {rounds}, {shown} loss {loss:.4f}")
+            doing(f"{label}: {report.round} of at most {rounds}, {shown} loss {loss:.4f}")
             bar.set_postfix_str(f"{shown} loss {loss:.4f}", refresh=False)
             bar.update(report.round - bar.n)  # A resumed run begins in the middle.
 
