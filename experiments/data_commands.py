@@ -10,6 +10,7 @@ import click
 
 from data_prep import DATA_SETS
 from data_prep.errors import InputError
+from data_prep.text import counted
 from experiments.endings import say_next, to_json
 from experiments.options import (
     HELP,
@@ -141,9 +142,10 @@ def _describe_cube(path: Path, as_json: bool) -> None:
     with open_cube(path) as ds:
         first, last = ds.indexes["time"][[0, -1]]
         clock = "local time" if ds.attrs.get("clock") == "local" else "UTC"
+        steps, cells = counted(ds.sizes["time"], "step"), counted(ds.sizes["cell"], "cell")
         click.echo(
-            f"{path}: {ds.sizes['time']} steps of {in_minutes(step_of(ds))} × "
-            f"{ds.sizes['cell']} cells, {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} ({clock}); "
+            f"{path}: {steps} of {in_minutes(step_of(ds))} × {cells}, "
+            f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} ({clock}); "
             f"services: {', '.join(services_of(ds))}"
         )
     say_next("forecast", path, "--out", "forecast/")
