@@ -20,8 +20,8 @@ def pytest_collection_modifyitems(items):
     """Sample the contract of methods: of a test's cases with one method, one is not slow.
 
     Which one follows from the names, so that every test meets every model with some methods, and
-    every method in some tests. Of other tests that are marked as `sampled(n)`, one case in n is not
-    slow. `make test-slow` runs them all.
+    every method in some tests. Of tests that are marked as `sampled(n)`, one case in n is not slow;
+    the largest n counts if a file has a mark, too. `make test-slow` runs them all.
     """
     cases = defaultdict(list)
     for item in items:

@@ -160,7 +160,12 @@ def test_the_options_of_the_method_are_in_the_help(typed):
 
 
 def test_a_stopped_run_goes_on(place, typed):
-    assert typed["stopped"][0] == 143
+    code, _, err = typed["stopped"]
+    assert code == 143
+    assert re.fullmatch(
+        r"stforecast: stopped by SIGTERM after round \d; go on with: stforecast run --resume run",
+        err.splitlines()[-1],
+    )
     assert len(pd.read_csv(place / "run" / "rounds.csv")) == 3
     settings = json.loads((place / "run" / "run.json").read_text())["settings"]
     assert (settings["method"], settings["model"], settings["mu"]) == ("near", "wide", 0.5)

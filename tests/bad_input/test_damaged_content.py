@@ -477,7 +477,6 @@ KEPT = {"raw day": ".out.nc.days", "archive": "download.zip"}
 """What stays on purpose: sums of days that could be read, and what was fetched."""
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("door", "damage"), CASES)
 def test_impossible_content_is_refused(open_door, refused, tmp_path, door, damage):
     opened = open_door(door)

@@ -387,7 +387,6 @@ TABLES = {
 CASES = [(door, damage) for door, damages in TABLES.items() for damage in damages]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("door", "damage"), CASES)
 def test_impossible_images_are_refused(open_door, refused, tmp_path, door, damage):
     opened = open_door(door)

@@ -339,6 +339,7 @@ NEED_MORE = {"predictions", "sweep", "intervals", "calibration", "critical-diffe
 """Figures that one plain run of a town without places does not have."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [k for k in PLOTS if k not in NEED_MORE])
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):
     path = tmp_path / f"{kind}.svg"

@@ -131,6 +131,7 @@ def test_the_figure_shows_who_answered_when(tmp_path):
     assert draw(events, names, tmp_path / "f.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_hostile_node_lies_in_each_round(tmp_path):
     folder = hostile_node.write(tmp_path, federation_demo.LIES)
     code = """

@@ -82,6 +82,7 @@ def test_killed_at_random_and_resumed(begin, town, tmp_path):
     assert not list(out.glob("**/.*.part"))
 
 
+@pytest.mark.slow
 def test_a_signal_ends_it_with_one_line_that_says_how_to_go_on(begin, tmp_path):
     out = tmp_path / "stopped"
     process = begin("stopped", rounds=10_000)  # on a busy machine the signal comes late

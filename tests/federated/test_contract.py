@@ -182,6 +182,7 @@ def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_pa
     assert rows[0] == rows[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("round", [0, 1])
 def test_a_client_that_diverges_is_left_out_and_comes_back(
     federate, method, build, round, monkeypatch
@@ -270,6 +271,7 @@ def test_a_global_model_is_the_same_for_all_clients(federate, method, build, mak
     torch.testing.assert_close(y_hat, y_hat[:1].expand_as(y_hat))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("absent", [-1, 1])
 def test_a_server_that_needs_sums_learns_the_same_from_them(federate, method, build, absent):
     """In double precision. The sizes, which a secure sum hides, are 1; one client is left out."""

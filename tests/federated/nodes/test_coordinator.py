@@ -233,7 +233,7 @@ def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split,
     assert all(torch.equal(t, batches.to(t)) for t in steps.values())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("method", METHODS.values())
 def test_a_node_that_comes_late_is_let_in(method, federate, split, logged):
     federation = federate(method, (12,) * 5, rounds=4)
