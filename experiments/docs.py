@@ -30,6 +30,7 @@ from experiments.site.federations import (
     nodes_tables,
 )
 from experiments.site.performance import (
+    growth_figure,
     growth_table,
     images_table,
     rounds_table,
@@ -117,6 +118,7 @@ def main(folders: tuple[Path, ...]) -> None:
         METHODS.write_text(updated(METHODS.read_text(), measured=True))
         for name, (page, make) in BENCHMARKS.items():
             page.write_text(replaced(page.read_text(), name, make))
+        (PERFORMANCE.parent / "figures" / "growth.png").write_bytes(growth_figure())
         GUIDE.write_text(guided(GUIDE.read_text(), DEFAULT.read_text()))
 
 

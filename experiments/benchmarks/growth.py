@@ -28,13 +28,14 @@ import numpy as np
 import tabulate
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from experiments.benchmarks.measure import Variant, make_runner
 from experiments.benchmarks.prepare import in_own_process
 from experiments.benchmarks.problem import BATCH, HIDDEN
 from experiments.benchmarks.results import processor, save
 from experiments.benchmarks.rounds import counts
-from stforecast.bench.drawing import ONE_COLUMN, SMALL, panels, save_figure
+from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels, save_figure
 from stforecast.federated.prototypes import jensen_shannon
 
 BATCHES, ROUNDS = 4, 3
@@ -149,6 +150,18 @@ def table_of(rows: Sequence[dict[str, Any]]) -> str:
     return tabulate.tabulate(values, headers, "github", floatfmt=formats, intfmt=",")
 
 
+def slopes_of(rows: Sequence[dict[str, Any]], column: str) -> dict[str, float]:
+    """Return the slope of each method that was measured with several sizes.
+
+    Args:
+        rows: as for `table_of`.
+        column: a field of `Growth`.
+    """
+    methods = dict.fromkeys(row["method"] for row in rows)
+    of = {m: [(r["clients"], r[column]) for r in rows if r["method"] == m] for m in methods}
+    return {m: slope(*zip(*points, strict=True)) for m, points in of.items() if len(points) > 1}
+
+
 def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw seconds, time of a participant and memory against the number of clients.
 
@@ -160,17 +173,23 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
         "ms a participant": "participant_ms",
         "GB without files": "memory_gb",
     }
-    fig, axes = panels(2 * ONE_COLUMN, 2.4, len(shown))
+    fig, axes = panels(TWO_COLUMNS, 2.6, len(shown), n_columns=len(shown))
     for ax, (label, column) in zip(axes, shown.items(), strict=True):
+        slopes = slopes_of(rows, column)
         for name in dict.fromkeys(row["method"] for row in rows):
             of_one = [row for row in rows if row["method"] == name]
+            found = f", slope {slopes[name]:.2f}" if name in slopes else ""
             sizes, values = [r["clients"] for r in of_one], [r[column] for r in of_one]
-            found = f", slope {slope(sizes, values):.2f}" if len(sizes) > 1 else ""
             ax.loglog(sizes, values, "o-", label=name + found)
         ax.set_xlabel("clients")
         ax.set_ylabel(label)
-        ax.tick_params(which="both", labelsize=SMALL)
-        ax.legend(fontsize=SMALL)
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.minorticks_off()
+        ax.tick_params(labelsize=SMALL)
+        ax.margins(y=0.15)
+        ax.legend(fontsize=TINY)
     return fig
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tabulate
 
-from experiments.site.results import wrapped
+from experiments.site.results import shrunk, wrapped
 
 MEASURED = Path(__file__).parents[2] / "docs" / "results" / "performance"
 """Folder of the measurements."""
@@ -50,15 +51,33 @@ def _seconds(row: Mapping[str, Any] | None) -> str:
 
 
 def growth_table() -> str:
-    """Tabulate rounds by number of clients, with a share of them in each."""
-    from experiments.benchmarks.growth import table_of
+    """Tabulate rounds by number of clients, with a share of them in each, and tell the slopes."""
+    from experiments.benchmarks.growth import slopes_of, table_of
 
     found = _results("growth")
+    shown = {"a round's seconds": "seconds", "memory without files": "memory_gb"}
+    slopes = [
+        " and ".join(f"{k:.2f} (`{name}`)" for name, k in of.items()) + f" for {what}"
+        for what, column in shown.items()
+        if (of := slopes_of(found["rows"], column))
+    ]
     return wrapped(
         f"{found['share']:.0%} of the clients a round, hidden size {found['hidden_size']}, "
         f"`--memory {found['memory']}`, `--compared {found['compared']}`, the fastest of three "
-        f"rounds. {_machine(found)}:\n\n{table_of(found['rows'])}"
+        f"rounds. {_machine(found)}:\n\n{table_of(found['rows'])}\n\n"
+        "Lines of least squares through the logarithms of the number of clients have slopes of "
+        f"{', '.join(slopes)}.\n\n![Seconds of a round, time of a participant and memory by "
+        "number of clients](figures/growth.png)"
     )
+
+
+def growth_figure() -> bytes:
+    """Draw the same rounds, as a PNG."""
+    from experiments.benchmarks.growth import draw
+    from stforecast.bench.drawing import save_figure
+
+    with tempfile.TemporaryDirectory() as folder:
+        return shrunk(save_figure(draw(_results("growth")["rows"]), Path(folder) / "growth.png"))
 
 
 def secure_sum_table() -> str:

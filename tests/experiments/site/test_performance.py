@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from experiments.benchmarks.growth import Growth
 from experiments.benchmarks.results import save
 from experiments.site import performance
 
@@ -49,6 +50,22 @@ def test_images_are_compared_at_the_better_number_of_threads_and_by_time_of_one(
     ]
     save({"clients": 20, "rows": rows}, measured / "images.json")
     assert rows_of(performance.images_table()) == [["m", "8", "3.2", "2.50×", "5", "2", "2.50×"]]
+
+
+def test_slopes_of_growth_are_those_of_powers(measured):
+    rows = [
+        dict.fromkeys(Growth._fields, 1.0)
+        | {"method": m, "clients": n, "seconds": n**0.5, "memory_gb": 3 * n**power}
+        for m, power in (("fedavg", 0.25), ("fuels", 1.0))
+        for n in (10, 100, 1000)
+    ]
+    rows = [{"method": r.pop("method"), "clients": r.pop("clients"), **r} for r in rows]
+    settings = {"share": 0.1, "hidden_size": 8, "compared": 0, "memory": "1GB"}
+    save({**settings, "rows": rows}, measured / "growth.json")
+    text = re.sub(r"\s+", " ", performance.growth_table())
+    assert "0.50 (`fedavg`) and 0.50 (`fuels`) for a round's seconds" in text
+    assert "0.25 (`fedavg`) and 1.00 (`fuels`) for memory without files" in text
+    assert performance.growth_figure().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", TABLES)
