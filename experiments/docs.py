@@ -33,6 +33,7 @@ from experiments.site.performance import (
     growth_figure,
     growth_table,
     images_table,
+    prepare_table,
     rounds_table,
     secure_sum_table,
 )
@@ -70,6 +71,7 @@ BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "secure sums": (PERFORMANCE, secure_sum_table),
     "image steps": (PERFORMANCE, images_table),
     "few cells": (DEFAULT, few_cells_table),
+    "readers": (PERFORMANCE, prepare_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""
 

@@ -1,35 +1,44 @@
-"""Compare this project's reader of raw days with a plain pandas reader.
+"""Compare this project's reader of raw days, also over Ray, with plain polars and pandas readers.
 
-    python -m experiments.benchmarks.prepare --files 3 --out FOLDER
+    python -m experiments.benchmarks.prepare --files 4 --raw EMPTY --out FOLDER
 
-Generates days of the published size (10,000 cells, about 4.9 million rows and 290 MB each), turns
-them into an hourly cube with each reader in a separate process, and prints CPU and wall-clock
-seconds per file, peak memory and the largest difference of the two cubes. Imports are not counted.
-The pandas reader checks nothing; ours computes checksums and makes all its checks.
+Generates days of the published size (10,000 cells, about 4.9 million rows and 290 MB each) in a new
+folder, which is removed at the end. Each reader turns them into an hourly cube in a process of its
+own, several times in turns; the fastest counts. Prints CPU and wall-clock seconds per file, seconds
+of starting Ray, peak memory and the largest difference of the cubes. Imports are not counted. The
+plain readers check nothing; ours computes checksums and makes all its checks. Ray is left out
+where it is not installed. With `--out` the results are also written, as prepare.json.
 """
 
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import multiprocessing
+import os
 import resource
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import numpy as np
 import pandas as pd
 import polars as pl
+import psutil
 import tabulate
 import xarray as xr
 
 from data_prep import cube, milan
 from data_prep.telecom_italia.cdr import SERVICES
 from data_prep.telecom_italia.raw_day import INTERVAL, RawDay
+from experiments.benchmarks.results import processor, save
+from experiments.ray_days import sum_days
+from stforecast.bench.ray_engine import cluster, each
 
 Result = TypeVar("Result")
 
@@ -88,17 +97,70 @@ def prepare_with_pandas(raw: Path, out: Path) -> Path:
     return out
 
 
-def measure(prepare: Callable[[Path, Path], Path], raw: Path, out: Path) -> dict[str, float]:
-    """Measure one reader in this process.
+def prepare_with_polars(raw: Path, out: Path) -> Path:
+    """Convert raw days with plain polars: sum each file by a group-by, join all in memory."""
+    names = ["cell", "time", "country", *SERVICES]
+    days = []
+    for path in sorted(raw.iterdir()):
+        rows = pl.scan_csv(path, separator="\t", has_header=False, new_columns=names)
+        hour = pl.from_epoch(pl.col("time") // 3_600_000 * 3600).cast(pl.Datetime("ns"))
+        sums = rows.group_by(hour, "cell").agg(pl.col(*SERVICES).sum())
+        days.append(sums.collect(engine="streaming"))
+    table = pd.DataFrame({column.name: column.to_numpy() for column in pl.concat(days)})
+    hourly = xr.Dataset.from_dataframe(table.set_index(["time", "cell"]).sort_index())
+    hourly.fillna(0).to_netcdf(out, engine="h5netcdf")
+    return out
 
-    Returns:
-        `cpu` and `wall` seconds of the call, and `peak` memory of the process in MB.
+
+class Cost(NamedTuple):
+    """Cost of a reader.
+
+    Attributes:
+        cpu: CPU seconds of the call, of all processes.
+        wall: its wall-clock seconds.
+        start: wall-clock seconds before, in which Ray's processes start and import.
+        peak: peak memory in MB, of one process; None for several.
     """
+
+    cpu: float
+    wall: float
+    start: float = 0.0
+    peak: float | None = None
+
+
+def measure(prepare: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
+    """Measure one reader in this process."""
     wall, cpu = time.perf_counter(), time.process_time()
     prepare(raw, out)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"cpu": cpu, "wall": wall, "peak": peak}
+    return Cost(cpu, wall, peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
+    """Measure this project's reader over Ray's workers on this machine."""
+    start, meeting = time.perf_counter(), out.with_suffix(".workers").resolve()
+    meeting.mkdir()
+    with cluster(workers):
+        each(_meet, [(meeting, workers)] * workers, "workers")
+        wall, cpu = time.perf_counter(), cpu_of_all()
+        sum_days("milan", raw, out)
+        milan.prepare(raw, out)
+        return Cost(cpu_of_all() - cpu, time.perf_counter() - wall, wall - start)
+
+
+def _meet(item: tuple[Path, int]) -> None:
+    """Import the reader, and wait until as many workers have, so that none starts later."""
+    folder, workers = item
+    importlib.import_module("data_prep.milan")
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < workers:
+        time.sleep(0.1)
+
+
+def cpu_of_all() -> float:
+    """Return the CPU seconds of this process and all that it has started and that still run."""
+    this = psutil.Process()
+    return sum(sum(p.cpu_times()[:2]) for p in (this, *this.children(recursive=True)))
 
 
 def largest_difference(ours: Path, theirs: Path) -> float:
@@ -118,30 +180,60 @@ def in_own_process(function: Callable[..., Result], *args: object) -> Result:
         return pool.submit(function, *args).result()
 
 
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Tabulate readers.
+
+    Args:
+        rows: name of the reader and the values of `Cost`, by name.
+    """
+    headers = ["reader", "CPU s a file", "s a file", "s to start", "peak MB"]
+    formats = ("", ".2f", ".2f", ".1f", ".0f")
+    values = [list(row.values()) for row in rows]
+    return tabulate.tabulate(values, headers, "github", floatfmt=formats, missingval="-")
+
+
 @click.command()
-@click.option("--files", default=3, show_default=True, help="Days to generate.")
+@click.option("--files", default=4, show_default=True, help="Days to generate.")
 @click.option("--cells", default=10_000, show_default=True, help="Cells a day.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option("--workers", default=2, show_default=True, help="Workers of Ray.")
+@click.option("--repeat", default=3, show_default=True, help="Times of each; the fastest counts.")
+@click.option("--raw", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of results.")
 @click.option("--keep", is_flag=True, help="Keep the generated files.")
-def main(files: int, cells: int, out: Path, keep: bool) -> None:
-    """Compare this project's reader of raw days with a plain pandas one."""
-    if out.exists():
-        raise click.BadParameter(f"{out} exists; give a new folder, which is removed at the end")
-    raw = out / "raw"
-    in_own_process(generate, raw, files, cells)
-    size = sum(p.stat().st_size for p in raw.iterdir()) / files / 1e6
-    engines = {"stforecast": milan.prepare, "pandas": prepare_with_pandas}
+def main(
+    files: int, cells: int, workers: int, repeat: int, raw: Path, out: Path | None, keep: bool
+) -> None:
+    """Compare readers of raw days."""
+    if raw.exists():
+        raise click.BadParameter(f"{raw} exists; give a new folder, which is removed at the end")
+    days = raw / "days"
+    in_own_process(generate, days, files, cells)
+    size = sum(p.stat().st_size for p in days.iterdir()) / files / 1e6
+    readers = {"stforecast": partial(measure, milan.prepare)}
+    if importlib.util.find_spec("ray"):
+        readers[f"stforecast, {workers} workers of Ray"] = partial(measure_ray, workers)
+    readers["plain polars"] = partial(measure, prepare_with_polars)
+    readers["plain pandas"] = partial(measure, prepare_with_pandas)
+    costs: dict[str, list[Cost]] = {name: [] for name in readers}
+    for i in range(repeat):
+        for k, (name, reader) in enumerate(readers.items()):
+            costs[name].append(in_own_process(reader, days, raw / f"{i}-{k}.nc"))
     rows = []
-    for name, prepare in engines.items():
-        cost = in_own_process(measure, prepare, raw, out / f"{name}.nc")
-        rows.append([name, cost["cpu"] / files, cost["wall"] / files, cost["peak"]])
-    headers = ["reader", "CPU s/file", "wall s/file", "peak MB"]
-    click.echo(f"{files} files of {size:.0f} MB, {cells} cells, to hourly sums")
-    click.echo(tabulate.tabulate(rows, headers, floatfmt=(".0f", ".2f", ".2f", ".0f")))
-    difference = largest_difference(*(out / f"{name}.nc" for name in engines))
+    for name, found in costs.items():
+        cost = min(found, key=lambda c: c.wall)
+        of_a_file = cost._replace(cpu=cost.cpu / files, wall=cost.wall / files)
+        rows.append({"reader": name, **of_a_file._asdict()})
+    cubes = [raw / f"0-{k}.nc" for k in range(len(readers))]
+    difference = max(largest_difference(cubes[0], other) for other in cubes[1:])
+    click.echo(f"{processor()}; {files} files of {size:.0f} MB, {cells} cells, to hourly sums")
+    click.echo(table_of(rows))
     click.echo(f"largest relative difference of the sums: {difference:.1e}")
+    if out:
+        about = {"files": files, "cells": cells, "file_mb": round(size, 1), "repeat": repeat}
+        about |= {"difference": difference}
+        save({**about, "rows": rows}, out / "prepare.json")
     if not keep:
-        shutil.rmtree(out)
+        shutil.rmtree(raw)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Parts of the page on performance, from the measurements in docs/results/performance.
 
 They lie there as the benchmarks of `experiments.benchmarks` wrote them: `rounds.json`,
-`growth.json`, `secure_sum.json` and `images.json`. Each part tells on which machine and when.
+`growth.json`, `secure_sum.json`, `images.json` and `prepare.json`. Each part tells on which machine
+and when.
 """
 
 from __future__ import annotations
@@ -78,6 +79,19 @@ def growth_figure() -> bytes:
 
     with tempfile.TemporaryDirectory() as folder:
         return shrunk(save_figure(draw(_results("growth")["rows"]), Path(folder) / "growth.png"))
+
+
+def prepare_table() -> str:
+    """Tabulate the seconds of readers of raw days."""
+    from experiments.benchmarks.prepare import table_of
+
+    found = _results("prepare")
+    return wrapped(
+        f"{found['files']} days of {found['file_mb']:.0f} MB and {found['cells']:,} cells, to "
+        f"hourly sums; seconds are a file's, the fastest of {found['repeat']} turns. "
+        f"{_machine(found)}:\n\n{table_of(found['rows'])}\n\n"
+        f"The sums differ by {found['difference']:.0e} of their value at most."
+    )
 
 
 def secure_sum_table() -> str:

@@ -1,21 +1,42 @@
+import pytest
+
 from data_prep import milan
 from experiments.benchmarks.prepare import (
     generate,
     largest_difference,
     measure,
+    measure_ray,
     prepare_with_pandas,
+    prepare_with_polars,
+    table_of,
 )
 
 
-def test_both_readers_make_the_same_cube_of_generated_days(tmp_path):
-    raw = tmp_path / "raw"
-    generate(raw, n_files=2, n_cells=12)
+@pytest.fixture
+def raw(tmp_path):
+    generate(tmp_path / "raw", n_files=2, n_cells=12)
+    return tmp_path / "raw"
+
+
+@pytest.mark.parametrize("plain", [prepare_with_pandas, prepare_with_polars])
+def test_plain_readers_make_the_same_cube_of_generated_days(tmp_path, raw, plain):
     ours, theirs = tmp_path / "ours.nc", tmp_path / "theirs.nc"
     cost = measure(milan.prepare, raw, ours)
-    measure(prepare_with_pandas, raw, theirs)
+    measure(plain, raw, theirs)
     assert largest_difference(ours, theirs) < 1e-14
-    assert cost["cpu"] > 0
-    assert cost["peak"] > 10
+    assert cost.cpu > 0
+    assert cost.peak > 10
+    assert f"| {cost.peak:.0f} |" in " ".join(
+        table_of([{"reader": "ours", **cost._asdict()}]).split()
+    )
+
+
+def test_workers_of_ray_make_the_same_cube(tmp_path, raw):
+    pytest.importorskip("ray", reason="needs the extra ray: pip install 'stforecast[ray]'")
+    cost = measure_ray(2, raw, tmp_path / "workers.nc")
+    milan.prepare(raw, tmp_path / "alone.nc")
+    assert largest_difference(tmp_path / "workers.nc", tmp_path / "alone.nc") == 0
+    assert min(cost.cpu, cost.wall, cost.start) > 0
 
 
 def test_a_difference_is_seen(tmp_path):

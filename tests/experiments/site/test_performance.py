@@ -14,6 +14,7 @@ TABLES = {
     "growth": performance.growth_table,
     "secure_sum": performance.secure_sum_table,
     "images": performance.images_table,
+    "prepare": performance.prepare_table,
 }
 
 
