@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -119,19 +119,22 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
     }
 
 
-def table_of(results: dict[str, Any]) -> str:
-    """Tabulate the measurements."""
+def table_of(measured: Iterable[dict[str, Any]]) -> str:
+    """Tabulate the measurements of several numbers of nodes."""
     rows = [
-        [variant, r["start"], r["round"], r["cpu_of_message"], r["bytes_down"] / 1e3,
-         r["bytes_up"] / 1e3, r["server_mb"], r["node_mb"], f"{r['test_mse']:.6f}"]
-        for variant, r in results["variants"].items()
+        [results["nodes"], variant, r["start"], r["round"], r.get("cpu_of_message"),
+         r["bytes_down"] / 1e3, r["bytes_up"] / 1e3, r["server_mb"], r["node_mb"],
+         f"{r['test_mse']:.6f}"]
+        for results in measured for variant, r in results["variants"].items()
     ]  # fmt: skip
     headers = [
-        "answers from", "start-up s", "s a round", "CPU s a message", "kB down", "kB up",
+        "nodes", "answers from", "start-up s", "s a round", "CPU s a message", "kB down", "kB up",
         "SuperLink MB", "a node MB", "test MSE",
     ]  # fmt: skip
-    floats = ("", ".0f", ".1f", ".2f", ".0f", ".0f", ".0f", ".0f", "")
-    return tabulate.tabulate(rows, headers, "github", floatfmt=floats, disable_numparse=[0, 8])
+    floats = ("", "", ".0f", ".1f", ".2f", ".0f", ".0f", ".0f", ".0f", "")
+    return tabulate.tabulate(
+        rows, headers, "github", floatfmt=floats, disable_numparse=[1, 9], missingval="-"
+    )
 
 
 @click.command()
@@ -149,7 +152,7 @@ def main(n_nodes: int, rounds: int, method: str, only: str | None, out: Path) ->
     results = {"nodes": n_nodes, "clients": CLIENTS, "rounds": rounds, "method": method,
                "cores": psutil.cpu_count(), "variants": found}  # fmt: skip
     save(results, out / f"nodes-{n_nodes}.json")
-    click.echo(table_of(results))
+    click.echo(table_of([results]))
 
 
 if __name__ == "__main__":

@@ -35,14 +35,17 @@ def hostile_live_table() -> str:
 
 
 def nodes_tables() -> str:
-    """Tabulate start-up, rounds and memory for each number of nodes measured."""
+    """Tabulate start-up, rounds and memory of all numbers of nodes measured, by kind of run."""
     from experiments.benchmarks.nodes import table_of
 
-    found = [json.loads(path.read_text()) for path in MEASURED.glob("nodes-*.json")]
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for path in MEASURED.glob("nodes-*.json"):
+        r = json.loads(path.read_text())
+        kind = f"{r['clients']} clients a node, `{r['method']}`, {r['rounds']} rounds, on "
+        kinds.setdefault(f"{kind}{r['cores']} cores:", []).append(r)
     return "\n\n".join(
-        f"{r['nodes']} nodes of {r['clients']} clients, `{r['method']}`, {r['rounds']} rounds, on "
-        f"{r['cores']} cores:\n\n{table_of(r)}"
-        for r in sorted(found, key=lambda r: int(r["nodes"]))
+        f"{kind}\n\n{table_of(sorted(kinds[kind], key=lambda r: int(r['nodes'])))}"
+        for kind in sorted(kinds)
     )
 
 
