@@ -171,7 +171,7 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
     """South is killed in round 2 and started again; a node with an unknown key never gets in."""
     cubes = federation_demo.make_cubes(tmp_path)
     config = resolve("fuels", **federation_demo.SETTINGS, rounds=5)
-    patience = Patience(start=300, answer=60)
+    patience = Patience(start=300, answer=240)
     app = write_app(tmp_path / "app", RunSettings(config, 9, patience, str(tmp_path)))
     log = tmp_path / "server.log"
     with LocalFlower(tmp_path / "logs", make_keys(tmp_path / "keys")) as flower:
@@ -183,9 +183,9 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
         stranger, _ = make_node_key(tmp_path / "keys", "stranger")
         flower.start_node("stranger", {"data": str(cubes[0]), "first-client": 0}, stranger)
         run = flower.run(app)
-        wait_for(lambda: log.exists() and "round 1:" in log.read_text(), 300, "round 1")
+        wait_for(lambda: log.exists() and "round 1:" in log.read_text(), 900, "round 1")
         flower.stop("south", signal.SIGKILL)
-        wait_for(lambda: "goes on without" in log.read_text(), 200, "a round without south")
+        wait_for(lambda: "goes on without" in log.read_text(), 600, "a round without south")
         flower.start_node("south", {"data": str(cubes[2]), "first-client": 7}, keys["south"])
         about = federation_demo.follow(flower, run, tmp_path)
         assert about["nodes"] == 3
