@@ -122,7 +122,7 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
 def table_of(measured: Iterable[dict[str, Any]]) -> str:
     """Tabulate the measurements of several numbers of nodes."""
     rows = [
-        [results["nodes"], variant, r["start"], r["round"], r.get("cpu_of_message"),
+        [results["nodes"], variant, r["start"], r["round"], r["cpu_of_message"],
          r["bytes_down"] / 1e3, r["bytes_up"] / 1e3, r["server_mb"], r["node_mb"],
          f"{r['test_mse']:.6f}"]
         for results in measured for variant, r in results["variants"].items()
@@ -132,9 +132,7 @@ def table_of(measured: Iterable[dict[str, Any]]) -> str:
         "SuperLink MB", "a node MB", "test MSE",
     ]  # fmt: skip
     floats = ("", "", ".0f", ".1f", ".2f", ".0f", ".0f", ".0f", ".0f", "")
-    return tabulate.tabulate(
-        rows, headers, "github", floatfmt=floats, disable_numparse=[1, 9], missingval="-"
-    )
+    return tabulate.tabulate(rows, headers, "github", floatfmt=floats, disable_numparse=[1, 9])
 
 
 @click.command()
