@@ -81,7 +81,7 @@ def _of_nodes(found: dict[str, Any]) -> str:
     missed = statistics.mean(run["missed"] for run in found["runs"])
     worst = max(run["difference"] for run in whole)
     text = (
-        "every run went on to its end. A node was in the rounds again after "
+        "all went on to the end. A node was in the rounds again after "
         f"{statistics.median(away):.0f} s (median; {min(away):.0f} to {max(away):.0f}), clients "
         f"missed {100 * missed:.0f} % of their rounds, and test errors differ by "
         f"{100 * worst:.1f} % at most from that of a run that nothing disturbs."
