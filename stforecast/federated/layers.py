@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stforecast.federated.kernels.column import column
+from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.gru import Weights, grus_usable, stacked_grus
 
 
@@ -24,24 +26,31 @@ class ClientLinear(Stacked):
     """`nn.Linear` for each client: `y = x W + b`.
 
     Args:
-        in_features: width of the input.
+        in_features: width of the input, or of each of its parts.
         out_features: width of the output.
+        parts: parts of the input that are summed first.
 
     Shapes:
-        x: `(clients, batch, in_features)`; returns `(clients, batch, out_features)`.
+        x: `(clients, batch, parts * in_features)`; returns `(clients, batch, out_features)`.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: int, out_features: int, parts: int = 1) -> None:
         super().__init__()
+        self.parts = parts
         bound = 1 / math.sqrt(in_features)
         self.weight = _uniform(bound, in_features, out_features)
         self.bias = _uniform(bound, out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply each client's own layer."""
-        if self.weight.shape[-1] == 1:  # Batched products of libraries are slow for one column.
-            return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias.unsqueeze(1)
-        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
+        weight, bias = self.weight, self.bias
+        if weight.shape[2] == 1 and usable(weight.shape[1], x, weight, bias):
+            return column(x, weight, bias, self.parts)
+        if self.parts > 1:
+            x = x.unflatten(-1, (self.parts, -1)).sum(-2)
+        if weight.shape[2] == 1:  # Batched products of libraries are slow for one column.
+            return (x * weight.mT).sum(-1, keepdim=True) + bias.unsqueeze(1)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight)
 
 
 class ClientLayerNorm(Stacked):

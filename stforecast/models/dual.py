@@ -55,10 +55,9 @@ class FusionHead(nn.Module):
     ) -> None:
         super().__init__()
         self.in_features = hidden_size * n_parts
-        self.n_summed = n_parts if fusion == "sum" else 1
-        self.linear = ClientLinear(self.in_features // self.n_summed, horizon)
+        n_summed = n_parts if fusion == "sum" else 1
+        self.linear = ClientLinear(self.in_features // n_summed, horizon, n_summed)
 
     def forward(self, features: Tensor) -> Tensor:
         """Map `(clients, batch, features)` to `(clients, batch, horizon)`."""
-        first, *others = features.chunk(self.n_summed, dim=-1)
-        return self.linear(sum(others, first))
+        return self.linear(features)

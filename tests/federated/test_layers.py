@@ -39,20 +39,23 @@ def check_gradients(layer, alone, names, client):
         torch.testing.assert_close(gradient, getattr(alone, theirs).grad)
 
 
+@pytest.mark.parametrize("inputs", [INPUTS, 32], ids=["torch", "kernel"])
 @pytest.mark.parametrize("width", [1, WIDTH])
-def test_linear_is_nn_linear_for_each_client(width):
+@pytest.mark.parametrize("parts", [1, 2])
+def test_linear_is_nn_linear_of_the_sum_of_parts_for_each_client(inputs, width, parts):
     names = {"weight": "weight", "bias": "bias"}
-    layer = stacked(ClientLinear(INPUTS, width))
-    x = torch.randn(CLIENTS, BATCH, INPUTS, dtype=torch.float64, requires_grad=True)
-    y = layer(x)
+    layer = stacked(ClientLinear(inputs, width, parts))
+    x = torch.randn(CLIENTS, 2 * BATCH, parts * inputs, dtype=torch.float64, requires_grad=True)
+    y = layer(x[:, :BATCH])
     y.square().sum().backward()
+    assert not x.grad[:, BATCH:].any()
     for i in range(CLIENTS):
-        alone = reference(nn.Linear(INPUTS, width), layer, names, i)
-        own = x.detach()[i].requires_grad_()
-        expected = alone(own)
+        alone = reference(nn.Linear(inputs, width), layer, names, i)
+        own = x.detach()[i, :BATCH].requires_grad_()
+        expected = alone(own.unflatten(1, (parts, inputs)).sum(1))
         expected.square().sum().backward()
         torch.testing.assert_close(y[i], expected)
-        torch.testing.assert_close(x.grad[i], own.grad)
+        torch.testing.assert_close(x.grad[i, :BATCH], own.grad)
         check_gradients(layer, alone, names, i)
 
 
