@@ -120,9 +120,10 @@ def batches(
     samples, group = int(data.n_groups[0]), data.group
     starts = range(0, samples - batch_size + 1 if drop_last else samples, batch_size)
     if generators is None:
-        for start in starts:
-            rows = slice(start * group, min(start + batch_size, samples) * group)
-            yield {name: t[:, rows] for name, t in data.tensors.items()}
+        used = {name: t[:, : samples * group] for name, t in data.tensors.items()}
+        parts = [t.split(batch_size * group, dim=1) for t in used.values()]
+        for _, *batch in zip(starts, *parts, strict=False):  # The last part may be left out.
+            yield dict(zip(used, batch, strict=True))
         return
     order = torch.stack([torch.randperm(samples, generator=g) for g in generators])
     client = torch.arange(len(data))[:, None]

@@ -206,13 +206,20 @@ class Cohort:
         begun = [t.reshape(len(self), -1).any(1) for t in moments]
         return ~torch.stack(begun).any(0) if begun else torch.ones(len(self), dtype=torch.bool)
 
-    def batches(self, epochs: int | None = None) -> Iterator[Batch]:
-        """Yield the batches of some local epochs, by default the run's; update `epoch`."""
+    def batches(
+        self, epochs: int | None = None, prepare: Callable[[Cohort], ClientData] | None = None
+    ) -> Iterator[Batch]:
+        """Yield the batches of some local epochs; update `epoch`.
+
+        Args:
+            epochs: number of epochs, by default the run's.
+            prepare: returns the samples of an epoch, at its start; by default `data`.
+        """
         training, augment = self.training, self.data.augment
         shuffled = self.generators if training.shuffle else None
         for epoch in range(training.epochs if epochs is None else epochs):
-            self.epoch = epoch
-            for batch in batches(self.data, training.batch_size, shuffled, training.drop_last):
+            self.epoch, data = epoch, prepare(self) if prepare else self.data
+            for batch in batches(data, training.batch_size, shuffled, training.drop_last):
                 yield augment(batch, self.generators) if augment else batch
 
     @contextmanager

@@ -41,7 +41,7 @@ from stforecast.data.profiles import mean_windows
 from stforecast.data.slots import by_slot, slot_order, slots_of
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.features import attract_repel, filtered_contrast
+from stforecast.federated.kernels.features import contrast
 from stforecast.federated.method import Method, Participants, Task
 from stforecast.federated.population import Params, Population
 from stforecast.federated.prototypes import (
@@ -208,27 +208,61 @@ class Fuels(Method):
         if self.options.prototypes == "periodic":
             cohort.data = by_slot(cohort.data, self.task.n_keys, self.training.batch_size)
         cohort.scratch["means"] = PrototypeMeans(self._n_keys(cohort))
-        return super().local_update(cohort, payload)
+        for batch in cohort.batches(prepare=self.with_shifted):
+            cohort.step(self.local_loss(cohort, batch, payload))
+        return self.upload(cohort)
+
+    def with_shifted(self, cohort: Cohort) -> ClientData:
+        """Return the samples of an epoch's batches, with x' beside x."""
+        if not self.options.intra:
+            return cohort.data
+        whole = self.training.batch_size * cohort.data.group
+        used = int(cohort.data.sizes[0]) // whole * whole
+        tensors = {name: t[:, :used] for name, t in cohort.data.tensors.items()}
+        tensors["shifted"] = self.augment(cohort, tensors)
+        del tensors["x_next"]
+        sizes = torch.full_like(cohort.data.sizes, used)
+        return dataclasses.replace(cohort.data, tensors=tensors, sizes=sizes)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the loss of Eq. 15, or of line 23 of Algorithm 1."""
         o = self.options
-        if o.intra:
-            both = torch.cat([batch["x"], self.augment(cohort, batch)], dim=1)
-            features, augmented = self.population.encode(cohort.state, both).chunk(2, dim=1)
-        else:
-            features = self.population.encode(cohort.state, batch["x"])
+        x = torch.cat([batch["x"], batch["shifted"]], dim=1) if o.intra else batch["x"]
+        encoded = self.population.encode(cohort.state, x)
+        features, contrasts = self.contrasts(cohort, encoded, batch, payload)
         if cohort.last_epoch and o.prototype_pass == "training":
             cohort.scratch["means"].add(features, self._keys(batch))
         pred = self.task_loss(cohort, features, batch)
-        filters = {**cohort.memory, **cohort.params}["filter"]
-        if o.filter_floor:
+        return contrasts + (o.rho * pred if o.loss_form == "alg1" else pred)
+
+    def contrasts(
+        self, cohort: Cohort, encoded: Tensor, batch: Batch, payload: Payload
+    ) -> tuple[Tensor, Tensor]:
+        """Return a batch's representations, and the sum of both contrastive losses with its weight.
+
+        Args:
+            cohort: the clients.
+            encoded: representations r `(clients, batch, d)`, followed by r' if `intra`.
+            batch: the batch.
+            payload: the global prototypes.
+        """
+        o = self.options
+        weight = 1.0 if o.loss_form == "alg1" else o.rho
+        filters = {**cohort.memory, **cohort.params}["filter"] if o.intra else None
+        if filters is not None and o.filter_floor:
             filters = filters.clamp(min=o.filter_floor)
-        intra = self.intra_loss(features, augmented, filters) if o.intra else 0.0
-        inter = self.inter_loss(features, batch, payload) if o.inter and payload else 0.0
-        if o.loss_form == "alg1":
-            return intra + inter + o.rho * pred
-        return pred + intra + o.rho * inter
+        given = () if filters is None else (filters,)
+        sent = (payload["positive"], payload["negative"]) if o.inter and payload else ()
+        if usable(encoded.shape[-1], encoded, *given, *sent):
+            prototypes = (*sent, self._keys(batch)) if sent else None
+            return contrast(encoded, filters, prototypes, o.tau, weight)
+        features, losses = encoded, encoded.new_zeros(len(encoded))
+        if filters is not None:
+            features, augmented = encoded.chunk(2, dim=1)
+            losses = losses + self.intra_loss(features, augmented, filters)
+        if sent:
+            losses = losses + weight * self.inter_loss(features, batch, payload)
+        return features, losses
 
     def intra_loss(self, features: Tensor, augmented: Tensor, filters: Tensor) -> Tensor:
         """Return Eq. 6, `(clients,)`: the mean over a client's cells, each with its own hours."""
@@ -260,12 +294,9 @@ class Fuels(Method):
 
     def inter_loss(self, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
         """Return Eq. 11 to 13, `(clients,)`, comparing row b of a batch with prototype row b."""
-        keys, tau = self._keys(batch), self.options.tau
-        positive, negative = payload["positive"], payload["negative"]
-        if usable(features.shape[-1], features, positive, negative):
-            return attract_repel(features, positive, negative, keys, tau)
-        positive, negative = by_key(positive, keys), by_key(negative, keys)
-        return attract_repel_loss(features, positive, negative, tau).mean(1)
+        keys = self._keys(batch)
+        positive, negative = (by_key(payload[name], keys) for name in ("positive", "negative"))
+        return attract_repel_loss(features, positive, negative, self.options.tau).mean(1)
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return the prototypes R_n (Eq. 8, or 7): `(clients, slots or samples, d)`.
@@ -389,7 +420,8 @@ class Fuels(Method):
         """Return the slot of each sample, or its number for concatenated prototypes."""
         if self.options.prototypes == "concat":
             return batch["sample"]
-        return self.task.keys(batch) // (self.task.n_keys // self.training.batch_size)
+        keys, length = self.task.keys(batch), self.task.n_keys // self.training.batch_size
+        return keys // length if length > 1 else keys
 
 
 def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:
@@ -407,8 +439,6 @@ def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float)
     Returns:
         `(clients,)`.
     """
-    if usable(features.shape[-1], features, augmented, filters):
-        return filtered_contrast(features, augmented, filters, tau)
     r, shifted = F.normalize(features, dim=-1), F.normalize(augmented, dim=-1)
     similarity = torch.bmm(r, shifted.mT) / tau
     kept = filters > 0

@@ -14,107 +14,88 @@ from torch.autograd.function import once_differentiable
 
 from stforecast.federated.kernels.compiler import call
 
-
-def filtered_contrast(
-    features: Tensor, others: Tensor, filters: Tensor, temperature: float
-) -> Tensor:
-    """Return the contrast of each feature with its positive and all negatives, weighted by filters.
-
-    With s = cosine similarity / temperature, the mean over a client's samples b of
-    `log(e^s_bb + Σ_i w_bi e^s_bi) - s_bb`, where only filters w above 0 count.
-
-    Args:
-        features: `(clients, batch, d)`.
-        others: `(clients, batch, d)`; the one of the same index is the positive.
-        filters: w, `(clients, batch, batch)`.
-        temperature: positive.
-
-    Returns:
-        `(clients,)`.
-    """
-    return _FilteredContrast.apply(features, others, filters, float(temperature))
+Prototypes = tuple[Tensor, Tensor, Tensor]
+"""Prototypes to approach and prototypes to move away from, `(clients, n_keys, d)`, and the samples'
+keys `(clients, batch)`; no gradient flows to them."""
 
 
-class _FilteredContrast(Function):
-    """Saves the derivatives by the similarities, as they are small."""
+def contrast(
+    encoded: Tensor,
+    filters: Tensor | None,
+    prototypes: Prototypes | None,
+    temperature: float,
+    weight: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the features of a batch and their contrastive losses: both in one pass over a client.
 
-    @staticmethod
-    def forward(
-        ctx: Any, features: Tensor, others: Tensor, filters: Tensor, temperature: float
-    ) -> Tensor:
-        clients, batch, size = features.shape
-        features, others, filters = _by_client(features), _by_client(others), filters.contiguous()
-        loss, along = features.new_empty(clients), features.new_empty(clients, 2, batch)
-        d_similarities, d_filters = (filters.new_empty(filters.shape) for _ in range(2))
-        ctx.sizes = clients, batch, size, temperature
-        pairs = features, features.stride(0), others, others.stride(0)
-        made = loss, d_similarities, d_filters, along
-        call("filtered_forward", loss.dtype, *ctx.sizes, *pairs, filters, *made)
-        ctx.save_for_backward(features, others, d_similarities, d_filters, along)
-        return loss
+    With filters w, `encoded` holds the features and then as many others. With s = cosine similarity
+    of feature b and other i / temperature, the first loss is the mean over a client's samples b of
+    `log(e^s_bb + Σ_i w_bi e^s_bi) - s_bb`, where only filters above 0 count. If there are several
+    times as many features as filters, as of several cells side by side, they are contrasted within
+    each cell.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        features, others, d_similarities, d_filters, along = ctx.saved_tensors
-        d_features, d_others = (t.new_empty(t.shape) for t in (features, others))
-        pairs = features, features.stride(0), others, others.stride(0)
-        given = d_similarities, along, grad.contiguous()
-        call("filtered_backward", grad.dtype, *ctx.sizes, *pairs, *given, d_features, d_others)
-        return d_features, d_others, d_filters * grad[:, None, None], None
-
-
-def attract_repel(
-    features: Tensor, attract: Tensor, repel: Tensor, keys: Tensor, temperature: float
-) -> Tensor:
-    """Return a client's mean of `attract_repel_loss` with the prototypes of the samples' keys.
+    The second loss is the mean of `attract_repel_loss` with the prototypes of the samples' keys.
 
     Args:
-        features: `(clients, batch, d)`.
-        attract: prototypes to approach, `(clients, n_keys, d)`; no gradient flows to them.
-        repel: prototypes to move away from, `(clients, n_keys, d)`; no gradient flows to them.
-        keys: `(clients, batch)`.
+        encoded: `(clients, batch, d)`, or with filters `(clients, 2 * batch, d)`.
+        filters: w, `(clients, slots, slots)`; None leaves out the first loss.
+        prototypes: see `Prototypes`; None leaves out the second loss.
         temperature: positive.
+        weight: factor of the second loss.
 
     Returns:
-        `(clients,)`.
+        The features `(clients, batch, d)`, a part of `encoded` that passes its gradient on, and the
+        sum of both losses, `(clients,)`.
 
     Raises:
         IndexError: for a key outside 0 to n_keys - 1.
     """
-    return _AttractRepel.apply(features, attract, repel, keys, float(temperature))
+    of_keys = prototypes or (None, None, None)
+    return _Contrast.apply(encoded, filters, *of_keys, (float(temperature), float(weight)))
 
 
-class _AttractRepel(Function):
-    """Saves its inputs and recomputes the similarities in the backward pass."""
+class _Contrast(Function):
+    """Saves the derivatives by the similarities, as they are small; recomputes the rest."""
 
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, attract: Tensor, repel: Tensor, keys: Tensor, temperature: float
-    ) -> Tensor:
-        features, loss = _by_client(features), features.new_empty(len(features))
-        given = [t.contiguous() for t in (attract, repel, keys)]
-        ctx.sizes = *features.shape, attract.shape[1], temperature
-        call(
-            "attract_repel_forward",
-            loss.dtype,
-            *ctx.sizes,
-            features,
-            features.stride(0),
-            *given,
-            loss,
-        )
-        ctx.save_for_backward(features, *given)
-        return loss
+        ctx: Any,
+        encoded: Tensor,
+        filters: Tensor | None,
+        attract: Tensor | None,
+        repel: Tensor | None,
+        keys: Tensor | None,
+        factors: tuple[float, float],
+    ) -> tuple[Tensor, Tensor]:
+        given = [t if t is None else t.contiguous() for t in (encoded, filters, attract, repel)]
+        clients, batch, size = encoded.shape
+        cells, n_keys, stride = 1, 0, 0
+        made: list[Tensor | None] = [None, None]
+        if filters is not None:
+            batch, slots = batch // 2, filters.shape[1]
+            cells = batch // slots
+            made = [filters.new_empty(clients, n, slots, slots) for n in (cells, 1)]
+        if attract is not None and keys is not None:
+            keys = keys if keys.stride(1) == 1 else keys.contiguous()
+            n_keys, stride = attract.shape[1], keys.stride(0)
+        loss = encoded.new_empty(clients)
+        ctx.sizes = clients, batch // cells, cells, size, n_keys, *factors
+        call("contrast_forward", loss.dtype, *ctx.sizes, *given, keys, stride, loss, *made)
+        ctx.save_for_backward(*given, keys, *made)
+        return encoded[:, :batch], loss
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        features, *given = ctx.saved_tensors
-        d_features = features.new_empty(features.shape)
-        given = features, features.stride(0), *given, grad.contiguous(), d_features
-        call("attract_repel_backward", grad.dtype, *ctx.sizes, *given)
-        return d_features, None, None, None, None
+    def backward(ctx: Any, further: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *given, keys, d_similarities, d_filters = ctx.saved_tensors
+        encoded, filters = given[:2]
+        stride = 0 if keys is None else keys.stride(0)
+        to_encoded = encoded.new_empty(encoded.shape)
+        to_filters = None if filters is None else filters.new_empty(filters.shape)
+        saved = *given, keys, stride, d_similarities, d_filters
+        found = grad.contiguous(), further.contiguous(), to_encoded, to_filters
+        call("contrast_backward", grad.dtype, *ctx.sizes, *saved, *found)
+        return to_encoded, to_filters, None, None, None, None
 
 
 def add_by_key(features: Tensor, keys: Tensor, sums: Tensor, counts: Tensor) -> None:
@@ -129,11 +110,9 @@ def add_by_key(features: Tensor, keys: Tensor, sums: Tensor, counts: Tensor) -> 
     Raises:
         IndexError: for a key outside 0 to n_keys - 1.
     """
-    features, keys = _by_client(features.detach()), keys.contiguous()
     sizes = *features.shape, sums.shape[1]
-    call("add_by_key", sums.dtype, *sizes, features, features.stride(0), keys, sums, counts)
-
-
-def _by_client(t: Tensor) -> Tensor:
-    """Return the tensor, copied unless each client's values are contiguous."""
-    return t if t[0].is_contiguous() else t.contiguous()
+    if features.stride()[1:] != (sizes[2], 1):
+        features = features.contiguous()
+    keys = keys if keys.stride(1) == 1 else keys.contiguous()
+    given = features, features.stride(0), keys, keys.stride(0)
+    call("add_by_key", sums.dtype, *sizes, *given, sums, counts)

@@ -265,13 +265,13 @@ def test_slots_divide_the_period():
 def test_every_batch_has_one_sample_of_each_slot():
     run = federation(period=12, batch_size=4)
     seen = []
-    augment = run.method.augment
+    local_loss = run.method.local_loss
 
-    def watch(cohort, batch):
+    def watch(cohort, batch, payload):
         seen.append((batch["slot"].clone(), batch["sample"].clone()))
-        return augment(cohort, batch)
+        return local_loss(cohort, batch, payload)
 
-    run.method.augment = watch
+    run.method.local_loss = watch
     run.run_round()
     assert len(seen) == 4 * 3  # Four days of three places within the slots.
     for slot, _ in seen:
