@@ -50,21 +50,20 @@ INLINE vec clamp(vec x, vec low, vec high)
     return (vec)((above & (lanes)high) | (~above & (lanes)x));
 }
 
-/* Exponential by the nearest power of two and a polynomial for the rest (Cephes): unlike the C
- * library's, it works on vectors. */
+/* Exponential as 2^(n + f): unlike the C library's, it works on vectors. Adding 1.5 * 2^23 rounds to
+ * the nearest integer n and leaves it in the lowest bits, and 127 makes them an exponent; 2^f is a
+ * polynomial with an error of 1e-7 for f up to a half. */
 INLINE vec exp_float(vec x)
 {
+    const REAL to_base_2 = 1.44269504, shift = 12582912 + 127;
     x = clamp(x, all(-87), all(87));
-    lanes power = __builtin_convertvector(x * (REAL)1.44269504 + (REAL)127.5, lanes);
-    vec n = __builtin_convertvector(power, vec) - 127;
-    vec f = x - n * (REAL)0.693359375 + n * (REAL)2.12194440e-4;
-    vec p = f * (REAL)1.9875691500e-4 + (REAL)1.3981999507e-3;
-    p = p * f + (REAL)8.3334519073e-3;
-    p = p * f + (REAL)4.1665795894e-2;
-    p = p * f + (REAL)1.6666665459e-1;
-    p = p * f + (REAL)5.0000001201e-1;
-    p = p * f * f + f + 1;
-    return p * (vec)(power << 23);
+    vec shifted = x * to_base_2 + shift, f = x * to_base_2 - (shifted - shift);
+    vec p = f * (REAL)1.3264720e-3 + (REAL)9.6715139e-3;
+    p = p * f + (REAL)5.5507340e-2;
+    p = p * f + (REAL)2.4022242e-1;
+    p = p * f + (REAL)6.9314700e-1;
+    p = p * f + 1;
+    return p * (vec)((lanes)shifted << 23);
 }
 
 INLINE vec exponential(vec x)
