@@ -11,7 +11,6 @@ docs/results/default.md from docs/results/default/few-cells.csv.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +128,6 @@ def _above(logs: pd.Series) -> str:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="CSV file to write.")
 def main(data: tuple[Path, ...], out: Path) -> None:
     """Fit all methods to few cells of each cube DATA."""
-    logging.disable(logging.WARNING)
     rows: list[dict[str, Any]] = []
     if out.is_file():
         rows = [dict(zip(FIELDS, row, strict=True)) for row in pd.read_csv(out).itertuples(False)]
