@@ -62,6 +62,7 @@ def begin(town, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_killed_at_random_and_resumed(begin, town, tmp_path):
     run_forecast("fuels", town, tmp_path / "whole", SETTINGS)
     out, chance = tmp_path / "killed", random.Random(time.time_ns())

@@ -55,7 +55,7 @@ def trained(table, method, settings):
     return forecaster.rounds_, forecaster.predict(table)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_runs_on_a_device_and_its_training_never_waits(table, method, monkeypatch):
     same_on_a_device(table, method, settings_of(method, "mlp"), monkeypatch)

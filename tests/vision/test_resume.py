@@ -60,6 +60,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "choice"),
     [

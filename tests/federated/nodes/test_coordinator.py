@@ -45,7 +45,7 @@ def assert_equal_clients(factories, state):
             close(own[name], t[rows])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_numbers_are_those_of_one_process(name, federate, split):
     federation = federate(METHODS[name], (12,) * 5, rounds=3)
@@ -72,6 +72,7 @@ def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
             close(node.best.clients.params[name], t[rows])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "settings"),
     [

@@ -86,6 +86,7 @@ WHOLE = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("method", "settings"), WHOLE)
 def test_a_node_can_be_one_client_with_all_its_cells(method, settings, federation, cube, tmp_path):
     run, link, _ = federation(method, firsts=(0, 1), n_clients=2, clients="all", **settings)

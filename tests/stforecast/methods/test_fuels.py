@@ -566,6 +566,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rounds_equal_the_plain_loop(variant):
     compare_rounds(4, rounds=3, cohort=3, **VARIANTS[variant])

@@ -190,6 +190,7 @@ DEMANDING = ("sweep", "divergence", "filter", "intervals", "calibration", *COMPA
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plot", ANY_RUNS.values(), ids=ANY_RUNS)
 def test_every_plot_draws_one_run_and_two_curves(plot, make_run, tmp_path):
     runs = [make_run(), make_run("fedavg", label="a label as long as a line of text, " * 4)]
@@ -512,6 +513,7 @@ def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
     assert ax.yaxis_inverted()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [3.5, 7.16])
 @pytest.mark.parametrize("n_runs", [1, 4, 6])
 def test_the_legend_fits_and_the_panels_keep_their_height(make_run, width, n_runs):

@@ -10,7 +10,7 @@ import torch
 
 from vision.methods import METHODS as ALL
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("vision.methods.")}
 QUICK = {
