@@ -21,7 +21,8 @@ import pandas as pd
 import tabulate
 import xarray as xr
 
-from data_prep.cube import open_cube
+from data_prep.cube import open_cube, services_of, step_of
+from data_prep.text import counted
 from experiments.options import HELP, help_text
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.forecaster import Forecaster
@@ -64,13 +65,9 @@ class Run(NamedTuple):
     method: str
 
 
-FIELDS = (*Run._fields, "mse")
-"""Columns of the file."""
-
-
 def horizons(cube: xr.Dataset) -> tuple[int, int]:
     """Return one step, and a day of hours or an hour of shorter steps."""
-    step = pd.Timedelta(np.diff(cube["time"].to_numpy()[:2])[0])
+    step = step_of(cube)
     return 1, LONGEST if step >= pd.Timedelta("10min") else pd.Timedelta("1h") // step
 
 
@@ -86,7 +83,7 @@ def measure(cube: xr.Dataset, run: Run) -> float:
     rng = np.random.default_rng([run.cells, run.draw])
     cells = np.sort(rng.choice(cube.sizes["cell"], run.cells, replace=False))
     method, settings = METHODS[run.method]
-    services = [str(name) for name, var in cube.data_vars.items() if "time" in var.dims]
+    services = services_of(cube)
     service = "internet" if "internet" in services else services[0]
     forecaster = Forecaster(
         method, horizon=run.horizon, split=SPLIT, service=service, select="last", **settings
@@ -111,7 +108,7 @@ def table_of(rows: pd.DataFrame) -> str:
                  for ahead, n in columns)]
         for name in list(METHODS)[1:]
     ]  # fmt: skip
-    heads = [f"{ahead}, {n} cell{'s' if n > 1 else ''}" for ahead, n in columns]
+    heads = [f"{ahead}, {counted(n, 'cell')}" for ahead, n in columns]
     return tabulate.tabulate(cells, ["% above fedlean", *heads], tablefmt="github")
 
 
@@ -130,8 +127,8 @@ def main(data: tuple[Path, ...], out: Path) -> None:
     """Fit all methods to few cells of each cube DATA."""
     rows: list[dict[str, Any]] = []
     if out.is_file():
-        rows = [dict(zip(FIELDS, row, strict=True)) for row in pd.read_csv(out).itertuples(False)]
-    known = {Run(*list(row.values())[:-1]) for row in rows}
+        rows = pd.read_csv(out).to_dict("records")  # type: ignore[assignment]
+    known = {Run(*(row[name] for name in Run._fields)) for row in rows}
     cubes = {path.stem: open_cube(path) for path in data}
     todo = [run for name, cube in cubes.items() for run in runs(name, cube) if run not in known]
     for run in sorted(todo, key=lambda run: run.draw):

@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from data_prep.text import counted
+
 MEASURED = Path(__file__).parents[2] / "docs" / "results" / "federation"
 """Folder of the measurements."""
 
@@ -59,7 +61,7 @@ def kills_text() -> str:
 
 def _kills(found: dict[str, Any]) -> str:
     n, n_kills = len(found["runs"]), len(found["kills"])
-    runs = f"{n} run{'s' if n > 1 else ''} of {found['rounds']} rounds"
+    runs = f"{counted(n, 'run')} of {found['rounds']} rounds"
     if found["target"] == "node":
         return f"{n_kills} kills of nodes in {runs}: {_of_nodes(found)}"
     by_target = Counter(kill["target"] for kill in found["kills"])
@@ -87,5 +89,5 @@ def _of_nodes(found: dict[str, Any]) -> str:
         f"{100 * worst:.1f} % at most from that of a run that nothing disturbs."
     )
     if n := len(found["runs"]) - len(whole):
-        text += f" Without {n} run{'s' if n > 1 else ''} that ended while a node was away."
+        text += f" Without {counted(n, 'run')} that ended while a node was away."
     return text
