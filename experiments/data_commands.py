@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,8 @@ from experiments.options import (
     help_text,
     title,
 )
-from experiments.ray_days import sum_days
 from experiments.targets import check_ending, check_free
-from stforecast.bench.ray_engine import LOCAL, RAY
+from stforecast.bench.ray_engine import LOCAL, RAY, ray_map
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -83,8 +83,8 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
 
     @click.pass_obj
     def command(
-        obj: dict[str, bool], raw: Path, out: Path | None, engine: str, overwrite: bool,
-        as_json: bool, dry_run: bool = False, **options: Any,
+        obj: dict[str, bool], raw: Path, out: Path | None, overwrite: bool,
+        as_json: bool, engine: str = LOCAL, dry_run: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         if dry_run and read:
             _preview(read(raw, **options), raw, as_json)
@@ -94,25 +94,27 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         check_ending(out, ".nc")
         check_free(out, overwrite)
         if engine == RAY:
-            sum_days(name, raw, out, progress=obj["progress"], **options)
+            options["spread"] = ray_map
         _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options), as_json)
 
     paths = [
         click.Option(["--raw"], type=PATH, required=True, help="Raw file or folder."),
         click.Option(["--out"], type=PATH, help="Cube to write, a .nc file.  [required]"),
-        click.Option(
-            ["--engine"], type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
-            help="Reading of raw files: one by one locally, or in parallel by Ray.",
-        ),
         click.Option(["--overwrite"], is_flag=True, help="Replace an existing cube."),
         click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts."),
     ]  # fmt: skip
+    if "spread" in inspect.signature(data_set.prepare).parameters:
+        text = "Reading of raw files: one by one locally, or in parallel by Ray."
+        engines = click.Choice([LOCAL, RAY])
+        paths.append(
+            click.Option(["--engine"], type=engines, default=LOCAL, show_default=True, help=text)
+        )
     if read:
         text = "Print what was understood and the first rows, and write nothing."
         paths.append(click.Option(["--dry-run"], is_flag=True, help=text))
     return click.Command(
         name,
-        params=[*paths, *from_function(read or data_set.prepare, leave_out=("progress",))],
+        params=[*paths, *from_function(read or data_set.prepare, leave_out=("progress", "spread"))],
         callback=command,
         help=help_text(data_set.__doc__),
         short_help=title(data_set.__doc__),

@@ -9,7 +9,7 @@ Province of Trentino", Scientific Data 2, 150055 (2015).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +51,10 @@ LONG_NAMES = {
 """The cube's variables. Activity is proportional to the number of records and has no unit."""
 
 
+Spread = Callable[[Callable[[RawDay], StoredDay], Sequence[RawDay]], Iterable[StoredDay]]
+"""Calls a function with each raw day and returns the results in order."""
+
+
 class _Origin(NamedTuple):
     title: str
     source: str
@@ -89,6 +93,7 @@ class TelecomItalia:
         grid: Path | None = None,
         allow_gaps: bool = False,
         progress: bool = False,
+        spread: Spread | None = None,
     ) -> Path:
         """Sum the raw days over country codes and time steps, and write them as a cube.
 
@@ -103,6 +108,8 @@ class TelecomItalia:
             grid: The official GeoJSON grid, the source of each cell's longitude and latitude.
             allow_gaps: Leave missing days and intervals as NaN instead of refusing them.
             progress: Show a progress bar.
+            spread: Map that sums several days at once, such as
+                `stforecast.bench.ray_engine.ray_map`; by default one by one.
 
         Returns:
             `out`.
@@ -128,9 +135,11 @@ class TelecomItalia:
 
         store = DayStore(out, per_step)
         days = []
-        for raw_day in tqdm(raw_days, desc=self.name, unit="file", disable=not progress):
-            days.append(store.day(raw_day))
-            check_intervals(days[-1], self.name, allow_gaps)
+        with tqdm(total=len(raw_days), desc=self.name, unit="file", disable=not progress) as bar:
+            for day in (spread or map)(store.day, raw_days):
+                check_intervals(day, self.name, allow_gaps)
+                days.append(day)
+                bar.update()
         chosen = selection.choose(occurring_cells(days), known if grid else None)
         cube = self._describe(days, chosen, per_step, places, origin)
         write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)

@@ -37,8 +37,7 @@ from data_prep import cube, milan
 from data_prep.telecom_italia.cdr import SERVICES
 from data_prep.telecom_italia.raw_day import INTERVAL, RawDay
 from experiments.benchmarks.results import processor, save
-from experiments.ray_days import sum_days
-from stforecast.bench.ray_engine import cluster, each
+from stforecast.bench.ray_engine import cluster, each, ray_map
 
 Result = TypeVar("Result")
 
@@ -143,8 +142,7 @@ def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
     with cluster(workers):
         each(_meet, [(meeting, workers)] * workers, "workers")
         wall, cpu = time.perf_counter(), cpu_of_all()
-        sum_days("milan", raw, out)
-        milan.prepare(raw, out)
+        milan.prepare(raw, out, spread=ray_map)
         return Cost(cpu_of_all() - cpu, time.perf_counter() - wall, wall - start)
 
 

@@ -24,6 +24,7 @@ from data_prep.errors import InputError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 LOCAL, RAY = "local", "ray"
 """Engines: sequential in this process, or parallel by Ray."""
@@ -99,8 +100,40 @@ def each(
                     if problem := ray.get(done):
                         failures[i] = problem
                 except ray.exceptions.RayError as e:
-                    failures[i] = f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
+                    failures[i] = _one_line(e)
     return failures
+
+
+def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield a function's results for the items, in order, one task each.
+
+    A task that was lost too often is done here. What a task raises is raised here.
+
+    Args:
+        do: the function, which can be pickled.
+        items: arguments of the calls.
+    """
+    with cluster() as ray:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_there)
+        here = Path.cwd()
+        for item, result in zip(items, [task.remote(do, i, here) for i in items], strict=True):
+            try:
+                yield ray.get(result)
+            except ray.exceptions.RayTaskError as e:
+                raise e.cause from None
+            except ray.exceptions.RayError as e:
+                log.warning("%s; it is tried again here", _one_line(e))
+                yield do(item)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _there(do: Callable[[T], R], item: T, folder: Path) -> R:
+    """Call it in a folder."""
+    os.chdir(folder)
+    return do(item)
 
 
 def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
@@ -109,8 +142,7 @@ def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
 
     torch.set_num_threads(1)
     try:
-        os.chdir(folder)
-        do(item)
+        _there(do, item, folder)
     except Exception as e:
         return str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"
     return ""

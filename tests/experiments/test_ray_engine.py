@@ -15,13 +15,13 @@ from click.testing import CliRunner
 from data_prep.errors import InputError
 from data_prep.milan import prepare
 from data_prep.simulate import simulate
-from data_prep.telecom_italia import day_store
-from experiments import ray_days
+from data_prep.telecom_italia import cdr
 from experiments.benchmarks.actors import main as benchmark_of_actors
 from experiments.cli import main
 from stforecast import Forecaster
 from stforecast.bench import ray_actors, ray_engine
 from stforecast.bench.benchmark import run_grid
+from stforecast.bench.ray_engine import ray_map
 
 
 @pytest.fixture(scope="module")
@@ -46,36 +46,26 @@ def test_ray_that_is_not_there_is_named(monkeypatch):
         ray_engine.each(print, [1], "nothing")
 
 
-def test_a_data_set_of_one_file_has_nothing_to_spread(tmp_path):
-    with pytest.raises(InputError, match="metr-la is one file"):
-        ray_days.sum_days("metr-la", tmp_path, tmp_path / "cube.nc")
-
-
-def test_days_are_summed_where_prepare_finds_them(ray, raw, tmp_path, monkeypatch):
+def test_days_are_summed_by_workers_alone(ray, raw, tmp_path, monkeypatch):
     alone = prepare(raw, tmp_path / "alone.nc", step="30min")
-    out = tmp_path / "spread.nc"
-    ray_days.sum_days("milan", raw, out, step="30min")
-    assert len(list((tmp_path / ".spread.nc.days").glob("*.npz"))) == 3
 
     def unread(*args):
-        raise AssertionError("a day was read again")
+        raise AssertionError("a day was read here")
 
-    monkeypatch.setattr(day_store, "read_day", unread)
-    assert prepare(raw, out, step="30min").read_bytes() == alone.read_bytes()
+    monkeypatch.setattr(cdr, "_blocks", unread)
+    spread = prepare(raw, tmp_path / "spread.nc", step="30min", spread=ray_map)
+    assert spread.read_bytes() == alone.read_bytes()
 
 
-def test_a_damaged_day_is_left_to_prepare(ray, raw, tmp_path, caplog):
+def test_a_damaged_day_is_refused_as_in_one_process(ray, raw, tmp_path):
     folder = tmp_path / "raw"
     folder.mkdir()
     for path in raw.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     day = min(folder.glob("sms-*.txt"))
     day.write_text("this is no record\n" + day.read_text())
-    ray_days.sum_days("milan", folder, tmp_path / "cube.nc")
-    assert day.name in caplog.text
-    assert len(list((tmp_path / ".cube.nc.days").glob("*.npz"))) == 2
-    with pytest.raises(InputError, match="line 1"):
-        prepare(folder, tmp_path / "cube.nc")
+    with pytest.raises(InputError, match=rf"^{day}: line 1: found"):
+        prepare(folder, tmp_path / "cube.nc", spread=ray_map)
 
 
 def test_a_lost_workers_task_is_done_again(ray, tmp_path):
