@@ -36,6 +36,10 @@ then try again'
         reason = os.strerror(code) if code else " ".join(str(cause).split())
         OSError.__init__(self, code or errno.EIO, reason, str(path))
 
+    def __reduce__(self) -> tuple[type[WriteError], tuple[Path, OSError]]:
+        # Processes exchange errors by pickling; the inherited method passes other arguments.
+        return type(self), (Path(self.filename), OSError(self.errno, self.strerror))
+
     def __str__(self) -> str:
         return f"{self.filename}: cannot be written ({self.strerror}); {FREE}"
 

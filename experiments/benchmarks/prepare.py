@@ -19,8 +19,9 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -40,6 +41,8 @@ from experiments.benchmarks.results import processor, save
 from stforecast.bench.ray_engine import cluster, each, ray_map
 
 Result = TypeVar("Result")
+
+ONE_THREAD = "stforecast, one thread"
 
 FIRST_DAY = datetime.date(2013, 11, 1)
 HOME = 39
@@ -170,6 +173,16 @@ def largest_difference(ours: Path, theirs: Path) -> float:
         )
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let polars have one thread in processes that are started here."""
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["POLARS_MAX_THREADS"]
+
+
 def in_own_process(function: Callable[..., Result], *args: object) -> Result:
     """Call `function` in a new process, to measure its memory and CPU time alone."""
     # A child's peak starts at its parent's memory, so this process must stay small.
@@ -207,7 +220,10 @@ def main(
     days = raw / "days"
     in_own_process(generate, days, files, cells)
     size = sum(p.stat().st_size for p in days.iterdir()) / files / 1e6
-    readers = {"stforecast": partial(measure, milan.prepare)}
+    readers = {
+        "stforecast": partial(measure, milan.prepare),
+        ONE_THREAD: partial(measure, milan.prepare),
+    }
     if importlib.util.find_spec("ray"):
         readers[f"stforecast, {workers} workers of Ray"] = partial(measure_ray, workers)
     readers["plain polars"] = partial(measure, prepare_with_polars)
@@ -215,7 +231,8 @@ def main(
     costs: dict[str, list[Cost]] = {name: [] for name in readers}
     for i in range(repeat):
         for k, (name, reader) in enumerate(readers.items()):
-            costs[name].append(in_own_process(reader, days, raw / f"{i}-{k}.nc"))
+            with one_thread() if name == ONE_THREAD else nullcontext():
+                costs[name].append(in_own_process(reader, days, raw / f"{i}-{k}.nc"))
     rows = []
     for name, found in costs.items():
         cost = min(found, key=lambda c: c.wall)

@@ -1,5 +1,7 @@
 """Writing a file whole or not at all: full disks, killed writers, two writers at once."""
 
+import copy
+import errno
 import multiprocessing
 import os
 import resource
@@ -66,6 +68,13 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out").read_text() == "old"
     assert capfd.readouterr().err.replace("out: without lng", "") == "" or write is write_fedda
+
+
+def test_another_process_can_report_it(tmp_path):
+    error = WriteError(tmp_path / "out", OSError(errno.ENOSPC, "No space left on device"))
+    received = copy.copy(error)  # made as by pickling
+    assert isinstance(received, WriteError)
+    assert (str(received), received.errno) == (str(error), errno.ENOSPC)
 
 
 def test_a_process_that_met_a_full_disk_ends_as_others_do(cube, tmp_path):
