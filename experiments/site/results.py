@@ -21,6 +21,7 @@ from PIL import Image
 from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, no_file
 from experiments.images.answers import HEADING
+from experiments.site.coverages import coverage_table
 from experiments.site.skills import data_of
 
 MOST_BYTES = 200_000
@@ -105,6 +106,7 @@ def with_sections(page: str, new: Mapping[str, str]) -> str:
     every = _told_apart({**sections_of(page), **new})
     parts = [f'<a id="{name}"></a>\n\n{text}' for name, text in every.items()]
     page = replaced(page, "results", lambda: "\n\n".join(parts))
+    page = replaced(page, "coverage", lambda: coverage_table(every))
     return replaced(page, "claims", lambda: _claims(every))
 
 

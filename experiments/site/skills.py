@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.site.markdown_tables import rows_of, table
+
 SKILL = "skill, %"
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
@@ -48,18 +50,15 @@ def skill_table(sections: Mapping[str, str], page: str) -> str:
     columns = sorted(methods, key=mean, reverse=True)
     head = ["data", *(f"{c} †" if c in pooled else c for c in columns)]
     rows = [[f"[{m.about}]({page}#{name})", *_cells(m, columns)] for name, m in found.items()]
-    return "\n".join(_row(cells) for cells in (head, ["---"] * len(head), *rows))
+    return table(head, rows)
 
 
 def read(text: str) -> Measured | None:
     """Return what the section of a backtest says, None if it has no table of skill."""
-    about = data_of(text)
-    table = re.search(rf"^\| method .*\| {SKILL} .*\n((?:\|.*\n)+)", text, re.M)
-    if not about or not table:
+    about, rows = data_of(text), rows_of(text, SKILL)
+    if not about or not rows:
         return None
-    place = [cell.strip() for cell in table[0].splitlines()[0].split("|")].index(SKILL)
-    lines = [[cell.strip() for cell in row.split("|")] for row in table[1].splitlines()[1:]]
-    skill = {cells[1]: float(cells[place].split()[0]) for cells in lines}
+    skill = {row["method"]: float(row[SKILL].split()[0]) for row in rows}
     pooled = set(re.findall(r"^\| (.+?) † +\|", text, re.M))
     return Measured(about, skill, pooled)
 
@@ -80,7 +79,3 @@ def _cells(measured: Measured, columns: list[str]) -> list[str]:
     best = max(measured.skill.values())
     values = [measured.skill.get(column) for column in columns]
     return ["" if v is None else f"**{v:.0f}**" if v == best else f"{v:.0f}" for v in values]
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

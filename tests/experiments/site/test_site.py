@@ -9,6 +9,7 @@ from markdown import markdown
 from experiments.cli import cli
 from experiments.docs import ROOT
 from experiments.site.choices import with_docstrings
+from experiments.site.coverages import coverage_table
 from experiments.site.hooks import PAGES, moved
 from experiments.site.maths import with_mathml
 from experiments.site.references import commands_page, options_page
@@ -108,6 +109,25 @@ def test_skill_is_tabulated_best_method_first():
         "| --- | --- | --- |",
         "| [milan, 9 cells, 1 step ahead](page.md#who_wins_a) | **32** | 10 |",
         "| [milan, 9 cells, 24 steps ahead](page.md#who_wins_b) | **4** | -5 |",
+    ]
+
+
+def test_coverage_is_tabulated_bold_where_every_client_is_near_the_nominal_one():
+    about = "**milan, net**: 9 cells, test part of `days:5,1,2`, 1 step(s) ahead\n\n"
+    table = (
+        "| method | lowest – median – highest client | width |\n|---|---|---|\n"
+        "| ridge, conformal | 0.766 – 0.911 – 0.960 | 1,000.0 ± 2.0 |\n"
+        "| ridge, normalised | 0.800 – 0.900 – 0.970 | 900.0 |\n"
+    )
+    assert coverage_table({"a": about + table, "b": about}).splitlines() == [
+        "| data | ridge, conformal | ridge, normalised |",
+        "| --- | --- | --- |",
+        "| [milan, 9 cells, 1 step ahead](#a) | 76.6 – 96.0 | **80.0 – 97.0** |",
+        "",
+        "| method | test parts with all clients between 80 and 97 % | width against conformal |",
+        "| --- | --- | --- |",
+        "| ridge, conformal | 0 of 1 |  |",
+        "| ridge, normalised | 1 of 1 | -10 % |",
     ]
 
 
