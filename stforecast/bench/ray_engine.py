@@ -120,7 +120,7 @@ def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
             try:
                 yield ray.get(result)
             except ray.exceptions.RayTaskError as e:
-                raise e.cause from None
+                raise (e.cause or e) from None
             except ray.exceptions.RayError as e:
                 log.warning("%s; it is tried again here", _one_line(e))
                 yield do(item)
