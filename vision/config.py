@@ -118,6 +118,12 @@ class Config:
     method_options: Any
     model_options: Any
 
+    @property
+    def total_rounds(self) -> int:
+        """Number of rounds of all stages together."""
+        stages = self.partition.stages if isinstance(self.partition, Streamer) else 1
+        return stages * self.training.rounds
+
     def flat(self) -> dict[str, Any]:
         """Return the settings by flat name, so that `resolve(**config.flat())` equals this."""
         method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))

@@ -47,7 +47,7 @@ from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Kind, Scenario
 from stforecast.bench.names import slug
-from vision.config import resolve
+from vision.config import Config, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images
 from vision.methods import METHODS
@@ -130,6 +130,10 @@ class ImageKind(Kind[ImageRun]):
     def check_data(self, job: Job[ImageRun]) -> None:
         """Refuse missing images."""
         load_images(resolve(job.entry.method, **job.settings))
+
+    def rounds(self, config: Config) -> int:
+        """Return the number of rounds of all stages together."""
+        return config.total_rounds
 
     def begin(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
         """Fit, evaluate and save a learner."""

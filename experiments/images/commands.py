@@ -63,7 +63,7 @@ def run_command(
     check_resumed(ctx, allowed=["as_json"], needed=["out"])
     command = results.ImageRun.command
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
-    with rounds_bar(config.training.rounds, progress=ctx.obj["progress"]) as after_round:
+    with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
         if resume:
             finished = results.resume(resume, after_round=after_round)
         else:

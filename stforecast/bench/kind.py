@@ -144,9 +144,9 @@ class Kind(ABC, Generic[R]):
         """Return the tables of a run that a benchmark gathers, by name of the CSV file."""
         return {"metrics": run.metrics()}
 
+    @abstractmethod
     def rounds(self, config: Any) -> int:
         """Return the number of rounds, for a progress bar; 0 if there are none."""
-        return int(config.training.rounds)
 
     @abstractmethod
     def begin(self, job: Job[R], after_round: AfterRound) -> R:

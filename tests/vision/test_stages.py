@@ -7,6 +7,7 @@ import torch
 from data_prep.errors import InputError
 from stforecast.federated.predictions import predictions
 from vision.clients import client_data
+from vision.config import resolve
 from vision.evaluation import MASKS, TASK
 from vision.evaluator import column
 from vision.learner import Learner
@@ -184,3 +185,8 @@ def test_own_classes_are_those_so_far():
     told = learner.stages_[learner.stages_["mask"] == TASK]
     assert (told["right"] == told["samples"]).all()
     assert learner.rounds_[column("global", TASK)].tolist() == [1, 1, 1]
+
+
+def test_each_stage_has_all_rounds():
+    assert resolve("fedavg", partition="gldp-shards", stages=3, rounds=4).total_rounds == 12
+    assert resolve("fedavg", rounds=4).total_rounds == 4
