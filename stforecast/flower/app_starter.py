@@ -9,6 +9,7 @@ SuperNode. It asks the starter, which has imported Flower once, to fork; the for
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import select
@@ -20,6 +21,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
+log = logging.getLogger(__name__)
+
 PROGRAM = "flwr-clientapp"
 """Name of the program in whose place a fork runs."""
 
@@ -30,13 +33,22 @@ try:
         starter.connect({socket!r})
         words = [str(os.getppid()), *sys.argv[1:]]
         socket.send_fds(starter, [b"\\0".join(map(os.fsencode, words))], [1, 2])
+        starter.shutdown(socket.SHUT_WR)
+        if not starter.recv(1):
+            raise OSError
 except OSError:
     os.execv({program!r}, [{program!r}, *sys.argv[1:]])
 """
-"""Program that asks for a fork; it imports little, so that it takes some hundredths of a second."""
+"""Program that asks for a fork, and runs Flower's own program unless a fork answers.
 
-LONGEST = 2**16
-"""Bytes of the arguments at most; Flower's are some two hundred."""
+It imports little, so that it takes some hundredths of a second.
+"""
+
+BUFFER = 2**16
+"""Bytes read at once; Flower's arguments have some two hundred."""
+
+PATIENCE = 10.0
+"""Seconds that one that asks may take to send its arguments."""
 
 
 def can_fork() -> bool:
@@ -60,31 +72,50 @@ def write_program(folder: Path, starter: Path, instead: str) -> None:
     path.chmod(0o700)
 
 
-def serve(listener: socket.socket, program: Callable[[], object]) -> None:
-    """Fork for all that ask.
+def serve(
+    listener: socket.socket, program: Callable[[], object], patience: float = PATIENCE
+) -> None:
+    """Fork for all that ask, one after the other.
 
     Args:
         listener: where they ask.
         program: what a fork runs, with the arguments in `sys.argv`.
+        patience: seconds that one may take to send its arguments.
     """
     fork = multiprocessing.get_context("fork")
     while True:
         connection, _ = listener.accept()
+        outputs: list[int] = []
         with connection:
-            text, outputs, *_ = socket.recv_fds(connection, LONGEST, 2)
-            while more := connection.recv(LONGEST):
-                text += more
-        if len(outputs) == 2:
-            words = [os.fsdecode(word) for word in text.split(b"\0")]
-            fork.Process(target=_run, args=(program, words, outputs)).start()
-        for number in outputs:
-            os.close(number)
+            try:
+                connection.settimeout(patience)
+                text, outputs, *_ = socket.recv_fds(connection, BUFFER, 2)
+                while more := connection.recv(BUFFER):
+                    text += more
+                if len(outputs) == 2:
+                    words = [os.fsdecode(word) for word in text.split(b"\0")]
+                    args = (listener, connection, program, words, outputs)
+                    fork.Process(target=_run, args=args).start()
+            except OSError as e:
+                log.warning("no fork for a message, which Flower's own program answers: %r", e)
+            finally:
+                for number in outputs:
+                    os.close(number)
 
 
-def _run(program: Callable[[], object], words: Sequence[str], outputs: Sequence[int]) -> None:
+def _run(
+    listener: socket.socket,
+    connection: socket.socket,
+    program: Callable[[], object],
+    words: Sequence[str],
+    outputs: Sequence[int],
+) -> None:
     """Run the program in a fork that ends with Flower's process, which had started the program."""
+    listener.close()  # Else others could still connect when the starter has ended.
     parent, *args = words
     threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+    with connection:
+        connection.sendall(b"1")
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
     sys.argv = [PROGRAM, *args]

@@ -5,12 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 import pytest
 
-from stforecast.flower.app_starter import PROGRAM, can_fork, write_program
+from stforecast.flower.app_starter import PROGRAM, can_fork, serve, write_program
 from stforecast.flower.kept_worker import KeptWorker
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks only on Linux")
@@ -30,7 +31,7 @@ def program():
 with socket.socket(socket.AF_UNIX) as listener:
     listener.bind(sys.argv[1])
     listener.listen()
-    serve(listener, program)
+    serve(listener, program, patience=0.1)
 """
 
 
@@ -47,7 +48,7 @@ def said(folder, *args):
     """What the program of a message prints, as Flower starts it: by its name."""
     done = subprocess.run(
         [PROGRAM, *args], env={"PATH": f"{folder}:{os.defpath}"}, text=True, check=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
     )  # fmt: skip
     return done.stdout.splitlines()
 
@@ -82,19 +83,69 @@ def test_the_program_itself_runs_where_nothing_forks(left, own, tmp_path):
     assert said(tmp_path, "--token", "a b") == ["own --token a b"]
 
 
-def test_a_fork_ends_with_the_process_that_started_the_program(own):
+@contextlib.contextmanager
+def waiting_fork(kept):
+    """A fork that waits, until Flower's process that started the program is killed."""
     code = f"import subprocess, time; subprocess.run(['{PROGRAM}', 'wait']); time.sleep(60)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+        env={"PATH": f"{kept.socket.parent}:{os.defpath}"},
+    )  # fmt: skip
+    try:
+        yield psutil.Process(int(parent.stdout.readline()))
+    finally:
+        parent.kill()
+        parent.communicate()  # Until the fork has closed its output.
+
+
+def test_a_fork_ends_with_the_process_that_started_the_program(own):
     with KeptWorker(["-c", STARTER], name="starter") as kept:
         write_program(kept.socket.parent, kept.socket, own)
         wait_for(kept.socket)
-        parent = subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
-            env={"PATH": f"{kept.socket.parent}:{os.defpath}"},
-        )  # fmt: skip
-        fork = psutil.Process(int(parent.stdout.readline()))
-        parent.kill()
-        parent.communicate()  # Until the fork has closed its output.
+        with waiting_fork(kept) as fork:
+            assert fork.is_running()
         end = time.monotonic() + 20
         while fork.is_running() and fork.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < end
             time.sleep(0.01)
+
+
+def test_the_program_itself_runs_where_only_a_fork_of_a_killed_starter_is_left(own):
+    with KeptWorker(["-c", STARTER], wait=60, name="starter") as kept:
+        write_program(kept.socket.parent, kept.socket, own)
+        wait_for(kept.socket)
+        with waiting_fork(kept) as fork:
+            kept.process.kill()
+            kept.process.wait()
+            assert said(kept.socket.parent, "--token") == ["own --token"]
+            assert fork.is_running()
+
+
+def test_one_that_asks_and_says_nothing_holds_up_no_other(own):
+    with KeptWorker(["-c", STARTER], wait=60, name="starter") as kept:
+        write_program(kept.socket.parent, kept.socket, own)
+        wait_for(kept.socket)
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(kept.socket))
+            assert f"forked by {kept.process.pid} {PROGRAM}" in said(kept.socket.parent)
+
+
+def test_the_program_itself_runs_whenever_a_fork_fails(own, tmp_path, monkeypatch, caplog):
+    def fork():
+        raise BlockingIOError("no more processes")
+
+    def begin():
+        with contextlib.suppress(OSError):  # Of the listener's end.
+            serve(listener, print)
+
+    monkeypatch.setattr(os, "fork", fork)
+    write_program(tmp_path, tmp_path / "s", own)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        thread = threading.Thread(target=begin)
+        thread.start()
+        assert [said(tmp_path, name) for name in "ab"] == [["own a"], ["own b"]]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert caplog.text.count("no more processes") == 2
