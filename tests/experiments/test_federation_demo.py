@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from waiting import wait_for
 
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
@@ -40,13 +40,6 @@ def started(out):
             if process.environ().get("FLWR_HOME", "").startswith(str(out)):
                 found.append(f"{process.pid} {' '.join(process.cmdline())}")
     return found
-
-
-def wait_for(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come in {seconds} s"
-        time.sleep(0.5)
 
 
 @pytest.mark.parametrize("session", [False, True])

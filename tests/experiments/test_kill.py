@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.numpy import load_file
+from waiting import wait_for
 
 from data_prep.errors import InputError
 from experiments.cli import main
@@ -23,13 +24,6 @@ from vision.results import run as run_images
 
 ROUNDS = 30
 CALL = [sys.executable, "-c", "from experiments.cli import main; main()"]
-
-
-def wait_for(ready, process, most=60.0):
-    """Until something is so, or the process is done."""
-    end = time.monotonic() + most
-    while time.monotonic() < end and process.poll() is None and not ready():
-        time.sleep(0.01)
 
 
 def checkpoints(out):
@@ -67,7 +61,7 @@ def test_killed_at_random_and_resumed(begin, town, tmp_path):
     run_forecast("fuels", town, tmp_path / "whole", SETTINGS)
     out, chance = tmp_path / "killed", random.Random(time.time_ns())
     process = begin("killed")
-    wait_for(lambda: checkpoints(out), process)
+    wait_for(lambda: checkpoints(out) or process.poll() is not None, 60, "a round")
     time.sleep(chance.uniform(0, 0.3))
     process.kill()
     process.wait()
@@ -87,7 +81,7 @@ def test_killed_at_random_and_resumed(begin, town, tmp_path):
 def test_a_signal_ends_it_with_one_line_that_says_how_to_go_on(begin, tmp_path):
     out = tmp_path / "stopped"
     process = begin("stopped", rounds=10_000)  # on a busy machine the signal comes late
-    wait_for(lambda: checkpoints(out), process)
+    wait_for(lambda: checkpoints(out) or process.poll() is not None, 60, "a round")
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM

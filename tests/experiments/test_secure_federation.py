@@ -3,10 +3,10 @@
 import importlib.util
 import os
 import signal
-import time
 
 import pandas as pd
 import pytest
+from waiting import wait_for
 
 from experiments import federation_demo
 from experiments.flower_processes import LocalFlower
@@ -80,13 +80,6 @@ def start_nodes(flower, cubes, stalling=()):
     flower.stalls = False
 
 
-def wait_for(condition, seconds):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.5)
-
-
 def test_numbers_are_those_of_a_run_without_it(tmp_path):
     cubes = federation_demo.make_cubes(tmp_path)
     app = make_app(tmp_path)
@@ -113,7 +106,7 @@ def test_a_node_that_is_lost_after_masking_is_part_of_the_sum(tmp_path):
         (tmp_path / "logs" / "sitecustomize.py").write_text(STALLED)
         start_nodes(flower, cubes, stalling=("south",))
         run, seen = flower.run(app), tmp_path / "logs" / "unmasked"
-        wait_for(lambda: seen.exists(), 1500)
+        wait_for(seen.exists, 1500, "the message to reveal shares")
         flower.stop("south", signal.SIGKILL)
         about = federation_demo.follow(flower, run, tmp_path, seconds=1800)
     text = log.read_text()

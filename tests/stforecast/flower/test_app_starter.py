@@ -6,10 +6,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import psutil
 import pytest
+from waiting import has_ended, wait_for
 
 from stforecast.flower.app_starter import PROGRAM, can_fork, serve, write_program
 from stforecast.flower.kept_worker import KeptWorker
@@ -53,19 +53,16 @@ def said(folder, *args):
     return done.stdout.splitlines()
 
 
-def wait_for(path):
-    """Wait until somebody listens; one that asks for nothing gets nothing."""
-    while True:
-        with socket.socket(socket.AF_UNIX) as asking, contextlib.suppress(OSError):
-            asking.connect(str(path))
-            return
-        time.sleep(0.01)
+def somebody_listens(path):
+    """Whether somebody does; one that asks for nothing gets nothing."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        return not asking.connect_ex(str(path))
 
 
 def test_a_fork_has_the_arguments_and_outputs_of_the_program_that_asks(own):
     with KeptWorker(["-c", STARTER], name="starter") as kept:
         write_program(kept.socket.parent, kept.socket, own)
-        wait_for(kept.socket)
+        wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         for args in (["--token", "a b"], ["ü", ""], []):
             words = " ".join(["forked by", str(kept.process.pid), PROGRAM, *args])
             assert sorted(said(kept.socket.parent, *args)) == ["an error", words]
@@ -101,19 +98,16 @@ def waiting_fork(kept):
 def test_a_fork_ends_with_the_process_that_started_the_program(own):
     with KeptWorker(["-c", STARTER], name="starter") as kept:
         write_program(kept.socket.parent, kept.socket, own)
-        wait_for(kept.socket)
+        wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         with waiting_fork(kept) as fork:
             assert fork.is_running()
-        end = time.monotonic() + 20
-        while fork.is_running() and fork.status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_for(lambda: has_ended(fork.pid), 20, "the fork's end")
 
 
 def test_the_program_itself_runs_where_only_a_fork_of_a_killed_starter_is_left(own):
     with KeptWorker(["-c", STARTER], wait=60, name="starter") as kept:
         write_program(kept.socket.parent, kept.socket, own)
-        wait_for(kept.socket)
+        wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         with waiting_fork(kept) as fork:
             kept.process.kill()
             kept.process.wait()
@@ -124,7 +118,7 @@ def test_the_program_itself_runs_where_only_a_fork_of_a_killed_starter_is_left(o
 def test_one_that_asks_and_says_nothing_holds_up_no_other(own):
     with KeptWorker(["-c", STARTER], wait=60, name="starter") as kept:
         write_program(kept.socket.parent, kept.socket, own)
-        wait_for(kept.socket)
+        wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         with socket.socket(socket.AF_UNIX) as asking:
             asking.connect(str(kept.socket))
             assert f"forked by {kept.process.pid} {PROGRAM}" in said(kept.socket.parent)

@@ -4,15 +4,14 @@ The SuperNode is a script that prints what Flower 1.41 prints; a slow test has a
 """
 
 import logging
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+from waiting import has_ended, wait_for
 
 from data_prep.errors import InputError
 from stforecast.flower.supernode import Supervisor
@@ -138,15 +137,6 @@ SCRIPT = """
 """
 
 
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123  (of the kernel)
-        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_node_and_all_that_it_started(how):
     process = subprocess.Popen(
@@ -160,7 +150,4 @@ def test_a_signal_stops_the_node_and_all_that_it_started(how):
         process.kill()
     assert process.returncode == 0
     assert said.splitlines()[-1] == f"stopped by {how.name}; the node has left the federation"
-    end = time.monotonic() + 10
-    while alive(pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not alive(pid)
+    wait_for(lambda: has_ended(pid), 10, "the child's end")

@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from multiprocessing.connection import Client, Listener
 
-import psutil
 import pytest
 import torch
+from waiting import has_ended, wait_for
 
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import worker
@@ -102,8 +101,7 @@ def test_a_worker_that_is_killed_is_started_again_and_stopped_at_the_end():
         assert folder.stat().st_mode & 0o777 == 0o700
         assert ask_worker(str(kept.socket), {}, {}) == ({"text": "{}"}, {})
         os.kill(first, signal.SIGKILL)
-        while kept.process.pid == first:
-            time.sleep(0.01)
+        wait_for(lambda: kept.process.pid != first, 20, "another worker")
         assert ask_worker(str(kept.socket), {}, {}) == ({"text": "{}"}, {})
         last = kept.process
     assert last.returncode is not None
@@ -125,10 +123,7 @@ with KeptWorker(["-c", {SCRIPT!r}]) as kept:
     node.kill()
     node.communicate()
     shutil.rmtree(folder)
-    end = time.monotonic() + 20
-    while psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).status() != "zombie":
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for(lambda: has_ended(int(pid)), 20, "the worker's end")
 
 
 def test_a_worker_that_is_not_there_is_an_error(monkeypatch, tmp_path):
