@@ -63,8 +63,8 @@ class RunSettings:
         return {
             "settings": json.dumps(self.config.flat()),
             "clients": self.n_clients,
-            "start": float(self.patience.start),
-            "answer": float(self.patience.answer),
+            "start": self.patience.start,
+            "answer": self.patience.answer,
             "enough": self.patience.enough,
             "out": self.out,
             "step": str(self.step),
@@ -81,11 +81,7 @@ class RunSettings:
         """
         try:
             settings = json.loads(values["settings"])
-            patience = Patience(
-                start=float(values["start"]),
-                answer=float(values["answer"]),
-                enough=int(values["enough"]),
-            )
+            limits = {name: values[name] for name in ("start", "answer", "enough")}
             n_clients, out = int(values["clients"]), str(values["out"])
             step = parse_step(str(values["step"]))
             owners = {int(n): range(*r) for n, r in json.loads(values["owners"]).items()}
@@ -94,6 +90,7 @@ class RunSettings:
             raise InputError(
                 f"the run's configuration cannot be used ({e!r}); create it again"
             ) from e
+        patience = Patience(**limits)
         check_config(config.at(step))
         if n_clients < 1:
             raise InputError(f"clients is {n_clients}; a federation has at least one")

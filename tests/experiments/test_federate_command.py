@@ -48,6 +48,22 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
     assert not (tmp_path / "app").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--start", "nan"], "start is nan; it must be 0 or more"),
+        (["--start", "-1"], "start is -1.0; it must be 0 or more"),
+        (["--answer", "0"], "answer is 0.0; it must be positive"),
+        (["--answer", "inf"], "answer is inf; it must be positive"),
+        (["--enough", "-1"], "enough is -1; it must be 0 or more"),
+    ],
+)
+def test_time_limits_without_sense_are_refused_in_one_line(words, message, tmp_path):
+    with pytest.raises(InputError, match=f"^{message}$"):
+        type_in("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, *words)
+    assert not (tmp_path / "app").exists()
+
+
 @pytest.mark.parametrize(("step", "period"), [("1h", 24), ("10min", 144)])
 def test_the_server_learns_the_steps_of_a_day(tmp_path, step, period):
     type_in(

@@ -8,18 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.nodes.events import event
 from stforecast.federated.nodes.messages import Link, Message, Rejected, Taken, check_join
 from stforecast.federated.nodes.reported import MOST_SAMPLES
+from stforecast.federated.options import CheckedOptions
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Patience:
+class Patience(CheckedOptions):
     """Time limits of the server.
 
     Attributes:
@@ -29,10 +31,10 @@ class Patience:
         enough: clients that suffice for the first round once `start` is over; 0 needs all.
     """
 
-    start: float = 600.0
-    answer: float = 600.0
-    poll: float = 3.0
-    enough: int = 0
+    start: NonNegativeFloat = 600.0
+    answer: PositiveFloat = 600.0
+    poll: PositiveFloat = 3.0
+    enough: NonNegativeInt = 0
 
 
 class Membership:
