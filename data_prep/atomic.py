@@ -63,11 +63,15 @@ def check_target(path: Path) -> None:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Path]:
     """Yield a temporary path, and move its file to `path` only if the block succeeds.
 
     The temporary file is in a hidden folder beside `path`, which stays locked while its writer
     runs. Folders left behind by killed writers of the same file are removed.
+
+    Args:
+        path: file to write.
+        mode: who may read and write it.
 
     Raises:
         InputError: if `path` is not a valid target.
@@ -84,7 +88,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         part = folder / path.name
         part.touch()
         yield part
-        part.chmod(0o644)
+        part.chmod(mode)
         part.replace(path)
     except WriteError:
         raise

@@ -40,7 +40,7 @@ class Masker:
     """Answers the messages of a sum, each once and in their order.
 
     Args:
-        folder: folder of the secrets of the latest sum; others must not read it.
+        folder: folder of the secrets of the latest sum, which only this user may read.
         member: number of the node's first client.
         settings: the run's settings.
     """
@@ -151,8 +151,9 @@ class Masker:
             )
 
     def _save(self, notes: Mapping[str, Any], values: Mapping[str, Tensor]) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with atomic_path(self.folder / "sum.safetensors") as part:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)  # Also where there was a folder that others may enter.
+        with atomic_path(self.folder / "sum.safetensors", mode=0o600) as part:
             save_file(dict(values), part, {"notes": json.dumps(notes)})
 
     def _load(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

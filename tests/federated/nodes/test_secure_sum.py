@@ -322,8 +322,12 @@ def test_tasks_out_of_turn_and_of_other_sums_are_refused(members):
     refused(members, 10, Message({**message.about, "session": "t"}), "waits for mask in 's'")
 
 
-def test_secrets_are_for_their_owner_only(members):
-    assert (members.folder / "10").stat().st_mode & 0o077 == 0
+def test_secrets_are_for_their_owner_only(tmp_path, values):
+    (tmp_path / "10").mkdir(mode=0o755)  # Of an earlier copy, say.
+    Members(tmp_path, values)
+    for folder in tmp_path.iterdir():
+        modes = [path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())]
+        assert modes == [0o700, 0o600]
 
 
 def any_json():
