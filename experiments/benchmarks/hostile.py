@@ -34,8 +34,8 @@ from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.flower.apps import serve
 from stforecast.flower.node import FlowerNode, Place
+from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import pack, unpack
 

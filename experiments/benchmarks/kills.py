@@ -1,4 +1,4 @@
-"""Kill a federation's server at random moments, and compare with a run that nothing disturbs.
+"""Kill a federation's server or nodes at random moments; compare with a run that nothing disturbs.
 
     python -m experiments.benchmarks.kills --kills 30 --out FOLDER     # needs the extra flower
 
@@ -41,7 +41,7 @@ from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.app_folder import write_app
-from stforecast.flower.apps import serve
+from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.standing import read_events
 

@@ -19,7 +19,7 @@ CLIENT = """from stforecast.flower.client_app import make_client_app
 app = make_client_app()
 """
 
-SERVER = """from stforecast.flower.apps import make_server_app
+SERVER = """from stforecast.flower.server_app import make_server_app
 
 app = make_server_app()
 """

@@ -10,8 +10,8 @@ from data_prep.errors import InputError
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking_sums import SecureSums
 from stforecast.flower import kept_nodes
-from stforecast.flower.apps import serve
 from stforecast.flower.node import FlowerNode, SecureAggregationRequired
+from stforecast.flower.server_app import serve
 
 TOKEN = "0123456789abcdef"
 RUN = f"run-{TOKEN}"

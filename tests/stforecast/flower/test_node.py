@@ -15,8 +15,8 @@ from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.uploads.masking_sums import SecureSums
 from stforecast.flower.app_folder import write_app
-from stforecast.flower.apps import pooled_errors, serve
 from stforecast.flower.node import FlowerNode, Place
+from stforecast.flower.server_app import pooled_errors, serve
 from stforecast.flower.settings import RunSettings, check_owners, parse_owner
 from stforecast.forecaster import Forecaster
 

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from data_prep.errors import InputError
-from stforecast.flower.apps import logged, serve
 from stforecast.flower.json_lines import JsonLines
 from stforecast.flower.metrics import metrics_text
+from stforecast.flower.server_app import logged, serve
 from stforecast.flower.standing import FAILED, FINISHED, RUNNING, Standing, read_events
 
 SAMPLE = re.compile(r'stforecast_[a-z_]+(\{[a-z]+="[^"\\\n]*"\})? -?\d+(\.\d+)?(e-?\d+)?')
