@@ -55,7 +55,7 @@ def node(config: Path | None, **settings: Any) -> None:
     """
     from data_prep.cube import open_cube
     from stforecast.flower.app_starter import can_fork
-    from stforecast.flower.kept_worker import KeptStarter, KeptWorker
+    from stforecast.flower.kept_processes import KeptStarter, kept_worker
     from stforecast.flower.node_settings import NodeSettings
     from stforecast.flower.supernode import Supervisor
 
@@ -67,7 +67,7 @@ def node(config: Path | None, **settings: Any) -> None:
     with contextlib.ExitStack() as stack:
         socket = programs = None
         if made.worker:
-            socket = stack.enter_context(KeptWorker()).socket
+            socket = stack.enter_context(kept_worker()).socket
             programs = stack.enter_context(KeptStarter()).programs if can_fork() else None
         Supervisor(lambda: made.command(socket), made.superlink, programs=programs).run()
 

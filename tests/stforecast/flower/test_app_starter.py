@@ -12,7 +12,7 @@ import pytest
 from waiting import has_ended, wait_for
 
 from stforecast.flower.app_starter import PROGRAM, can_fork, serve, write_program
-from stforecast.flower.kept_worker import KeptWorker
+from stforecast.flower.kept_processes import KeptProcess
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks only on Linux")
 
@@ -60,7 +60,7 @@ def somebody_listens(path):
 
 
 def test_a_fork_has_the_arguments_and_outputs_of_the_program_that_asks(own):
-    with KeptWorker(["-c", STARTER], name="starter") as kept:
+    with KeptProcess("starter", ["-c", STARTER]) as kept:
         write_program(kept.socket.parent, kept.socket, own)
         wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         for args in (["--token", "a b"], ["ü", ""], []):
@@ -96,7 +96,7 @@ def waiting_fork(kept):
 
 
 def test_a_fork_ends_with_the_process_that_started_the_program(own):
-    with KeptWorker(["-c", STARTER], name="starter") as kept:
+    with KeptProcess("starter", ["-c", STARTER]) as kept:
         write_program(kept.socket.parent, kept.socket, own)
         wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         with waiting_fork(kept) as fork:
@@ -105,7 +105,7 @@ def test_a_fork_ends_with_the_process_that_started_the_program(own):
 
 
 def test_the_program_itself_runs_where_only_a_fork_of_a_killed_starter_is_left(own):
-    with KeptWorker(["-c", STARTER], wait=60, name="starter") as kept:
+    with KeptProcess("starter", ["-c", STARTER], wait=60) as kept:
         write_program(kept.socket.parent, kept.socket, own)
         wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         with waiting_fork(kept) as fork:
@@ -116,7 +116,7 @@ def test_the_program_itself_runs_where_only_a_fork_of_a_killed_starter_is_left(o
 
 
 def test_one_that_asks_and_says_nothing_holds_up_no_other(own):
-    with KeptWorker(["-c", STARTER], wait=60, name="starter") as kept:
+    with KeptProcess("starter", ["-c", STARTER], wait=60) as kept:
         write_program(kept.socket.parent, kept.socket, own)
         wait_for(lambda: somebody_listens(kept.socket), 20, "the starter")
         with socket.socket(socket.AF_UNIX) as asking:

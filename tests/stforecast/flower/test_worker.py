@@ -18,7 +18,7 @@ from waiting import has_ended, wait_for
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import worker
 from stforecast.flower.hand_over import Array, ask_worker, receive, send
-from stforecast.flower.kept_worker import KeptWorker
+from stforecast.flower.kept_processes import KeptProcess
 from stforecast.flower.wire import encode, unpack
 
 TOKEN = "0123456789abcdef"
@@ -96,7 +96,7 @@ with Listener(sys.argv[1], "AF_UNIX") as listener:
 
 
 def test_a_worker_that_is_killed_is_started_again_and_stopped_at_the_end():
-    with KeptWorker(["-c", SCRIPT], wait=0.01) as kept:
+    with KeptProcess("worker", ["-c", SCRIPT], wait=0.01) as kept:
         folder, first = kept.socket.parent, kept.process.pid
         assert folder.stat().st_mode & 0o777 == 0o700
         assert ask_worker(str(kept.socket), {}, {}) == ({"text": "{}"}, {})
@@ -112,9 +112,9 @@ def test_a_worker_ends_with_a_node_that_is_killed_while_it_stops():
     """Signals that the node ignores by then are not ignored by a worker that it starts."""
     code = f"""
 import signal, time
-from stforecast.flower.kept_worker import KeptWorker
+from stforecast.flower.kept_processes import KeptProcess
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with KeptWorker(["-c", {SCRIPT!r}]) as kept:
+with KeptProcess("worker", ["-c", {SCRIPT!r}]) as kept:
     print(kept.process.pid, kept.socket.parent, flush=True)
     time.sleep(60)
 """

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from stforecast.flower.app_starter import PROGRAM, write_program
 from stforecast.flower.programs import end_with_parent, find_program, stop_all_of
@@ -21,33 +21,29 @@ WAIT = 1.0
 """Seconds before a process that ended is started again, by default."""
 
 
-class KeptWorker:
-    """A node's worker or starter, started again whenever it ends, as a context manager.
+class KeptProcess:
+    """A node's process, started again whenever it ends, as a context manager.
 
     Its socket lies in a temporary folder that only this user may enter.
 
     Args:
+        name: its name in the log.
         program: arguments of Python, before the socket.
         wait: seconds before a process that ended is started again.
-        name: its name in the log.
 
     Attributes:
         socket: path of the socket.
         process: the process.
     """
 
-    def __init__(
-        self,
-        program: Sequence[str] = ("-m", "stforecast.flower.worker"),
-        wait: float = WAIT,
-        name: str = "worker",
-    ) -> None:
-        self.program, self.wait, self.name = program, wait, name
+    def __init__(self, name: str, program: Sequence[str], wait: float = WAIT) -> None:
+        self.name, self.program, self.wait = name, program, wait
 
-    def __enter__(self) -> KeptWorker:
+    def __enter__(self) -> Self:
         """Start the process."""
-        self._folder = tempfile.TemporaryDirectory(prefix="stforecast-worker-")  # Of mode 0700.
-        self.socket = Path(self._folder.name) / "worker.sock"
+        # Of mode 0700.
+        self._folder = tempfile.TemporaryDirectory(prefix=f"stforecast-{self.name}-")
+        self.socket = Path(self._folder.name) / "socket"
         self._ended = threading.Event()
         self.process = self._start()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
@@ -84,12 +80,13 @@ class KeptWorker:
                 stop_all_of(self.process)
 
 
-class KeptStarter(KeptWorker):
-    """A node's starter of Flower's processes, see `stforecast.flower.app_starter`.
+def kept_worker() -> KeptProcess:
+    """Return a node's worker, see `stforecast.flower.worker`."""
+    return KeptProcess("worker", ("-m", "stforecast.flower.worker"))
 
-    Args:
-        program: arguments of Python, before the socket.
-        wait: seconds before it is started again, if it ended.
+
+class KeptStarter(KeptProcess):
+    """A node's starter of Flower's processes, see `stforecast.flower.app_starter`.
 
     Attributes:
         programs: folder with the program that asks it, to be put first on the path.
@@ -98,13 +95,11 @@ class KeptStarter(KeptWorker):
         InputError: if Flower is not installed.
     """
 
-    def __init__(
-        self, program: Sequence[str] = ("-m", "stforecast.flower.app_starter"), wait: float = WAIT
-    ) -> None:
-        super().__init__(program, wait, "starter")
+    def __init__(self) -> None:
+        super().__init__("starter", ("-m", "stforecast.flower.app_starter"))
         self.instead = find_program(PROGRAM)
 
-    def __enter__(self) -> KeptStarter:
+    def __enter__(self) -> Self:
         """Start the process, and write the program that asks it."""
         super().__enter__()
         self.programs = self.socket.parent
