@@ -89,8 +89,8 @@ class Ending:
     @property
     def permanent(self) -> bool:
         """Return whether another try would end in the same way."""
-        refused = f"Exit Code: {CONNECTION_ERROR}" in self.text
-        return self.joined is None and self.code > 0 and not refused
+        unreachable = f"Exit Code: {CONNECTION_ERROR}" in self.text
+        return self.joined is None and self.code > 0 and not unreachable
 
     @property
     def reason(self) -> str:

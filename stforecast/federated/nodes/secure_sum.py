@@ -15,6 +15,7 @@ named. As many shares as the threshold says are needed of each secret; with fewe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -187,15 +188,11 @@ class SecureSum:
 
     def _secret(self, i: int, shares: Mapping[int, bytes], of: Dealt, stays: bool) -> bytes:
         """Return the secret of a node: the seed of its own mask if it stays, else its key."""
-        some = dict(list(shares.items())[: self.threshold])
-        try:
-            secret = combine(some)
-            if (commitment(secret) if stays else public(secret)) == (
-                of.own if stays else self.keys[i].mask
-            ):
+        derive, expected = (commitment, of.own) if stays else (public, self.keys[i].mask)
+        with contextlib.suppress(ValueError):  # Of shares that are those of no secret.
+            secret = combine(dict(list(shares.items())[: self.threshold]))
+            if derive(secret) == expected:
                 return secret
-        except ValueError:
-            pass
         raise Lost(f"the shares that {self._name(i)} dealt give no secret of its", self._nodes({i}))
 
     def _lose(self, i: int, n: int, revealed: int) -> NoReturn:
