@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from data_prep.milan import prepare
 from data_prep.simulate import simulate
 from experiments import hostile_node
 from experiments.federation_figure import draw
+from experiments.federation_log import follow
 from experiments.federation_status import status_text
 from experiments.flower_keys import make_keys, make_node_key
 from experiments.flower_processes import LocalFlower
@@ -183,51 +184,6 @@ def begin_anew(out: Path) -> None:
             path.unlink()
     out.mkdir(parents=True, exist_ok=True)
     (out / MARK).touch()
-
-
-def follow(
-    flower: LocalFlower,
-    run: str,
-    out: Path,
-    seconds: float = 900.0,
-    scenes: Mapping[int, Callable[[], str | None]] | None = None,
-) -> dict[str, Any]:
-    """Show the server's log until the run is done.
-
-    Args:
-        flower: the processes.
-        run: Flower's number of the run.
-        out: the server's folder.
-        seconds: maximum time to wait.
-        scenes: what to do once the log has the line of a round; a text is the run's new number.
-
-    Raises:
-        InputError: if the run fails or takes longer.
-    """
-    done, log, shown, look = out / "federation.json", out / "server.log", 0, 1
-    end, waiting = time.monotonic() + seconds, dict(scenes or {})
-    while not done.exists():
-        time.sleep(0.5)
-        shown = _show_new(log, shown)
-        for round in [r for r in waiting if log.exists() and f"round {r}:" in log.read_text()]:
-            run = waiting.pop(round)() or run
-        look += 1
-        # Asking Flower starts a process each time, so it is done rarely.
-        ended = look % 60 == 0 and flower.status(run).startswith("finished")
-        if time.monotonic() > end or (ended and not done.exists()):
-            raise InputError(f"the run failed or takes too long; see {log} and {flower.folder}")
-    _show_new(log, shown)
-    about: dict[str, Any] = json.loads(done.read_text())
-    return about
-
-
-def _show_new(log: Path, shown: int) -> int:
-    """Echo new lines of the log and return the position reached."""
-    text = log.read_text() if log.exists() else ""
-    whole = text.rfind("\n") + 1
-    for line in text[shown:whole].splitlines():
-        click.echo(f"  {line}")
-    return max(shown, whole)
 
 
 def make_cubes(out: Path) -> list[Path]:

@@ -42,7 +42,7 @@ from experiments.benchmarks.hostile import (
     measure,
     read_rows,
 )
-from experiments.federation_demo import follow
+from experiments.federation_log import follow
 from experiments.flower_processes import LocalFlower
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import write_csv

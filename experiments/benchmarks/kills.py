@@ -37,13 +37,13 @@ from data_prep.errors import InputError
 from experiments.benchmarks.hostile import WireLink
 from experiments.benchmarks.results import save
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
+from experiments.federation_log import events_of
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.standing import read_events
 
 TARGETS = {"server": ("superlink", "serverapp"), "node": tuple(SHARES)}
 """What is killed."""
@@ -105,12 +105,12 @@ class Killed:
 
     def _nears_its_end(self, out: Path, target: str) -> bool:
         """Return whether a run is done, or too far on for a node to come back."""
-        left = self.settings["rounds"] - _count(out, "round")
+        left = self.settings["rounds"] - len(events_of(out, "round"))
         return (out / "federation.json").exists() or (target == "node" and left <= PEACE)
 
     def _kill(self, target: str, out: Path, app: Path) -> None:
         """Kill one of the targets and start it again, if nothing else does."""
-        self.kills.append({"target": target, "rounds": _count(out, "round")})
+        self.kills.append({"target": target, "rounds": len(events_of(out, "round"))})
         click.echo(f"{len(self.kills)}. kill: {target}, {self.kills[-1]['rounds']} rounds reported")
         if target == "superlink":
             self.flower.stop("superlink", signal.SIGKILL)
@@ -129,16 +129,8 @@ class Killed:
 def _times_complete(out: Path, target: str) -> int:
     """Return how often all clients were connected: at each start of a server, or of nodes."""
     if target == "server":
-        return _count(out, "gathered")
-    return max(0, _count(out, "joined") - len(SHARES) + 1)
-
-
-def _count(out: Path, name: str) -> int:
-    """Return how often an event is in the log of a server."""
-    try:
-        return sum(e.get("event") == name for e in read_events(out))
-    except InputError:  # It has not begun.
-        return 0
+        return len(events_of(out, "gathered"))
+    return max(0, len(events_of(out, "joined")) - len(SHARES) + 1)
 
 
 def run_settings(out: Path, settings: dict[str, Any]) -> RunSettings:

@@ -31,13 +31,12 @@ import tabulate
 
 from experiments.benchmarks.city_parts import make_cubes
 from experiments.benchmarks.results import save
-from experiments.federation_demo import follow
+from experiments.federation_log import events_of, follow
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.app_folder import write_app
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.standing import read_events
 
 CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""
@@ -103,8 +102,7 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
             server = memory([pids.pop("superlink")])
             of_nodes = memory(pids.values()) / len(cubes)
         table = pd.read_csv(out / "server" / "rounds.csv")
-        events = list(read_events(out / "server"))
-        gathered = next(e["time"] for e in events if e["event"] == "gathered")
+        gathered = events_of(out / "server", "gathered")[0]["time"]
     return {
         "start": pd.Timestamp(gathered).timestamp() - began,
         "round": statistics.median(table["seconds"][1:]),

@@ -17,6 +17,7 @@ from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from experiments import federation_demo, hostile_node
 from experiments.federation_figure import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
+from experiments.federation_log import events_of, follow
 from experiments.flower_keys import make_keys, make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
@@ -176,11 +177,11 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
         stranger, _ = make_node_key(tmp_path / "keys", "stranger")
         flower.start_node("stranger", {"data": str(cubes[0]), "first-client": 0}, stranger)
         run = flower.run(app)
-        wait_for(lambda: log.exists() and "round 1:" in log.read_text(), 900, "round 1")
+        wait_for(lambda: events_of(tmp_path, "round"), 900, "round 1")
         flower.stop("south", signal.SIGKILL)
         wait_for(lambda: "goes on without" in log.read_text(), 600, "a round without south")
         flower.start_node("south", {"data": str(cubes[2]), "first-client": 7}, keys["south"])
-        about = federation_demo.follow(flower, run, tmp_path)
+        about = follow(flower, run, tmp_path)
         assert about["nodes"] == 3
         assert "stranger" not in flower.flwr("supernode", "list", "here")
     text = log.read_text()
@@ -206,10 +207,10 @@ def test_a_federation_outlives_its_server(flwr, tmp_path):
         for i, (name, (first, _)) in enumerate(federation_demo.SHARES.items()):
             flower.start_node(name, {"data": str(cubes[i]), "first-client": first})
         flower.run(app)
-        wait_for(lambda: log.exists() and "round 1:" in log.read_text(), 900, "round 1")
+        wait_for(lambda: events_of(tmp_path, "round"), 900, "round 1")
         flower.stop("superlink", signal.SIGKILL)
         flower.start_superlink()
-        about = federation_demo.follow(flower, flower.run(app), tmp_path, seconds=1800)
+        about = follow(flower, flower.run(app), tmp_path, seconds=1800)
     assert re.search("the run goes on after round [12]", log.read_text())
     assert not (tmp_path / "checkpoints").exists()
     assert len(pd.read_csv(tmp_path / "rounds.csv")) == 3
@@ -299,7 +300,7 @@ def test_a_federation_outlives_a_killed_node_a_late_one_and_one_that_answers_gar
         flower.start_node("south", configs["south"])
         wait_for(lambda: ": 7 of 9 clients" in log.read_text(), 1800, "a round with south")
         flower.stop("centre", signal.SIGKILL)
-        about = federation_demo.follow(flower, run, tmp_path, seconds=1800)
+        about = follow(flower, run, tmp_path, seconds=1800)
     assert started(tmp_path) == []
     check_what_was_said(log.read_text())
     assert about["models"] == 2

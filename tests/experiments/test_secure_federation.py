@@ -9,6 +9,7 @@ import pytest
 from waiting import wait_for
 
 from experiments import federation_demo
+from experiments.federation_log import follow
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
@@ -85,7 +86,7 @@ def test_numbers_are_those_of_a_run_without_it(tmp_path):
     app = make_app(tmp_path)
     with LocalFlower(tmp_path / "logs") as flower:
         start_nodes(flower, cubes)
-        about = federation_demo.follow(flower, flower.run(app), tmp_path, seconds=1800)
+        about = follow(flower, flower.run(app), tmp_path, seconds=1800)
     alone = Forecaster("fedavg", **federation_demo.SETTINGS, rounds=ROUNDS)
     alone.fit(tmp_path / "city.nc")
     found = pd.read_csv(tmp_path / "rounds.csv")
@@ -108,7 +109,7 @@ def test_a_node_that_is_lost_after_masking_is_part_of_the_sum(tmp_path):
         run, seen = flower.run(app), tmp_path / "logs" / "unmasked"
         wait_for(seen.exists, 1500, "the message to reveal shares")
         flower.stop("south", signal.SIGKILL)
-        about = federation_demo.follow(flower, run, tmp_path, seconds=1800)
+        about = follow(flower, run, tmp_path, seconds=1800)
     text = log.read_text()
     assert "(clients 7 to 8) leaves the sum at 'unmask'" in text
     assert "the sum is lost" not in text
