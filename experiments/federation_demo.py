@@ -8,10 +8,8 @@ processes are stopped at the end, also on Ctrl-C.
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -19,7 +17,6 @@ from typing import Any
 
 import click
 import pandas as pd
-import psutil
 
 from data_prep.cube import open_cube, write_cube
 from data_prep.errors import InputError
@@ -66,7 +63,7 @@ MARK = ".federation-demo"
 MADE = {
     MARK, "raw", "city.nc", "app", "keys", "logs", "hostile", "checkpoints", "server.log",
     "server.jsonl", "metrics.prom", "rounds.csv", "federation.json", "federation.png",
-    *(f"{name}{ending}" for name in SHARES for ending in (".nc", ".toml", ".federation")),
+    *(f"{name}{ending}" for name in SHARES for ending in (".nc", ".federation")),
 }  # fmt: skip
 """Names of all files and folders that the demo writes."""
 
@@ -126,38 +123,31 @@ def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
 
 
 def start_node(flower: LocalFlower, out: Path, name: str) -> None:
-    """Start a node with `stforecast node`, as its owner would.
+    """Start a node of the demo, with a key if the server knows keys.
 
     Args:
         flower: the processes.
         out: folder of the demo.
         name: name of the node.
     """
-    given = {"superlink": flower.address, "data": f"{name}.nc", "first_client": SHARES[name][0]}
+    key = None
     if flower.keys:
         key, public = make_node_key(out / "keys", name)
         flower.register(public)
-        given |= {"root_certificates": str(flower.keys.authority), "key": str(key)}
-    else:
-        given["insecure"] = True
-    path = out / f"{name}.toml"
-    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items()))
     lies = [str(hostile_node.write(out / "hostile", LIES))] if name == HOSTILE else []
-    flower.start(name, sys.executable, "-m", "stforecast", "node", "--config", path, paths=lies)
+    flower.start_node(name, out / f"{name}.nc", SHARES[name][0], key=key, paths=lies)
 
 
 def kill_node(flower: LocalFlower) -> None:
-    """Kill a node's SuperNode, which `stforecast node` starts again."""
+    """Kill a node's SuperNode, and say so."""
     click.echo(f"  -- {KILLED} is killed; stforecast node starts it again")
-    for child in psutil.Process(flower.running[KILLED].pid).children():
-        child.kill()
+    flower.kill_supernode(KILLED)
 
 
 def restart_server(flower: LocalFlower, app: Path) -> str:
-    """Kill the SuperLink and its ServerApp, start them again, and return the run's new number."""
+    """Kill the server, start it again, and return the run's new number."""
     click.echo("  -- the server is killed, and started again")
-    flower.stop("superlink", signal.SIGKILL)
-    flower.start_superlink()
+    flower.restart_superlink()
     return flower.run(app)
 
 

@@ -13,10 +13,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
+
+import psutil
 
 from data_prep.errors import InputError
 from experiments.flower_keys import Keys
@@ -131,21 +133,41 @@ class LocalFlower:
             start_new_session=True,
         )
 
-    def start_node(self, name: str, config: Mapping[str, Any], key: Path | None = None) -> None:
-        """Start a SuperNode.
+    def start_node(
+        self,
+        name: str,
+        data: Path,
+        first_client: int,
+        *more: object,
+        key: Path | None = None,
+        paths: Sequence[str] = (),
+    ) -> None:
+        """Start a node with `stforecast node`, as its owner would.
 
         Args:
             name: name of the node.
-            config: the node's configuration.
+            data: its cube.
+            first_client: number of its first client.
+            *more: further arguments.
             key: its private key, with authentication.
+            paths: folders that its Python looks for modules in first.
         """
-        words = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
         trust = [f"--root-certificates={self.keys.authority}"] if self.keys else ["--insecure"]
-        trust += [f"--auth-supernode-private-key={key}"] if key else []
+        trust += [f"--key={key}"] if key else []
         self.start(
-            name, "flower-supernode", "--superlink", self.address, "--host", HOST, "--port",
-            free_port(), "--node-config", words, *trust,
+            name, sys.executable, "-m", "stforecast", "node", f"--superlink={self.address}",
+            f"--data={data}", f"--first-client={first_client}", *trust, *more, paths=paths,
         )  # fmt: skip
+
+    def kill_supernode(self, name: str) -> None:
+        """Kill the SuperNode and all else that `stforecast node` started and starts again."""
+        for child in psutil.Process(self.running[name].pid).children():
+            child.kill()
+
+    def restart_superlink(self) -> None:
+        """Kill the SuperLink and its ServerApp, and start it again."""
+        self.stop("superlink", signal.SIGKILL)
+        self.start_superlink()
 
     def register(self, public_key: Path) -> None:
         """Admit a node by its public key.

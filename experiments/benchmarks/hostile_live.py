@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -80,10 +79,9 @@ class LiveNodes:
         self.flower, self.folder, self.cubes = flower, folder, cubes
         self._n_runs = 0
         for i, path in enumerate(cubes):
-            flower.start(
-                path.stem, sys.executable, "-m", "stforecast", "node", "--insecure",
-                f"--superlink={flower.address}", f"--data={path}", f"--first-client={SHARE * i}",
-                f"--out={self._folder_of(i)}", paths=[str(self._tell(i, ()))],
+            flower.start_node(
+                path.stem, path, SHARE * i, f"--out={self._folder_of(i)}",
+                paths=[str(self._tell(i, ()))],
             )  # fmt: skip
 
     def _folder_of(self, i: int) -> Path:

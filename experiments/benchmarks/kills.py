@@ -20,8 +20,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -113,8 +111,7 @@ class Killed:
         self.kills.append({"target": target, "rounds": len(events_of(out, "round"))})
         click.echo(f"{len(self.kills)}. kill: {target}, {self.kills[-1]['rounds']} rounds reported")
         if target == "superlink":
-            self.flower.stop("superlink", signal.SIGKILL)
-            self.flower.start_superlink()
+            self.flower.restart_superlink()
             self.flower.run(app)
         elif target == "serverapp":
             for process in psutil.Process(self.flower.running["superlink"].pid).children(True):
@@ -122,8 +119,7 @@ class Killed:
                     process.kill()
             self.flower.run(app)
         else:
-            for child in psutil.Process(self.flower.running[target].pid).children():
-                child.kill()
+            self.flower.kill_supernode(target)
 
 
 def _times_complete(out: Path, target: str) -> int:
@@ -222,12 +218,8 @@ def main(kills: int, rounds: int, target: str, seed: int, out: Path) -> None:
         cubes = make_cubes(folder)
         expected = undisturbed(folder, cubes, settings)
         with LocalFlower(folder / "logs") as flower:
-            for name, cube in zip(SHARES, cubes, strict=True):
-                flower.start(
-                    name, sys.executable, "-m", "stforecast", "node", "--insecure",
-                    f"--superlink={flower.address}", f"--data={cube}",
-                    f"--first-client={SHARES[name][0]}",
-                )  # fmt: skip
+            for cube, (name, (first, _)) in zip(cubes, SHARES.items(), strict=True):
+                flower.start_node(name, cube, first)
             source = random.Random(seed + len(results["kills"]))
             killed = Killed(flower, folder, settings, source)
             killed.kills = results["kills"]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterable
@@ -83,15 +82,9 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
         with LocalFlower(out / "logs", keeps=False, poll=POLL) as flower:
             start = time.perf_counter()
             for i, cube in enumerate(cubes):
-                given = {
-                    "superlink": flower.address, "data": cube, "first-client": CLIENTS * i,
-                    "out": out / f"node-{i}",
-                }  # fmt: skip
-                words = [f"--{key}={value}" for key, value in given.items()]
-                flower.start(
-                    f"node-{i}", sys.executable, "-m", "stforecast", "node", "--insecure", option,
-                    *words,
-                )  # fmt: skip
+                flower.start_node(
+                    f"node-{i}", cube, CLIENTS * i, f"--out={out / f'node-{i}'}", option
+                )
             number = flower.run(app)
             began = time.time() - (time.perf_counter() - start)
             pids = {name: p.pid for name, p in flower.running.items()}

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from supernodes import start_supernode
 from waiting import wait_for
 
 from data_prep.cube import write_cube
@@ -173,14 +174,14 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
         for i, (name, (first, _)) in enumerate(federation_demo.SHARES.items()):
             keys[name], public = make_node_key(tmp_path / "keys", name)
             flower.register(public)
-            flower.start_node(name, {"data": str(cubes[i]), "first-client": first}, keys[name])
+            start_supernode(flower, name, cubes[i], first, keys[name])
         stranger, _ = make_node_key(tmp_path / "keys", "stranger")
-        flower.start_node("stranger", {"data": str(cubes[0]), "first-client": 0}, stranger)
+        start_supernode(flower, "stranger", cubes[0], 0, stranger)
         run = flower.run(app)
         wait_for(lambda: events_of(tmp_path, "round"), 900, "round 1")
         flower.stop("south", signal.SIGKILL)
         wait_for(lambda: "goes on without" in log.read_text(), 600, "a round without south")
-        flower.start_node("south", {"data": str(cubes[2]), "first-client": 7}, keys["south"])
+        start_supernode(flower, "south", cubes[2], 7, keys["south"])
         about = follow(flower, run, tmp_path)
         assert about["nodes"] == 3
         assert "stranger" not in flower.flwr("supernode", "list", "here")
@@ -205,11 +206,10 @@ def test_a_federation_outlives_its_server(flwr, tmp_path):
     log = tmp_path / "server.log"
     with LocalFlower(tmp_path / "logs") as flower:
         for i, (name, (first, _)) in enumerate(federation_demo.SHARES.items()):
-            flower.start_node(name, {"data": str(cubes[i]), "first-client": first})
+            start_supernode(flower, name, cubes[i], first)
         flower.run(app)
         wait_for(lambda: events_of(tmp_path, "round"), 900, "round 1")
-        flower.stop("superlink", signal.SIGKILL)
-        flower.start_superlink()
+        flower.restart_superlink()
         about = follow(flower, flower.run(app), tmp_path, seconds=1800)
     assert re.search("the run goes on after round [12]", log.read_text())
     assert not (tmp_path / "checkpoints").exists()
@@ -277,11 +277,8 @@ def test_a_federation_outlives_a_killed_node_a_late_one_and_one_that_answers_gar
     """South comes late, centre is killed and does not come back, hostile lies in each round."""
     federation_demo.make_cubes(tmp_path)
     with federation_demo.open_cube(tmp_path / "city.nc") as city:
-        configs = {
-            name: {
-                "data": str(write_cube(city.isel(cell=slice(*share)), tmp_path / f"{name}.nc")),
-                "first-client": share[0],
-            }
+        cubes = {
+            name: write_cube(city.isel(cell=slice(*share)), tmp_path / f"{name}.nc")
             for name, share in SHARES.items()
         }
     rounds = 9
@@ -293,11 +290,11 @@ def test_a_federation_outlives_a_killed_node_a_late_one_and_one_that_answers_gar
         (tmp_path / "logs" / "sitecustomize.py").write_text(SPOILT)
         for name in ("north", "centre", "hostile"):
             flower.lies = name == "hostile"
-            flower.start_node(name, configs[name])
+            start_supernode(flower, name, cubes[name], SHARES[name][0])
         flower.lies = False
         run = flower.run(app)
         wait_for(lambda: log.exists() and "round 1 goes on" in log.read_text(), 900, "round 1")
-        flower.start_node("south", configs["south"])
+        start_supernode(flower, "south", cubes["south"], SHARES["south"][0])
         wait_for(lambda: ": 7 of 9 clients" in log.read_text(), 1800, "a round with south")
         flower.stop("centre", signal.SIGKILL)
         about = follow(flower, run, tmp_path, seconds=1800)

@@ -6,6 +6,7 @@ import signal
 
 import pandas as pd
 import pytest
+from supernodes import start_supernode
 from waiting import wait_for
 
 from experiments import federation_demo
@@ -77,7 +78,7 @@ def make_app(folder, rounds=ROUNDS):
 def start_nodes(flower, cubes, stalling=()):
     for path, (name, (first, _)) in zip(cubes, federation_demo.SHARES.items(), strict=True):
         flower.stalls = name in stalling
-        flower.start_node(name, {"data": str(path), "first-client": first})
+        start_supernode(flower, name, path, first)
     flower.stalls = False
 
 
