@@ -28,6 +28,7 @@ from experiments.federation_log import follow
 from experiments.federation_status import status_text
 from experiments.flower_keys import make_keys, make_node_key
 from experiments.flower_processes import LocalFlower
+from stforecast.bench.run_groups import by_client, select
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
@@ -213,20 +214,14 @@ def in_one_process(
     return mean_error(Forecaster(method, **settings).fit(cube).evaluate())
 
 
-def mean_error(table: pd.DataFrame, select: str = "best") -> float:
+def mean_error(table: pd.DataFrame, selection: str = "best") -> float:
     """Return the mean test MSE over clients, which all have as many targets.
 
     Args:
         table: errors of clients, as in a node's `metrics.csv`.
-        select: selection of the round.
+        selection: selection of the round.
     """
-    chosen = table[
-        (table["client"].astype(str) != "all")
-        & (table["horizon"].astype(str) == "all")
-        & (table["metric"] == "mse")
-        & (table["split"] == "test")
-        & (table["selection"] == select)
-    ]
+    chosen = select(by_client(table), metric="mse", split="test", selection=selection)
     return float(chosen["value"].mean())
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from data_prep.cube import in_minutes
 from data_prep.errors import InputError
+from stforecast.bench.run_groups import pooled, select
 from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
@@ -195,13 +196,8 @@ class FlowerNode:
         saved = _can_copy_message(method)
         if saved:
             self._save(chosen)
-        pooled = table[
-            (table["client"] == "all")
-            & (table["horizon"] == "all")
-            & (table["split"] == "test")
-            & (table["selection"] == config.run.select)
-        ]
-        errors = {m: float(v) for m, v in zip(pooled["metric"], pooled["value"], strict=True)}
+        own = select(pooled(table), split="test", selection=config.run.select)
+        errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
         _, known = self.data.test_targets
         return self.node.report(message, errors, int(known.sum()), saved)
 
