@@ -15,11 +15,10 @@ locked for longer than the five seconds that Flower 1.41 waits, and messages wer
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ import psutil
 import tabulate
 
 from experiments.benchmarks.city_parts import make_cubes
+from experiments.benchmarks.processes import memory, processor_time
 from experiments.benchmarks.results import save
 from experiments.federation_log import events_of, follow
 from experiments.flower_processes import LocalFlower
@@ -51,25 +51,6 @@ PATIENCE = Patience(start=3000, answer=600)
 
 POLL = 1.0
 """Seconds between two looks for work, as Flower has it."""
-
-
-def memory(pids: Collection[int]) -> float:
-    """Return the proportional set size of processes and all that they started, in MB."""
-    processes = {p for pid in pids for p in (psutil.Process(pid), *_children(pid))}
-    return sum(p.memory_full_info().pss for p in processes) / 1e6
-
-
-def processor_time(pids: Collection[int]) -> float:
-    """Return the seconds that processes and all that they started have had, ended ones too."""
-    total = 0.0
-    for process in [p for pid in pids for p in (psutil.Process(pid), *_children(pid))]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])  # Its own, and that of children that ended.
-    return total
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
 
 
 def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[str, Any]:

@@ -30,13 +30,13 @@ import click
 import numpy as np
 import pandas as pd
 import polars as pl
-import psutil
 import tabulate
 import xarray as xr
 
 from data_prep import cube, milan
 from data_prep.telecom_italia.cdr import SERVICES
 from data_prep.telecom_italia.raw_day import INTERVAL, RawDay
+from experiments.benchmarks.processes import processor_time
 from experiments.benchmarks.results import processor, save
 from stforecast.bench.ray_engine import cluster, each, ray_map
 
@@ -144,9 +144,10 @@ def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
     meeting.mkdir()
     with cluster(workers):
         each(_meet, [(meeting, workers)] * workers, "workers")
-        wall, cpu = time.perf_counter(), cpu_of_all()
+        wall, cpu = time.perf_counter(), processor_time([os.getpid()])
         milan.prepare(raw, out, spread=ray_map)
-        return Cost(cpu_of_all() - cpu, time.perf_counter() - wall, wall - start)
+        cpu = processor_time([os.getpid()]) - cpu
+        return Cost(cpu, time.perf_counter() - wall, wall - start)
 
 
 def _meet(item: tuple[Path, int]) -> None:
@@ -156,12 +157,6 @@ def _meet(item: tuple[Path, int]) -> None:
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < workers:
         time.sleep(0.1)
-
-
-def cpu_of_all() -> float:
-    """Return the CPU seconds of this process and all that it has started and that still run."""
-    this = psutil.Process()
-    return sum(sum(p.cpu_times()[:2]) for p in (this, *this.children(recursive=True)))
 
 
 def largest_difference(ours: Path, theirs: Path) -> float:
