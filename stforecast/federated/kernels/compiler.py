@@ -246,4 +246,4 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line for line in lines if line.startswith("flags")), "")
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -126,3 +126,16 @@ def test_flags_of_the_user_give_a_library_of_its_own(cache, builds, monkeypatch)
     assert builds == [cache, cache]
     monkeypatch.setenv("CFLAGS", "-no-such-flag")
     assert loaded() is None
+
+
+@pytest.mark.parametrize("name", ["flags", "Features"])
+def test_processors_of_other_instructions_have_libraries_of_their_own(monkeypatch, name):
+    """Linux lists a processor's instructions as flags on x86, as Features on ARM."""
+
+    def of(instructions):
+        text = f"processor\t: 0\nBogoMIPS\t: 50.00\n{name}\t: {instructions}\nCPU part\t: 0xd0c\n"
+        monkeypatch.setattr(Path, "read_text", lambda path: text)
+        return compiler.processor()
+
+    assert of("fp asimd sve") != of("fp asimd")
+    assert {"fp", "asimd"} <= set(of("fp asimd").split())
