@@ -7,7 +7,6 @@ the averaged one where clients do not keep their own.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.data import ClientData
-from stforecast.federated.method import Method, Participants
+from stforecast.federated.method import Method, Participants, overridden
 from stforecast.federated.predictions import Way, predictions, predictions_of
 from stforecast.federated.state import State
 from stforecast.federated.uploads.payload import Payload
@@ -96,7 +95,6 @@ def _other_name(method: Method | type[Method], view: str, way: Way) -> str:
 def _reads_averages(method: Method, state: State, data: ClientData, view: str) -> bool:
     """Return whether predictions depend on the received parameters and running statistics."""
     clients = state.clients
-    changed = copy.copy(method)
 
     def broadcast(server: dict[str, Tensor], to: Participants) -> Payload:
         """Change each received tensor of the model."""
@@ -105,7 +103,7 @@ def _reads_averages(method: Method, state: State, data: ClientData, view: str) -
             for name, t in method.broadcast(server, to).items()
         }
 
-    vars(changed)["broadcast"] = broadcast
+    changed = overridden(method, broadcast=broadcast)
     way: Way | None = "averaged" if method.predicts_as_trained else None
     some = data.sizes.nonzero()[0]
     logits = [next(predictions_of(m, state, data, some, view, way))[1] for m in (method, changed)]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from stforecast.federated.data import ClientData
-from stforecast.federated.method import Method, Task
+from stforecast.federated.method import Method, Task, overridden
 from stforecast.federated.population import Population, SplitModel
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import Cohort
@@ -89,16 +89,15 @@ def _row(
     """Return the cells of a method, after two rounds."""
     options = method.Options(**_short(method.Options))
     made = method(Population(build), task, training, options)
-    federation, up, down = Federation(made, data), set[str](), set[str]()
-    update = made.local_update
+    up, down = set[str](), set[str]()
 
     def watched(cohort: Cohort, payload: Payload) -> Payload:
-        upload = update(cohort, payload)
+        upload = made.local_update(cohort, payload)
         up.update(upload)
         down.update(payload)
         return upload
 
-    made.local_update = watched  # type: ignore[method-assign]  # Only to look at the messages.
+    federation = Federation(overridden(made, local_update=watched), data)
     federation.run_round()
     report = federation.run_round()
     floats = [f"{n / N_CLIENTS / 4:,.0f}" for n in (report.bytes_up, report.bytes_down)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -223,6 +224,20 @@ class Method:
         """
         params = {**state, **payload}
         return self.population.decode(params, self.population.encode(params, x))
+
+
+def overridden(method: Method, **functions: Callable[..., Any]) -> Method:
+    """Return a copy of a method, some of whose functions are replaced in this instance.
+
+    A subclass would be listed by the registries.
+
+    Args:
+        method: the method.
+        **functions: the new functions, without `self`, by name.
+    """
+    changed = copy.copy(method)
+    vars(changed).update(functions)
+    return changed
 
 
 def initial_state(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from stforecast.federated.data import ClientData, take
-from stforecast.federated.method import Method, Participants
+from stforecast.federated.method import Method, Participants, overridden
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, State
 from stforecast.federated.stream import Stream
@@ -93,12 +93,11 @@ class Part:
 
 def _of_part(method: Method, first: int) -> Method:
     """Return the method for the trainer of a part, which counts its clients from 0."""
-    here = copy.copy(method)
 
     def broadcast(server: dict[str, Tensor], to: Participants) -> Payload:
         return method.broadcast(server, dataclasses.replace(to, ids=to.ids + first))
 
-    here.broadcast = broadcast  # type: ignore[method-assign]  # Only of this instance.
+    here = overridden(method, broadcast=broadcast)
     here.population = copy.copy(method.population)
     here.population.own = {}  # The clients' first state is sent.
     return here

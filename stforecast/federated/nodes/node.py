@@ -6,7 +6,6 @@ every message, or killed at any time: it continues from the newest intact checkp
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from data_prep.errors import InputError
 from stforecast.federated.data import take
 from stforecast.federated.faults import describe
-from stforecast.federated.method import Method, Participants
+from stforecast.federated.method import Method, Participants, overridden
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -36,9 +35,7 @@ log = logging.getLogger(__name__)
 
 def behind_link(method: Method) -> Method:
     """Make a method for a node's trainer: it broadcasts the rows that the node received."""
-    here = copy.copy(method)
-    here.broadcast = _received_rows  # type: ignore[method-assign]  # Only of this instance.
-    return here
+    return overridden(method, broadcast=_received_rows)
 
 
 def _received_rows(server: dict[str, Tensor], to: Participants) -> Payload:
