@@ -42,6 +42,11 @@ class Clients:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return next(iter(self.params.values())).device
+
     def groups(self) -> list[tuple[str, Params]]:
         """Return all groups of tensors with a client axis, by name."""
         moments = [(f"moments.{name}", tensors) for name, tensors in self.moments.items()]

@@ -143,9 +143,7 @@ class FedDA(FedAvg):
                 f"training samples, a period has {self.task.n_keys}; use longer data"
             )
         model = super().init(clients, sizes, seed)
-        nobodys = torch.zeros(
-            len(clients), dtype=torch.long, device=next(iter(model.values())).device
-        )
+        nobodys = torch.zeros(len(clients), dtype=torch.long, device=clients.device)
         return {**model, "samples": samples, "seed": torch.tensor(seed), "label": nobodys}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:

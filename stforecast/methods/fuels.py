@@ -92,7 +92,7 @@ class Fuels(Method):
         self._check(sizes)
         o, ids = self.options, range(len(clients))
         n, b = len(clients), self.training.batch_size
-        device = next(iter(clients.params.values())).device
+        device = clients.device
         if o.starts == "own":
             seeds = [generator(seed, 0, i, WEIGHTS).initial_seed() for i in ids]
             clients.params.update(self.population.parameters_drawn(seeds, device))

@@ -103,7 +103,7 @@ class CReFF(FedAvg):
         return {
             **server,
             **{RETRAINED + name: server[name].clone() for name in self.head},
-            "features": noise.to(next(iter(server.values())).device),
+            "features": noise.to(clients.device),
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:

@@ -115,14 +115,13 @@ class FedGen(FedAvg):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start as FedAvg does, with an untrained generator."""
         server = super().init(clients, sizes, seed)
-        device = next(iter(clients.params.values())).device
-        parameters, buffers = self.generator.initial(1, seed, device)
+        parameters, buffers = self.generator.initial(1, seed, clients.device)
         moments = zero_moments(parameters, self.server_training)
         return {
             **server,
             **{name: t[0] for name, t in (*parameters.items(), *buffers.items())},
             **{f"{moment}/{n}": t[0] for moment, ts in moments.items() for n, t in ts.items()},
-            "label_counts": torch.zeros(self.task.n_keys, dtype=torch.int32, device=device),
+            "label_counts": torch.zeros(self.task.n_keys, dtype=torch.int32, device=clients.device),
             "seed": torch.tensor(seed),
         }
 

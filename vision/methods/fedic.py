@@ -105,7 +105,6 @@ class FEDIC(FedAvg):
             raise InputError(
                 "fedic needs images on the server; set surrogate, e.g. 10 training images per class"
             )
-        device = next(iter(server.values())).device
         n_keys, width = self.task.n_keys, feature_width(self.population)
         teacher = {
             "client_scale": torch.ones(n_keys),
@@ -115,7 +114,7 @@ class FEDIC(FedAvg):
             "gate_scale": torch.zeros(width),
             "gate_bias": torch.zeros(1),
         }
-        named = {TEACHER + name: t.to(device) for name, t in teacher.items()}
+        named = {TEACHER + name: t.to(clients.device) for name, t in teacher.items()}
         return {**server, **named, "seed": torch.tensor(seed)}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:

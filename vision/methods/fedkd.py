@@ -140,7 +140,7 @@ class FedKD(TwoModels):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start mentors as copies of the mentee, and the server without an update."""
         n, d = len(clients), feature_width(self.population)
-        device = next(iter(clients.params.values())).device
+        device = clients.device
         initial = super().init(clients, sizes, seed)
         clients.params |= personal_copies(clients.params)
         clients.memory |= personal_copies(clients.buffers)

@@ -82,12 +82,11 @@ class FPL(FedAvg):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start as FedAvg does, without clusters."""
         server = super().init(clients, sizes, seed)
-        device = next(iter(clients.params.values())).device
         slots, d = max(1, len(clients) // 2), feature_width(self.population)
         return {
             **server,
-            "clusters": torch.zeros(self.task.n_keys, slots, d, device=device),
-            "used": torch.zeros(self.task.n_keys, slots, dtype=torch.bool, device=device),
+            "clusters": torch.zeros(self.task.n_keys, slots, d, device=clients.device),
+            "used": torch.zeros(self.task.n_keys, slots, dtype=torch.bool, device=clients.device),
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:

@@ -129,7 +129,7 @@ class FRAug(FedAvg):
             raise InputError(
                 "fraug normalises over a batch: batch_size is 1; set --batch-size 2 or more"
             )
-        n, device = len(clients), next(iter(clients.params.values())).device
+        n, device = len(clients), clients.device
         server = super().init(clients, sizes, seed)
         for network in (self.generator, self.transform):
             parameters, buffers = network.initial(n, seed, device)

@@ -86,8 +86,7 @@ class DataFreeFedAvg(FedAvg):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start as FedAvg does, without former classes."""
         server = super().init(clients, sizes, seed)
-        device = next(iter(server.values())).device
-        nothing = torch.zeros(self.task.n_keys, dtype=torch.bool, device=device)
+        nothing = torch.zeros(self.task.n_keys, dtype=torch.bool, device=clients.device)
         teacher = {TEACHER + name: t.clone() for name, t in server.items()}
         flags = {"former": nothing, "seen": nothing.clone()}
         return {**server, **teacher, **flags, "seed": torch.tensor(seed)}

@@ -148,10 +148,9 @@ class GLDP(FedAvg):
         """Start as FedAvg does, without prototypes."""
         server = super().init(clients, sizes, seed)
         width = feature_width(self.population)
-        device = next(iter(clients.params.values())).device
         n, n_keys = len(clients), self.task.n_keys
-        clients.memory["prototypes"] = torch.zeros(n, n_keys, width, device=device)
-        clients.memory["known"] = torch.zeros(n, n_keys, dtype=torch.bool, device=device)
+        clients.memory["prototypes"] = torch.zeros(n, n_keys, width, device=clients.device)
+        clients.memory["known"] = torch.zeros(n, n_keys, dtype=torch.bool, device=clients.device)
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:

@@ -96,9 +96,10 @@ class PFPL(Method):
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start without prototypes."""
-        device = next(iter(clients.params.values())).device
         return {
-            "known": torch.zeros(len(clients), self.task.n_keys, dtype=torch.bool, device=device)
+            "known": torch.zeros(
+                len(clients), self.task.n_keys, dtype=torch.bool, device=clients.device
+            )
         }
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:

@@ -175,8 +175,7 @@ def train_head(
 
 def add_parameters(clients: Clients, tensors: Mapping[str, Tensor]) -> None:
     """Add trainable tensors to the clients, on the device of the others."""
-    device = next(iter(clients.params.values())).device
-    clients.params.update({name: t.to(device) for name, t in tensors.items()})
+    clients.params.update({name: t.to(clients.device) for name, t in tensors.items()})
 
 
 def present_classes(method: Method, cohort: Cohort) -> Tensor:

@@ -26,7 +26,7 @@ class TaughtFedAvg(FedAvg):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start as FedAvg does, without former classes."""
         server = super().init(clients, sizes, seed)
-        device = next(iter(clients.params.values())).device
+        device = clients.device
         n, c = len(clients), self.task.n_keys
         model = {**clients.params, **clients.buffers}
         clients.memory |= {TEACHER + name: t.clone() for name, t in model.items()}

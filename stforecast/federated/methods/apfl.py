@@ -70,11 +70,10 @@ class Apfl(TwoModels):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Start every v from the common initial model; train α only if it is adaptive."""
         server = super().init(clients, sizes, seed)
-        device = next(iter(clients.params.values())).device
         clients.params |= personal_copies(clients.params)
         clients.memory |= personal_copies(clients.buffers)
         group = clients.params if self.options.adaptive else clients.memory
-        group["alpha"] = torch.full((len(clients),), self.options.alpha, device=device)
+        group["alpha"] = torch.full((len(clients),), self.options.alpha, device=clients.device)
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:

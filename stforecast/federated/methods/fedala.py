@@ -98,8 +98,7 @@ class FedAla(Fitted):
         server = super().init(clients, sizes, seed)
         for name in self.mixed:
             clients.memory[WEIGHT + name] = torch.ones_like(clients.params[name])
-        device = next(iter(clients.params.values())).device
-        clients.memory[ROUNDS] = torch.zeros(len(clients), dtype=torch.int32, device=device)
+        clients.memory[ROUNDS] = torch.zeros(len(clients), dtype=torch.int32, device=clients.device)
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:

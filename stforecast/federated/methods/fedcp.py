@@ -89,7 +89,7 @@ class FedCP(FedAvg):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Initialise as FedAvg, with the same policy for all clients."""
         server = super().init(clients, sizes, seed)
-        policies, _ = self.policy.initial(len(clients), seed, next(iter(server.values())).device)
+        policies, _ = self.policy.initial(len(clients), seed, clients.device)
         clients.params |= policies
         return {**server, **{name: t[0].clone() for name, t in policies.items()}}
 

@@ -72,8 +72,8 @@ class FedDBE(FedAvg):
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Initialise as FedAvg, with z̄_p = 0."""
-        device, width = next(iter(clients.params.values())).device, feature_width(self.population)
-        clients.params[BIAS] = torch.zeros(len(clients), width, device=device)
+        width = feature_width(self.population)
+        clients.params[BIAS] = torch.zeros(len(clients), width, device=clients.device)
         return super().init(clients, sizes, seed)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:

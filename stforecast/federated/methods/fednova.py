@@ -61,8 +61,7 @@ class FedNova(FedProx):
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Initialise as FedAvg; clients keep the weight of gradients in their momentum buffer."""
-        device = next(iter(clients.params.values())).device
-        clients.memory["momentum"] = torch.zeros(len(clients), device=device)
+        clients.memory["momentum"] = torch.zeros(len(clients), device=clients.device)
         return super().init(clients, sizes, seed)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:

@@ -101,10 +101,9 @@ class FedTGP(FedProto):
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Draw the server's vectors and network."""
-        device = next(iter(clients.params.values())).device
         drawn = generator(seed, *VECTOR_DRAW)
-        vectors = torch.randn(self.task.n_keys, self.width, generator=drawn).to(device)
-        parameters, _ = self.network.initial(1, seed, device)
+        vectors = torch.randn(self.task.n_keys, self.width, generator=drawn).to(clients.device)
+        parameters, _ = self.network.initial(1, seed, clients.device)
         return {VECTORS: vectors, **{name: t[0] for name, t in parameters.items()}}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:

@@ -106,7 +106,7 @@ class GPFL(FedPer):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Initialise as FedPer, with the same embeddings and valve for all clients."""
         server = super().init(clients, sizes, seed)
-        n, keys, device = len(clients), self.task.n_keys, next(iter(server.values())).device
+        n, keys, device = len(clients), self.task.n_keys, clients.device
         drawn = torch.randn(keys, self.width, generator=generator(seed, *EMBEDDING_DRAW))
         clients.params[EMBEDDINGS] = drawn.to(device).repeat(n, 1, 1)
         for i, network in enumerate((self.gamma, self.beta)):
