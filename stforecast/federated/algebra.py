@@ -82,6 +82,27 @@ def slope(
     return torch.stack(parts).sum(0)
 
 
+def with_axes(t: Tensor, n: int) -> Tensor:
+    """Append axes of length 1 to a tensor until it has n, to broadcast it against another.
+
+    Example:
+        >>> with_axes(torch.ones(5, 2), 4).shape
+        torch.Size([5, 2, 1, 1])
+    """
+    return t.view(*t.shape, *[1] * (n - t.ndim))
+
+
+def repeated(tensors: Mapping[str, Tensor], n: int) -> dict[str, Tensor]:
+    """Return tensors `(…)` as the same for each of n clients `(n, …)`, as views.
+
+    Example:
+        >>> repeated({"w": torch.zeros(3)}, 2)
+        {'w': tensor([[0., 0., 0.],
+                [0., 0., 0.]])}
+    """
+    return {name: t.expand(n, *t.shape) for name, t in tensors.items()}
+
+
 def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with `prefix`, with the prefix removed."""
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -12,6 +12,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.kernels.adam import AdamKernel
 from stforecast.federated.options import CheckedOptions, PositiveShare
 from stforecast.federated.population import Params
@@ -173,7 +174,7 @@ def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Par
         length = torch.stack(squares).sum(0).sqrt()
         scale = (norm / (length + 1e-6)).clamp(max=1)  # As in torch's clip_grad_norm_.
         for name in names:
-            clipped[name] = grads[name] * scale.view(-1, *[1] * (grads[name].ndim - 1))
+            clipped[name] = grads[name] * with_axes(scale, grads[name].ndim)
     return {name: clipped[name] for name in grads}
 
 

@@ -63,9 +63,10 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
+from stforecast.federated.algebra import weighted_mean, with_axes
 from stforecast.federated.data import ClientData, take
 from stforecast.federated.method import Participants
-from stforecast.federated.methods.fedavg import FedAvg, weighted_mean
+from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.options import CheckedOptions, PositiveShare
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort, generator
@@ -355,7 +356,7 @@ def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: f
     for (name, w), pull in zip(model.items(), far.softmax(0), strict=True):
         differences = w - uploads[name]
         attention = differences.flatten(1).norm(dim=1).softmax(0)
-        towards_uploads = (attention.view(-1, *[1] * w.ndim) * differences).sum(0)
+        towards_uploads = (with_axes(attention, differences.ndim) * differences).sum(0)
         moved[name] = w - epsilon * (towards_uploads + rho * pull * (w - quasi[name]))
     return moved
 

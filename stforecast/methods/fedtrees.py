@@ -64,6 +64,7 @@ from annotated_types import Ge, Le
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from stforecast.federated.algebra import repeated
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Method, Participants, Task
 from stforecast.federated.options import CheckedOptions, PositiveShare
@@ -156,11 +157,8 @@ class FedTrees(Method):
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Return bins, ridge regression, all trees, the level to split and the directions."""
-        return {
-            name: t.expand(len(to.ids), *t.shape)
-            for name, t in server.items()
-            if name not in PRIVATE
-        }
+        public = {name: t for name, t in server.items() if name not in PRIVATE}
+        return repeated(public, len(to.ids))
 
     @torch.no_grad()
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:

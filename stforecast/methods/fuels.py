@@ -39,6 +39,7 @@ from data_prep.errors import InputError
 from data_prep.text import counted
 from stforecast.data.profiles import mean_windows
 from stforecast.data.slots import by_slot, slot_order, slots_of
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.features import contrast
@@ -354,7 +355,7 @@ class Fuels(Method):
             return server
         known = ids >= 0
         rows = {
-            name: torch.where(known.view(-1, *[1] * (t.ndim - 1)), t[ids], 0)
+            name: torch.where(with_axes(known, t.ndim), t[ids], 0)
             for name, t in server.items()
             if name in ("prototypes", "profiles", "jsd")
         }

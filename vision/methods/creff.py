@@ -37,6 +37,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.data import Batch, batches
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
@@ -139,7 +140,8 @@ class CReFF(FedAvg):
                 total += gradient
         self.population.train()
         means = {
-            GRADIENT + name: t.unflatten(0, (n, n_keys)) / _like(counts.clamp(min=1), t)
+            GRADIENT + name: t.unflatten(0, (n, n_keys))
+            / with_axes(counts.clamp(min=1), t.ndim + 1)
             for name, t in sums.items()
         }
         return {**means, "held": counts > 0}
@@ -158,7 +160,7 @@ class CReFF(FedAvg):
         model = super().aggregate(server, of, {name: uploads[name] for name in self.shared})
         holders = uploads["held"].sum(0)
         real = {
-            name: (t := uploads[GRADIENT + name]).sum(0) / _like(holders.clamp(min=1), t[0])
+            name: (t := uploads[GRADIENT + name].sum(0)) / with_axes(holders.clamp(min=1), t.ndim)
             for name in self.head
         }
         old = {name: server[RETRAINED + name] for name in self.head}
@@ -238,8 +240,3 @@ def gradient_distance(made: Tensor, real: Tensor) -> Tensor:
     norms = made.norm(dim=1) * real.norm(dim=1)
     distance = 1 - (made * real).sum(1) / (norms + EPS)
     return distance.flatten(1).sum(1) if distance.ndim > 1 else distance
-
-
-def _like(counts: Tensor, t: Tensor) -> Tensor:
-    """Append axes of length 1 to counts, to divide gradients of a parameter like `t[0]`."""
-    return counts.view(*counts.shape, *[1] * (t.ndim - 1))

@@ -37,7 +37,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.algebra import weighted_mean
+from stforecast.federated.algebra import repeated, weighted_mean
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants, Task
 from stforecast.federated.population import Params, Population
@@ -136,7 +136,7 @@ class FedMGP(Method):
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Send the global prompts, their keys and the global head."""
         shared = {name: t for name, t in server.items() if name != "seed"}
-        return {name: t.expand(len(to.ids), *t.shape) for name, t in shared.items()}
+        return repeated(shared, len(to.ids))
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train the global prompts, then the local ones."""

@@ -87,7 +87,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.algebra import weighted_mean
+from stforecast.federated.algebra import repeated, weighted_mean
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants, Task
 from stforecast.federated.population import Params, Population
@@ -198,7 +198,7 @@ class FedTA(Method):
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Send the pool, the statistics, and the prototypes `(clients, classes, width)`."""
         sent = {name: t for name, t in server.items() if name not in ("fixed", "seed")}
-        return {name: t.expand(len(to.ids), *t.shape) for name, t in sent.items()}
+        return repeated(sent, len(to.ids))
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train both stages, the second on features that are computed once."""

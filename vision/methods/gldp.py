@@ -60,7 +60,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
-from stforecast.federated.algebra import plain_mean
+from stforecast.federated.algebra import plain_mean, with_axes
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants, Task
 from stforecast.federated.methods.fedavg import FedAvg
@@ -217,7 +217,7 @@ class GLDP(FedAvg):
         """Predict by the nearest average prototype (Eq. 13 with Eq. 9 or 11), or with the head."""
         trained = state["known"].any(1)
         own = {
-            name: torch.where(_like(trained, t), state[name], t)
+            name: torch.where(with_axes(trained, t.ndim), state[name], t)
             for name, t in payload.items()
             if name.startswith(BODY)
         }
@@ -227,14 +227,9 @@ class GLDP(FedAvg):
             return self.population.decode(params, features)
         prototypes, known = payload["prototypes"], payload["known"]
         if view == "local":
-            prototypes = torch.where(_like(trained, prototypes), state["prototypes"], prototypes)
-            known = torch.where(_like(trained, known), state["known"], known)
+            prototypes = torch.where(trained[:, None, None], state["prototypes"], prototypes)
+            known = torch.where(trained[:, None], state["known"], known)
         return nearest_prototype(features, prototypes, known)
-
-
-def _like(of_client: Tensor, t: Tensor) -> Tensor:
-    """Append axes of length 1 to `(clients,)`, to select among tensors like t."""
-    return of_client.view(-1, *[1] * (t.ndim - 1))
 
 
 def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: float) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.networks import Network
 from stforecast.federated.population import Params
@@ -105,7 +106,7 @@ def gradients_of(
     gradients = torch.autograd.grad(cross_entropy(logits, y).sum(), list(alone.values()))
     sent = labels != EMPTY
     return {
-        name: g.view(*labels.shape, *g.shape[1:]) * sent.view(*sent.shape, *[1] * (g.ndim - 1))
+        name: g.view(*labels.shape, *g.shape[1:]) * with_axes(sent, g.ndim + 1)
         for name, g in zip(alone, gradients, strict=True)
     }
 

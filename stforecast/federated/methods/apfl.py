@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stforecast.federated.algebra import plain_mean
+from stforecast.federated.algebra import plain_mean, with_axes
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
@@ -105,7 +105,7 @@ class Apfl(TwoModels):
         model = personal_model(state)
         for name in self.trainable:
             w, v = global_model[name], model[name]
-            model[name] = torch.lerp(w, v, state["alpha"].to(v).view(-1, *[1] * (v.ndim - 1)))
+            model[name] = torch.lerp(w, v, with_axes(state["alpha"].to(v), v.ndim))
         return model
 
     def aggregate(

@@ -35,6 +35,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.data import ClientData, batches, members
 from stforecast.federated.method import Task
 from stforecast.federated.methods.two_models import Fitted
@@ -159,7 +160,7 @@ class FedAla(Fitted):
         found = torch.autograd.grad(loss.sum(), list(weights.values()))
         for (name, w), g in zip(weights.items(), found, strict=True):
             step = (w.detach() - self.options.mixing_lr * g).clamp(0, 1)
-            here = active.view(-1, *[1] * (w.ndim - 1))
+            here = with_axes(active, w.ndim)
             cohort.memory[WEIGHT + name].copy_(torch.where(here, step, w.detach()))
 
     def mixture(self, memory: Params, own: Params, payload: Payload) -> Params:

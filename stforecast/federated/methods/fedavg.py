@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from stforecast.federated.algebra import weighted_mean
+from stforecast.federated.algebra import repeated, weighted_mean
 from stforecast.federated.method import Method, Participants, Sums
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
@@ -46,7 +46,7 @@ class FedAvg(Method):
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Return the global model, the same for every client (a view, not copies)."""
-        return {name: t.expand(len(to.ids), *t.shape) for name, t in server.items()}
+        return repeated(server, len(to.ids))
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return the trained model."""

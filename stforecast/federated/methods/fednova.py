@@ -29,6 +29,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
 from stforecast.federated.state import Clients, Cohort
@@ -75,7 +76,7 @@ class FedNova(FedProx):
         for name, t in model.items():
             if name in cohort.params:
                 moved = payload[name] - t
-                upload[DIRECTION + name] = moved / norm.view(-1, *[1] * (t.ndim - 1))
+                upload[DIRECTION + name] = moved / with_axes(norm, t.ndim)
             else:
                 upload[name] = t
         return upload

@@ -29,6 +29,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from stforecast.federated.algebra import repeated
 from stforecast.federated.data import Batch
 from stforecast.federated.method import Method, Participants
 from stforecast.federated.options import CheckedOptions
@@ -72,7 +73,7 @@ class FedProto(Method):
         Returns:
             `prototypes` `(clients, keys, d)`; `known` `(clients, keys)`: whether the key has one.
         """
-        return {name: t.expand(len(to.ids), *t.shape) for name, t in server.items()}
+        return repeated(server, len(to.ids))
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return `L_S + λ L_R` (Eq. 7)."""

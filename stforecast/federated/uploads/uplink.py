@@ -19,6 +19,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from data_prep.errors import InputError
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.options import CheckedOptions, Share
 from stforecast.federated.uploads.payload import Like, Payload
 
@@ -148,7 +149,7 @@ def clipped(values: Payload, norm: float) -> Payload:
         return {}
     squares = torch.stack([t.flatten(1).square().sum(1) for t in values.values()]).sum(0)
     factor = (norm / squares.sqrt()).clamp(max=1.0)
-    return {name: t * factor.view(-1, *[1] * (t.ndim - 1)) for name, t in values.items()}
+    return {name: t * with_axes(factor, t.ndim) for name, t in values.items()}
 
 
 def quantise(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
