@@ -34,6 +34,15 @@ class InputError(ValueError):
         super().__init__(_NUMPY_SCALAR.sub(r"\1", message))
 
 
+def error_text(error: Exception) -> str:
+    """Return an error's message, with its type unless the input is to blame.
+
+    >>> error_text(InputError("give another file")), error_text(KeyError("x"))
+    ('give another file', "KeyError: 'x'")
+    """
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+
+
 def choose(kind: str, name: str, valid: Iterable[object]) -> InputError:
     """Return an error that lists the valid names and suggests the closest one.
 

@@ -8,7 +8,6 @@ in its name, so its times are local.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from data_prep.errors import InputError, reading
 from data_prep.limits import CHUNK, check_size
 from data_prep.telecom_italia.cdr import SERVICES
 from data_prep.telecom_italia.raw_day import AGAIN
-from data_prep.telecom_italia.raw_folder import CUT_CELLS, CUT_SHARE
+from data_prep.telecom_italia.raw_folder import CUT_CELLS, CUT_SHARE, report_gap
 from data_prep.text import some
 
 HEADER = "datetime,cellid,countrycode,smsin,smsout,callin,callout,internet"
@@ -31,8 +30,6 @@ _SCHEMA = {
     "time": pl.String, "cell": pl.Int64, "country": pl.Int64,
     **dict.fromkeys(SERVICES, pl.Float64),
 }  # fmt: skip
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,19 +79,15 @@ def read_days(
     for day in days:
         if (gone := np.flatnonzero(np.isnan(day.values[0]).all(axis=1))).size:
             hours = some((f"{hour:02d}:00" for hour in gone), 5)
-            _gap(f"{day.path}: {HOURS - gone.size} of {HOURS} hours (missing {hours})", allow_gaps)
+            report_gap(
+                f"{day.path}: {HOURS - gone.size} of {HOURS} hours (missing {hours})", allow_gaps
+            )
     first, last = days[0].date, days[-1].date
     whole = pd.date_range(first, last)
     if missing := whole.difference([day.date for day in days]).strftime("%Y-%m-%d").tolist():
         text = f"{len(days)} of {len(whole)} days from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
-        _gap(f"{files[0].parent}: {text} (missing {some(missing)})", allow_gaps)
+        report_gap(f"{files[0].parent}: {text} (missing {some(missing)})", allow_gaps)
     return days
-
-
-def _gap(message: str, allow: bool) -> None:
-    if not allow:
-        raise InputError(f"{message}; {AGAIN} or pass --allow-gaps")
-    log.warning("%s; left as NaN", message)
 
 
 def _read_day(path: Path, prefix: str, known: np.ndarray) -> HourlyDay:

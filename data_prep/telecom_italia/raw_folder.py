@@ -85,7 +85,7 @@ def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
     whole = pd.date_range(dates[0], dates[-1]).date
     missing = sorted(set(whole) - set(dates))
     if missing:
-        _report_gap(
+        report_gap(
             f"{name}: {len(dates)} of {len(whole)} days from {dates[0]} to {dates[-1]} "
             f"(missing {some(missing)})",
             allow_gaps,
@@ -102,14 +102,19 @@ def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
     if len(missing):
         n = len(day.recorded)
         clocks = some(map(day.raw.clock, missing.tolist()))
-        _report_gap(
+        report_gap(
             f"{name}: {day.raw.date} has {n - len(missing)} of {n} intervals "
             f"(missing {clocks} local) in {day.raw.path}",
             allow_gaps,
         )
 
 
-def _report_gap(message: str, allow: bool) -> None:
+def report_gap(message: str, allow: bool) -> None:
+    """Refuse missing days or times, or log a warning if gaps are allowed.
+
+    Raises:
+        InputError: if gaps are not allowed.
+    """
     if not allow:
         raise InputError(f"{message}; {AGAIN} or pass --allow-gaps")
     _log.warning("%s; left as NaN", message)

@@ -24,8 +24,8 @@ from experiments.benchmarks.problem import EPOCH, make_federation
 from experiments.benchmarks.results import processor
 from stforecast.bench.ray_actors import RayActors, ray_actors
 from stforecast.federated.rounds import Federation
-from stforecast.federated.sizing import total_bytes
 from stforecast.federated.spread import SpreadTrainer
+from stforecast.federated.uploads.payload import total_bytes
 
 
 class Measured:

@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 from tqdm import tqdm
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, error_text
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
 from stforecast.bench.heartbeat import doing
@@ -186,7 +186,7 @@ def do_jobs(
                 ) from stop
             except Exception as e:
                 name = str(job.folder.relative_to(folder))
-                failures[name] = str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"
+                failures[name] = error_text(e)
                 log.warning("%s: %s", name, failures[name])
                 job.folder.mkdir(parents=True, exist_ok=True)
                 (job.folder / FAILED).write_text(traceback.format_exc())

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, error_text
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
     try:
         _there(do, item, folder)
     except Exception as e:
-        return str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}"
+        return error_text(e)
     return ""
 
 

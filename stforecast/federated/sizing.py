@@ -9,18 +9,18 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from data_prep import limits
 from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.population import Population
 from stforecast.federated.training import STEPS, Training, moment_names
+from stforecast.federated.uploads.payload import total_bytes
 
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 16 * 2**20
@@ -193,8 +193,3 @@ def parse_bytes(text: str) -> int:
     if not found or not float(found[1]):
         raise InputError(f"memory is {text!r}; give a size such as 500MB or 8GB")
     return int(float(found[1]) * UNITS[found[2]])
-
-
-def total_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Return the bytes of all values; views that repeat memory count in full."""
-    return sum(t.numel() * t.element_size() for t in tensors.values())

@@ -12,6 +12,7 @@ from stforecast.federated.method import Method
 from stforecast.federated.population import PerClient, Population, SplitModel
 from stforecast.federated.rounds import Federation
 from stforecast.federated.sizing import cohort_size, parse_bytes
+from stforecast.federated.uploads.payload import total_bytes
 
 CPU = torch.device("cpu")
 
@@ -44,7 +45,7 @@ def test_without_a_word_from_the_system_a_usual_cache_is_taken(cache):
 
 
 def test_parameters_and_gradients_of_a_cohort_fit_the_cache(cache, population):
-    of_client = sizing.total_bytes(population.initial())
+    of_client = total_bytes(population.initial())
     assert of_client == 4 * (90 * 10 + 10 + 10 * 9 + 9)
     cache(index3="128K")
     assert cohort_size(population, 1600, 1, CPU) == 2**17 // (2 * of_client) == 16
@@ -88,8 +89,8 @@ def test_predicted_memory_is_that_of_the_state(federate, optimizer):
     moments = {
         f"{m}/{n}": t for m, ts in clients.moments.items() if m != "steps" for n, t in ts.items()
     }
-    assert memory.clients == sizing.total_bytes({**clients.params, **moments})
-    assert memory.best == sizing.total_bytes(clients.params)
+    assert memory.clients == total_bytes({**clients.params, **moments})
+    assert memory.best == total_bytes(clients.params)
     assert memory.total == memory.clients + memory.best + memory.resident
 
 

@@ -26,8 +26,8 @@ from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
 from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.server import RoundReport
-from stforecast.federated.sizing import total_bytes
 from stforecast.federated.state import State
+from stforecast.federated.uploads.payload import total_bytes
 
 log = logging.getLogger(__name__)
 
