@@ -27,7 +27,7 @@ from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.folds import joined_targets
 from stforecast.comparison.skill import errors_by_cell
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import different_tests, error_name, quantity
+from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.report.places import Places, places
 from stforecast.results import ForecastRun, data_of
 
@@ -71,11 +71,7 @@ def map(  # The command is called so.
             have no places, or a run has no intervals whose coverage could be shown.
     """
     curves = as_curves(runs)
-    if different_tests(runs):
-        raise InputError(
-            "these runs were tested on different targets; draw those of one data set, --split and "
-            "--horizon"
-        )
+    refuse_different_tests(runs)
     where = _places(curves[0].runs[0])
     shown = curves[:1] if show == "load" else curves
     values = [_values(curve, show, metric) for curve in shown]

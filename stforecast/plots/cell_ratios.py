@@ -18,7 +18,7 @@ from stforecast.bench.run_groups import ALL
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.skill import errors_by_cell
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import different_tests, error_name
+from stforecast.plots.scores import error_name, refuse_different_tests
 from stforecast.results import ForecastRun
 
 ROW = 0.32
@@ -58,11 +58,7 @@ def cells(
             targets.
     """
     curves = as_curves(runs)
-    if different_tests(runs):
-        raise InputError(
-            "these runs were tested on different targets; draw those of one data set, --split and "
-            "--horizon"
-        )
+    refuse_different_tests(runs)
     base = _errors_of(reference, curves, metric)
     others = [curve for curve in curves if curve.name != reference]
     if not others:

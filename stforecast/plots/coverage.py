@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from data_prep.errors import InputError
 from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
 from stforecast.bench.multiples import PANEL, columns, outer_labels, small_panels, title_panel
@@ -20,7 +19,7 @@ from stforecast.comparison.folds import joined_targets
 from stforecast.comparison.hours import busy_hours
 from stforecast.plots.figure import figure
 from stforecast.plots.hour_of_day import BUSY, spans
-from stforecast.plots.scores import different_tests
+from stforecast.plots.scores import refuse_different_tests
 from stforecast.results import ForecastRun
 
 IDEAL: dict[str, Any] = {"color": "0.3", "linestyle": "--", "linewidth": 0.9}
@@ -52,11 +51,7 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
         InputError: if a run has no intervals, or the runs were tested on different targets.
     """
     curves = as_curves(runs)
-    if different_tests(runs):
-        raise InputError(
-            "these runs were tested on different targets; draw those of one data set, --split and "
-            "--horizon"
-        )
+    refuse_different_tests(runs)
     found = [joined_coverages(curve.runs) for curve in curves]
     forecasts = joined_targets(runs)
     zone = forecasts.attrs.get("time_zone")

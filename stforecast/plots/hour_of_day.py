@@ -11,7 +11,6 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.errors import InputError
 from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
 from stforecast.bench.multiples import PANEL, draw_curves, outer_labels
@@ -19,7 +18,7 @@ from stforecast.bench.numbers import plus_minus
 from stforecast.comparison.folds import by_seed, joined_errors, joined_targets
 from stforecast.comparison.hours import busy_hours, hourly_load
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import different_tests, error_name, quantity
+from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.results import ForecastRun
 
 BUSY = "#fbe6c2"
@@ -48,11 +47,7 @@ def hours(
         InputError: if the metric is unknown, or the runs were tested on different targets.
     """
     curves = as_curves(runs)
-    if different_tests(runs):
-        raise InputError(
-            "these runs were tested on different targets; draw those of one data set, --split and "
-            "--horizon"
-        )
+    refuse_different_tests(runs)
     first = joined_targets(runs)
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]

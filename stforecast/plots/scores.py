@@ -113,6 +113,19 @@ def seasonal_errors(runs: Sequence[ForecastRun], metric: str) -> ModelErrors | N
     return joined_errors(runs, metric, SEASONAL)
 
 
+def refuse_different_tests(runs: Sequence[ForecastRun]) -> None:
+    """Raise if runs cannot be compared.
+
+    Raises:
+        InputError: if they were tested on different targets.
+    """
+    if different_tests(runs):
+        raise InputError(
+            "these runs were tested on different targets; draw those of one data set, --split and "
+            "--horizon"
+        )
+
+
 def different_tests(runs: Sequence[ForecastRun]) -> bool:
     """Return whether runs were tested on different data, cells, times or steps ahead.
 

@@ -65,7 +65,7 @@ def horizon(
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
-    steps, axis = _time_axis(runs, max(table.index.max() for table in tables))
+    places, axis = axis_ahead(runs, max(table.index.max() for table in tables))
     table_of = {curve.name: table for curve, table in zip(curves, tables, strict=True)}
     labels = [
         curve.label if np.isfinite(_mean(table)).all() else f"{curve.label}, not finite everywhere"
@@ -76,13 +76,13 @@ def horizon(
         table = table_of[curve.name]
         points = {} if curve.faint else {"marker": curve.marker, "markersize": 3.5}
         whiskers = None if curve.faint else _whiskers(table)
-        x = table.index * steps[curve.runs[0].folder]
+        x = places[curve.runs[0].folder][table.index - 1]
         ax.errorbar(x, _mean(table), whiskers, label=label, **{**curve.line, **points})
 
     fig, axes = draw_curves(curves, labels, draw, width, HEIGHT)
     for ax in axes:
         if levels is not None:
-            ax.plot(levels.index * steps[runs[0].folder], levels, **NAIVE)
+            ax.plot(places[runs[0].folder][levels.index - 1], levels, **NAIVE)
         ax.xaxis.set_major_locator(axis.locator())
     outer_labels(axes, axis.label, name, width, HEIGHT)
     add_legend(fig)
@@ -113,19 +113,22 @@ class TimeAxis(NamedTuple):
     locator: Callable[[], Locator]
 
 
-def _time_axis(runs: Sequence[ForecastRun], n_steps: int) -> tuple[dict[Path, float], TimeAxis]:
+def axis_ahead(
+    runs: Sequence[ForecastRun], n_steps: int
+) -> tuple[dict[Path, np.ndarray], TimeAxis]:
     """Return an axis of minutes or hours ahead, or of steps if their length is not known.
 
     Returns:
-        The length of a step on the axis, by the run's folder; and the axis.
+        Places of the steps 1 to `n_steps` on the axis, by the run's folder; and the axis.
     """
-    whole = partial(MaxNLocator, integer=True, min_n_ticks=1)
-    minutes = {run.folder: run.about.get("step_minutes", math.nan) for run in runs}
-    if not all(math.isfinite(length) for length in minutes.values()):
-        return dict.fromkeys(minutes, 1.0), TimeAxis("steps ahead", whole)
-    longest = n_steps * max(minutes.values())
+    whole, steps = partial(MaxNLocator, integer=True, min_n_ticks=1), np.arange(1, n_steps + 1)
+    lengths = {run.folder: float(run.about.get("step_minutes", math.nan)) for run in runs}
+    if not all(map(math.isfinite, lengths.values())):
+        return dict.fromkeys(lengths, steps), TimeAxis("steps ahead", whole)
+    minutes = {folder: steps * length for folder, length in lengths.items()}
+    longest = n_steps * max(lengths.values())
     if longest > MOST_MINUTES:
-        hours = {folder: length / 60 for folder, length in minutes.items()}
+        hours = {folder: places / 60 for folder, places in minutes.items()}
         return hours, TimeAxis("hours ahead", whole)
     return minutes, TimeAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
 

@@ -1,24 +1,18 @@
-"""Losses by round and by communication, and errors by time ahead."""
+"""Losses by round and by communication."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stforecast.bench.run_groups import RunGroup
+from stforecast.plots.losses import LOSSES
 from stforecast.results import ForecastRun
-
-LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
-"""Losses of the task and their columns in `rounds.csv`."""
 
 MOST_ROUNDS = 400
 """Largest number of rounds to draw of a run."""
-
-MOST_MINUTES = 120
-"""Longest time ahead on an axis of minutes."""
 
 
 def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
@@ -51,14 +45,3 @@ def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
                 }
             )
     return found
-
-
-def time_axis(run: ForecastRun, n_steps: int) -> tuple[str, np.ndarray]:
-    """Return the title of an axis of times ahead, and the place of each step on it."""
-    steps = np.arange(1, n_steps + 1)
-    minutes = float(run.about.get("step_minutes", math.nan))
-    if math.isnan(minutes):
-        return "steps ahead", steps
-    if n_steps * minutes > MOST_MINUTES:
-        return "hours ahead", steps * minutes / 60
-    return "minutes ahead", steps * minutes

@@ -19,7 +19,8 @@ from stforecast.comparison.leaderboard import Leaderboard, Line
 from stforecast.comparison.names import error_title
 from stforecast.comparison.steps import time_ahead
 from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
-from stforecast.report.curves import losses, time_axis
+from stforecast.plots.time_ahead import axis_ahead
+from stforecast.report.curves import losses
 from stforecast.report.data_sheet import DataSheet, data_sheet
 from stforecast.report.method_numbers import MethodNumbers, method_numbers
 from stforecast.report.packing import Arrays
@@ -210,11 +211,12 @@ def _curves(
 ) -> dict[str, Any]:
     """Return the numbers of the charts over all cells."""
     naive = numbers[0].naive
-    axis, ahead = time_axis(groups[0].runs[0], len(numbers[0].errors.by_step))
+    run = groups[0].runs[0]
+    places, axis = axis_ahead([run], len(numbers[0].errors.by_step))
     return {
         "ahead": {
-            "axis": axis,
-            "x": ahead,
+            "axis": axis.label,
+            "x": places[run.folder],
             "of": [n.errors.by_step for n in numbers],
             "naive": None if naive is None else naive.by_step,
         },
