@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -22,11 +21,6 @@ from stforecast.evaluation import (
 )
 from stforecast.fitted_forecaster import FittedForecaster
 from stforecast.forecast_tables import tidy
-
-if TYPE_CHECKING:
-    pass
-
-log = logging.getLogger(__name__)
 
 
 class EvaluatedForecaster(FittedForecaster):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,6 @@ from stforecast.saved_forecaster import SavedForecaster
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-log = logging.getLogger(__name__)
 
 
 class FittedForecaster(Parameters):

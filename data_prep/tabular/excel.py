@@ -49,9 +49,7 @@ def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.D
         book.close()
     names = _names(rows, dialect, path.name)
     body = rows[1:] if dialect.header else rows
-    table = pl.DataFrame(
-        [_column(n, [r[i] for r in body], n in keys, path) for i, n in enumerate(names)]
-    )
+    table = pl.DataFrame([_column(n, [r[i] for r in body], n in keys) for i, n in enumerate(names)])
     decimal: Decimal = (
         "comma" if dialect.decimal == "comma" else "point"
     )  # numbers are numbers in a sheet
@@ -106,7 +104,7 @@ def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str
     return names
 
 
-def _column(name: str, values: list[Any], is_key: bool, path: Path) -> pl.Series:
+def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
     """Return a column as numbers, times or text, by what all its filled cells hold."""
     kinds = {type(value) for value in values if value is not None}
     if kinds and kinds <= {datetime.datetime, datetime.date}:

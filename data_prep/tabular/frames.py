@@ -167,7 +167,7 @@ def from_long(
     shape = len(axis), len(cells)
     grids = {c: _place(numbers(df[c], origin), at, shape[0] * shape[1], options) for c in columns}
     cube = {c: grid.reshape(shape) for c, grid in grids.items()}
-    places = read_places(df, cell_at, len(cells), origin)
+    places = read_places(df, cell_at, origin)
     for kept in properties:
         log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
     made = _make_cube(cube, axis, cells, zone, options, places)

@@ -20,14 +20,13 @@ KEPT = ("", "time", "cell", "cell_to", "lon", "lat", "adjacency")
 
 
 def read_places(
-    df: pd.DataFrame, cell_at: np.ndarray, n_cells: int, origin: Origin
+    df: pd.DataFrame, cell_at: np.ndarray, origin: Origin
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the longitude and latitude of each cell, `(cells,)` each; None if not known.
 
     Args:
         df: a long table, perhaps with a column such as `lon` and one such as `lat`.
         cell_at: `(rows,)` position of each row's cell.
-        n_cells: number of cells.
         origin: location of the rows, for the notice.
     """
     columns = [c for c in df.columns if isinstance(c, str)]
