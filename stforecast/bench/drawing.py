@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from data_prep.errors import InputError
 from stforecast.bench.look import Look, current
 from stforecast.bench.plain_figure import PlainFigure

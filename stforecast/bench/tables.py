@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from stforecast.bench.figures import Gallery
 from stforecast.bench.run_groups import R
 from stforecast.bench.traffic import floats, floats_sent

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from stforecast.flower.settings import RunSettings
 
 PACKAGE = "stforecast_app"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from stforecast.flower.json_lines import JsonLines
 from stforecast.flower.standing import (
     EVENTS,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, reading
 
 DIGEST = 16

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from data_prep.atomic import atomic_path
 from data_prep.checksum import checksum
-from data_prep.cube import atomic_path
 from data_prep.errors import InputError, reading
 
 FORMAT = 1

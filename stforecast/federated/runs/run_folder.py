@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from safetensors import SafetensorError
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, reading
 
 log = logging.getLogger(__name__)
