@@ -50,7 +50,7 @@ ORIGIN = {
     "license": "ODbL-1.0",
 }
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -137,9 +137,9 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
     absent = [name for name in SERVICES if name not in services]
     absent += [] if has_positions else ["lng", "lat"]
     if absent:
-        logger.warning("%s: without %s, which the cube does not have", path, ", ".join(absent))
+        log.warning("%s: without %s, which the cube does not have", path, ", ".join(absent))
     if ds.sizes["time"] > 1 and step_of(ds) != pd.Timedelta("1h"):
-        logger.warning("%s: step %s, but FedDA's code assumes 24 steps a day", path, step_of(ds))
+        log.warning("%s: step %s, but FedDA's code assumes 24 steps a day", path, step_of(ds))
     with atomic_path(path) as part, hdf5_target(part) as target, h5py.File(target, "w") as file:
         file.attrs.update({key: ds.attrs[key] for key in ORIGIN if key in ds.attrs})
         file["idx"] = ds.indexes["time"].to_numpy().astype("datetime64[s]").astype(np.int64)

@@ -21,7 +21,7 @@ from data_prep.text import some
 MAX_ID = 100
 """Characters to look at for the first field of a table."""
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def read_locations(
@@ -166,7 +166,7 @@ def _all_distances(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> np
     known = (roads[["row", "column"]] >= 0).all(axis=1).to_numpy()
     locate(cells, list(set(roads.loc[known, "from"])), origin.name)
     if (~known).any():
-        logger.info("%s: %d distances of other sensors left out", origin.name, (~known).sum())
+        log.info("%s: %d distances of other sensors left out", origin.name, (~known).sum())
     twice = np.flatnonzero(roads[["from", "to"]].duplicated() & known)
     if twice.size:
         start, end = roads[["from", "to"]].iloc[twice[0]]

@@ -21,7 +21,7 @@ from data_prep.download.sources import Archive, Item, Source
 from data_prep.errors import InputError, check_regular
 from data_prep.lock import file_lock
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def download(
@@ -108,7 +108,7 @@ def _record(item: Item, path: Path, out: Path) -> None:
         found = checksum(path)
         with disk(path):
             record(out, item.name, found)
-        logger.warning("%s: no checksum is published; recorded in %s: %s", path, NAME, found)
+        log.warning("%s: no checksum is published; recorded in %s: %s", path, NAME, found)
 
 
 def _obtain_verified(item: Item, part: Path, progress: bool) -> None:

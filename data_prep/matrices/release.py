@@ -25,7 +25,7 @@ from data_prep.roads.steps import average, step_length, values_of
 MANY = 100
 """Number of files above which one checksum stands for all of them."""
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class TrafficMatrices:
         check_size(8 * len(axis) * frame.shape[1], "the cube")
         absent = len(axis) - int(frame.notna().any(axis=1).sum())
         if absent:
-            logger.warning("%d of %d steps have no matrix; left as NaN", absent, len(axis))
+            log.warning("%d of %d steps have no matrix; left as NaN", absent, len(axis))
         return frame.reindex(axis)
 
 
@@ -143,7 +143,7 @@ def _read_weeks(paths: Sequence[Path], folder: Path, progress: bool) -> pd.DataF
     if names.is_file():
         columns = ["_".join(pair) for pair in read_pairs(names, n_pairs)]
     else:
-        logger.warning("%s: no file demands here; pairs of routers are numbered from 1", folder)
+        log.warning("%s: no file demands here; pairs of routers are numbered from 1", folder)
         columns = [str(number) for number in range(1, n_pairs + 1)]
     return traffic.set_axis(columns, axis="columns")
 

@@ -43,7 +43,7 @@ NAMED = re.compile(r"pems0[3478]")
 MAX_IDS = 2**20
 """Maximum bytes of a file of sensor ids."""
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Pems(Release):
         graphs = (f"{own}.csv", f"{low}.csv", "distance.csv", "distances.csv")
         adjacency = given_or_beside(adjacency, path, graphs)
         if adjacency is None:
-            logger.warning("%s: no %s beside it; the cube has no roads", path.name, graphs[0])
+            log.warning("%s: no %s beside it; the cube has no roads", path.name, graphs[0])
         ids = given_or_beside(ids, path, (f"{own}.txt", f"{low}.txt", "index.txt"))
         frames = self._read_frames(path, ids)
         frames = {n: average(f, length, zero_is_missing) for n, f in frames.items()}
@@ -124,7 +124,7 @@ class Pems(Release):
         """Return a frame `(time, sensor)` for each channel."""
         (data,) = read_npz(path, ("data",), lambda headers: self._check(headers["data"], path))
         if data.shape != self.shape:
-            logger.warning(
+            log.warning(
                 "%s: data of shape %s, published is %s; taken as the first steps of these sensors",
                 path.name, data.shape, self.shape,
             )  # fmt: skip

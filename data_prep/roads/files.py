@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data_prep.errors import InputError, check_regular, no_file
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def find_records(raw: Path, names: Sequence[str]) -> Path:
@@ -59,5 +59,5 @@ def given_or_beside(given: Path | None, records: Path, names: Sequence[str]) -> 
     if not beside:
         return None
     check_regular(beside[0], "file", "put the file itself there, or remove this one")
-    logger.info("%s: found beside %s and used", beside[0].name, records.name)
+    log.info("%s: found beside %s and used", beside[0].name, records.name)
     return beside[0]

@@ -16,7 +16,7 @@ from data_prep.tabular.times import regular_steps
 CALIFORNIA = "America/Los_Angeles"
 """Time zone of the detectors of Caltrans."""
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def step_length(step: str, base: pd.Timedelta) -> pd.Timedelta:
@@ -103,7 +103,7 @@ def _skipped(axis: pd.DatetimeIndex, at: np.ndarray, zone: str, name: str) -> np
     )
     skipped = absent[local.isna()]
     if skipped.size:
-        logger.info(
+        log.info(
             "%s: no row in %d steps from %s, which the clocks skip; left as NaN",
             name, len(skipped), axis[skipped[0]],
         )  # fmt: skip

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 400
 """Maximum number of characters of column names in an error."""
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
@@ -58,7 +58,7 @@ def value_columns(
     if not columns:
         raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
     if values is None and (text := [c for c in others if not _holds_numbers(df[c])]):
-        logger.warning("%s: columns without numbers are left out: %s", origin.name, text)
+        log.warning("%s: columns without numbers are left out: %s", origin.name, text)
     return columns
 
 
@@ -67,7 +67,7 @@ def _without_calendar(columns: list[str], origin: Origin) -> list[str]:
     names = [c for c in columns if isinstance(c, str)]
     known = named(names, CALENDAR | LONGITUDES | LATITUDES)
     if known and len(known) < len(columns):
-        logger.info(
+        log.info(
             "%s: not taken as values: %s; --values names columns to take", origin.name,
             ", ".join(known),
         )  # fmt: skip

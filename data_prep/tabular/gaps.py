@@ -10,7 +10,7 @@ import pandas as pd
 from data_prep.errors import InputError
 from data_prep.limits import check_size
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def refuse_gap(message: str, allow_gaps: bool) -> None:
@@ -21,7 +21,7 @@ def refuse_gap(message: str, allow_gaps: bool) -> None:
     """
     if not allow_gaps:
         raise InputError(f"{message}; add what is missing or pass --allow-gaps to leave NaN there")
-    logger.warning("%s; left as NaN", message)
+    log.warning("%s; left as NaN", message)
 
 
 def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, name: str, allow_gaps: bool) -> None:
@@ -98,7 +98,7 @@ def check_periods(
     shorter = np.flatnonzero((first > 0) | (last < len(axis) - 1))
     if len(shorter):
         i = int(shorter[0])
-        logger.warning(
+        log.warning(
             "%s: %d of %d cells have rows in a part of the time only, such as cell %s from %s to "
             "%s; left as NaN outside of it (%.1f %% of all values)",
             name, len(shorter), len(cells), cells[i], axis[first[i]], axis[last[i]],

@@ -27,7 +27,7 @@ ORDERS = {"dayfirst": "day/month/year", "monthfirst": "month/day/year"}
 OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 """Pattern of a text with the time of day and an offset from UTC."""
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def read_times(
@@ -113,7 +113,7 @@ def _in_only_order(texts: pd.Series, wrong: int, origin: Origin) -> pd.DatetimeI
     known = date_formats(texts.unique().tolist())
     if len(known) == 1:
         (order, form) = known[0]
-        logger.info("%s: times are read as %s (%s)", origin.name, order, form)
+        log.info("%s: times are read as %s (%s)", origin.name, order, form)
         return parse_times(texts, form, origin)
     found = f"{origin.at(wrong)}: cannot read time {texts.iloc[wrong]!r}"
     if known:

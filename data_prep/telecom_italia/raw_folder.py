@@ -20,7 +20,7 @@ CUT_SHARE = 0.01
 CUT_CELLS = 10
 """Share and number of missing last cells above which (both) a file counts as truncated."""
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list[RawDay]:
@@ -117,7 +117,7 @@ def report_gap(message: str, allow: bool) -> None:
     """
     if not allow:
         raise InputError(f"{message}; {AGAIN} or pass --allow-gaps")
-    _log.warning("%s; left as NaN", message)
+    log.warning("%s; left as NaN", message)
 
 
 def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
