@@ -110,7 +110,9 @@ class State:
         clients = Clients(
             params=groups.get("params", {}),
             buffers=groups.get("buffers", {}),
-            moments={g.removeprefix(prefix): ts for g, ts in groups.items() if prefix in g},
+            moments={
+                g.removeprefix(prefix): ts for g, ts in groups.items() if g.startswith(prefix)
+            },
             sizes=tensors["clients/sizes"],
             memory=groups.get("memory", {}),
         )

@@ -31,6 +31,9 @@ from stforecast.federated.uploads.payload import Payload, like_of, total_bytes
 
 log = logging.getLogger(__name__)
 
+DROPOUT, UPLINK = 2, 3
+"""Purposes of random draws, the last part of a generator's key; methods have others."""
+
 
 class Trainer(LocalClients):
     """Trains and validates clients of a federation. The arguments are those of `LocalClients`."""
@@ -91,7 +94,7 @@ class Trainer(LocalClients):
     def _encode(self, ids: Tensor, upload: Payload) -> Payload:
         if self.uplink.plain:
             return upload
-        generators = [self._generator(int(i), 3) for i in ids]
+        generators = [self._generator(int(i), UPLINK) for i in ids]
         return self.uplink.encode(upload, take(self.state.received, ids), generators)
 
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
@@ -112,12 +115,12 @@ class Trainer(LocalClients):
         """
         with ExitStack() as stack:
             if method.population.drops:
-                own = [self._generator(int(i), 2) for i in ids]
+                own = [self._generator(int(i), DROPOUT) for i in ids]
                 stack.enter_context(method.population.drawing(own))
             if self.workers.draws:
                 devices = [self.device] if self.device.type == "cuda" else []
                 stack.enter_context(torch.random.fork_rng(devices=devices))
-                torch.manual_seed(self._generator(int(ids[0]), 2).initial_seed())
+                torch.manual_seed(self._generator(int(ids[0]), DROPOUT).initial_seed())
             yield
 
     def ready(self) -> State:
