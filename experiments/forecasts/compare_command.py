@@ -97,31 +97,27 @@ def compare(
 
 def _write(out: Path, tasks: Sequence[Task], several: list[dict[str, str]]) -> None:
     """Write the tables as Markdown, LaTeX and CSV."""
-    from data_prep.atomic import atomic_path
-    from stforecast.bench.tables import latex, markdown
+    from stforecast.bench.tables import latex, markdown, write_comparison
     from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
-    from stforecast.federated.runs.run_folder import write_csv
 
-    out.mkdir(parents=True, exist_ok=True)
-    pages = {".md": ["# Comparison"], ".tex": []}
+    page, tables = ["# Comparison"], []
     for task in tasks:
         rows = comparison_rows(task.board)
-        pages[".md"] += [f"## {task.name}", markdown(rows), *conclusions(task.board, task.name)]
-        pages[".md"] += basis(task.board)
-        pages[".tex"] += [f"% {task.name}\n{latex(rows)}"]
+        page += [f"## {task.name}", markdown(rows), *conclusions(task.board, task.name)]
+        page += basis(task.board)
+        tables += [f"% {task.name}\n{latex(rows)}"]
     if several:
-        pages[".md"] += [f"## All {len(tasks)} tasks", markdown(several)]
-        pages[".tex"] += [f"% all tasks\n{latex(several)}"]
-    pages[".md"] += legend([task.board for task in tasks])
-    for ending, parts in pages.items():
-        with atomic_path(out / f"comparison{ending}") as part:
-            part.write_text("\n\n".join(parts) + "\n")
-    write_csv(_numbers(tasks), out / "comparison.csv")
+        page += [f"## All {len(tasks)} tasks", markdown(several)]
+        tables += [f"% all tasks\n{latex(several)}"]
+    page += legend([task.board for task in tasks])
+    write_comparison(out, page, tables, _numbers(tasks))
 
 
 def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
     """Return every number of the comparison, one row for each task and method."""
     import pandas as pd
+
+    from stforecast.bench.statistics.estimate import with_ends
 
     rows = []
     for task in tasks:
@@ -130,17 +126,11 @@ def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
                 "error": line.error, "last_round_error": line.last,
                 "percent_above_reference": line.against, "skill": line.skill, "wins": line.wins,
             }  # fmt: skip
-            numbers = {
-                f"{name}{end}": getattr(estimate, field)
-                for name, estimate in estimates.items()
-                if estimate is not None
-                for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
-            }
             rows.append(
                 {
                     "task": task.name, "method": line.name, "metric": task.board.metric,
                     "runs": len(line.row.group.runs), "reference": task.board.reference,
-                    **numbers, "p_value": line.p_value,
+                    **with_ends(estimates), "p_value": line.p_value,
                     "train_seconds": line.row.mean_of("train_seconds"),
                     "predict_seconds": line.row.mean_of("predict_seconds"),
                 }

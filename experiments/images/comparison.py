@@ -8,12 +8,11 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, choose
 from experiments.images.comparison_table import basis, claims, compared_masks, comparison_rows
 from stforecast.bench.run_groups import group_runs
-from stforecast.bench.tables import latex, markdown, plain
-from stforecast.federated.runs.run_folder import write_csv
+from stforecast.bench.statistics.estimate import with_ends
+from stforecast.bench.tables import latex, markdown, plain, write_comparison
 from vision.comparison import Comparison, compare, rows_of
 from vision.results import ImageRun
 
@@ -73,16 +72,12 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
 
 def _write(out: Path, found: dict[str, Comparison]) -> None:
     """Write the tables as Markdown, LaTeX and CSV."""
-    out.mkdir(parents=True, exist_ok=True)
-    pages: dict[str, list[str]] = {".md": ["# Comparison"], ".tex": []}
+    page, tables = ["# Comparison"], []
     for name, comparison in found.items():
         rows = comparison_rows(comparison)
-        pages[".md"] += [f"## {name}", markdown(rows), *claims(comparison, name), basis(comparison)]
-        pages[".tex"] += [f"% {name}\n{latex(rows)}"]
-    for ending, parts in pages.items():
-        with atomic_path(out / f"comparison{ending}") as part:
-            part.write_text("\n\n".join(parts) + "\n")
-    write_csv(_numbers(found), out / "comparison.csv")
+        page += [f"## {name}", markdown(rows), *claims(comparison, name), basis(comparison)]
+        tables += [f"% {name}\n{latex(rows)}"]
+    write_comparison(out, page, tables, _numbers(found))
 
 
 def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
@@ -92,13 +87,9 @@ def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
         for mask, lines in comparison.lines.items():
             for line in lines:
                 estimates = {"accuracy": line.accuracy, "points_above_reference": line.points}
-                numbers = {
-                    f"{what}{end}": getattr(estimate, field)
-                    for what, estimate in estimates.items()
-                    if estimate is not None
-                    for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
-                }
-                facts = {"data": name, "choosing from": mask, "method": line.name}
-                seeds = len(line.row.group.runs)
-                rows.append({**facts, "runs": seeds, "reference": comparison.reference, **numbers})
+                facts = {
+                    "data": name, "choosing from": mask, "method": line.name,
+                    "runs": len(line.row.group.runs), "reference": comparison.reference,
+                }  # fmt: skip
+                rows.append({**facts, **with_ends(estimates)})
     return pd.DataFrame(rows)

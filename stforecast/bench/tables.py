@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from tabulate import tabulate
 
 from data_prep.atomic import atomic_path
@@ -17,6 +18,7 @@ from stforecast.bench.figures import Gallery
 from stforecast.bench.run_groups import R
 from stforecast.bench.traffic import floats, floats_sent
 from stforecast.federated.runs.run import Run
+from stforecast.federated.runs.run_folder import write_csv
 
 POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
@@ -133,3 +135,21 @@ def write_page(
     parts = [f"# {title}", f"    {command}", facts(runs), table, gallery.markdown(out)]
     with atomic_path(out / "table.md") as part:
         part.write_text("\n\n".join(filter(None, parts)) + "\n")
+
+
+def write_comparison(
+    out: Path, page: Sequence[str], tables: Sequence[str], numbers: pd.DataFrame
+) -> None:
+    """Write `comparison.md`, `comparison.tex` and `comparison.csv`.
+
+    Args:
+        out: folder for them; made if it is not there.
+        page: paragraphs of the page.
+        tables: LaTeX tables.
+        numbers: all numbers, not rounded.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for ending, parts in ((".md", page), (".tex", tables)):
+        with atomic_path(out / f"comparison{ending}") as part:
+            part.write_text("\n\n".join(parts) + "\n")
+    write_csv(numbers, out / "comparison.csv")

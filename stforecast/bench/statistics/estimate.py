@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stforecast.bench.numbers import MOST_DECIMALS, short
@@ -43,6 +43,20 @@ class Estimate:
         # Adding 0 turns -0.0 into 0.0.
         value, low, high = (round(x, decimals) + 0.0 for x in ends)
         return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
+
+
+def with_ends(estimates: Mapping[str, Estimate | None]) -> dict[str, float]:
+    """Return the numbers of named estimates, for a row of a table; absent ones are left out.
+
+    >>> with_ends({"error": Estimate(4.0, 2.0, 6.0), "skill": None})
+    {'error': 4.0, 'error_low': 2.0, 'error_high': 6.0}
+    """
+    return {
+        f"{name}{end}": getattr(estimate, field)
+        for name, estimate in estimates.items()
+        if estimate is not None
+        for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
+    }
 
 
 @dataclass(frozen=True)
