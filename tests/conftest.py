@@ -56,6 +56,16 @@ def log_levels():
         logger.setLevel(level)
 
 
+@pytest.fixture
+def double():
+    """Double precision for all numbers of the test; the tolerances that a reference then keeps."""
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    yield {"rtol": 1e-9, "atol": 1e-9}
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Real data: `../shared/data` from the project's root, or where STFORECAST_DATA points."""

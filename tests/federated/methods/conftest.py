@@ -69,14 +69,6 @@ def mean_by_size():
 
 
 @pytest.fixture
-def in_double():
-    """All numbers of the test in double precision; the tolerances that a reference then keeps."""
-    torch.set_default_dtype(torch.float64)
-    yield {"rtol": 1e-9, "atol": 1e-9}
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
 def optimizers():
     """Makes torch's own optimiser for a client's tensors, by the settings of a run."""
 

@@ -37,7 +37,7 @@ def learned(client, own, common, weights, lr):
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    in_double, federate, alone, mean_by_size, layers
+    double, federate, alone, mean_by_size, layers
 ):
     options = {"mixed_layers": layers, "mixing_share": 1.0, "mixing_lr": 8.0, "start_passes": 3}
     settings = {"optimizer": "sgd", "lr": 0.1, "drop_last": False, "batch_size": 16}
@@ -58,16 +58,16 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
                 steps = zip(client.params.items(), found, strict=True)
                 client.receive({n: p.detach() - 0.1 * g for (n, p), g in steps})
         server = mean_by_size([c.values() for c in clients], SIZES)
-        torch.testing.assert_close(federation.state.server, server, **in_double)
+        torch.testing.assert_close(federation.state.server, server, **double)
         for i, own in enumerate(weights):
             for name, w in own.items():
                 kept = federation.state.clients.memory["mixing." + name][i]
-                torch.testing.assert_close(kept, w, **in_double)
+                torch.testing.assert_close(kept, w, **double)
     values = torch.cat([w.flatten() for own in weights for w in own.values()])
     assert ((values > 0) & (values < 1)).any()
 
 
-def test_a_client_predicts_with_the_mixture(in_double, federate, make_data):
+def test_a_client_predicts_with_the_mixture(double, federate, make_data):
     federation = federate(ala(mixing_share=1.0, mixing_lr=50.0, mixed_layers=2), SIZES)
     federation.run()
     ready, data = federation.ready(), make_data((5, 5, 5))
@@ -77,7 +77,7 @@ def test_a_client_predicts_with_the_mixture(in_double, federate, make_data):
     common = {name: t.expand(3, *t.shape) for name, t in state.server.items()}
     model = mixed(state.clients.params, common, weights)
     expected = population.decode(model, population.encode(model, batch["x"]))
-    torch.testing.assert_close(y_hat, expected, **in_double)
+    torch.testing.assert_close(y_hat, expected, **double)
     ((_, shared),) = predictions(federation.method, ready, data, view="global")
     assert not torch.allclose(y_hat, shared)
 

@@ -33,7 +33,7 @@ def test_the_rounds_are_fedavgs(federate, module):
 @pytest.mark.parametrize("part", ["all", "head"])
 @pytest.mark.parametrize("optimizer", SETTINGS)
 def test_fine_tuning_is_training_alone_from_the_global_model(
-    in_double, federate, alone, optimizers, optimizer, part
+    double, federate, alone, optimizers, optimizer, part
 ):
     """With new moments and the learning rate given, though the schedule's is small by then."""
     settings = SETTINGS[optimizer]
@@ -51,7 +51,7 @@ def test_fine_tuning_is_training_alone_from_the_global_model(
             client.loss(batch).backward()
             optimiser.step()
         found = {name: t[i] for name, t in ready.clients.params.items()}
-        torch.testing.assert_close(found, client.values(), **in_double)
+        torch.testing.assert_close(found, client.values(), **double)
 
 
 def test_the_learning_rate_is_the_runs_by_default(federate):

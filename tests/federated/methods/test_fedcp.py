@@ -41,7 +41,7 @@ def reference_mmd(x, y):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    in_double, federate, alone, mean_by_size, optimizers, optimizer
+    double, federate, alone, mean_by_size, optimizers, optimizer
 ):
     federation = federate(cp(lam=0.7), SIZES, optimizer=optimizer, lr=0.02)
     clients, names = alone(federation), federation.method.policy.parameters
@@ -79,7 +79,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
         torch.testing.assert_close(own_heads, kept, rtol=1e-6, atol=1e-6)
 
 
-def test_a_client_predicts_with_both_heads(in_double, federate, make_data):
+def test_a_client_predicts_with_both_heads(double, federate, make_data):
     federation = federate(FedCP, SIZES)
     federation.run()
     ((batch, y_hat),) = predictions(federation.method, federation.state, make_data((5, 5, 5)))
@@ -88,9 +88,9 @@ def test_a_client_predicts_with_both_heads(in_double, federate, make_data):
         h = torch.tanh(batch["x"][i] @ server["encoder.0.weight"] + server["encoder.0.bias"])
         head = {name: own[name][i].detach() for name in ("head.weight", "head.bias")}
         common, personal = shares_of(server, h, head["head.weight"])
-        torch.testing.assert_close(common + personal, torch.ones_like(h), **in_double)
+        torch.testing.assert_close(common + personal, torch.ones_like(h), **double)
         expected = output(server, common * h) + output(head, personal * h)
-        torch.testing.assert_close(y_hat[i], expected, **in_double)
+        torch.testing.assert_close(y_hat[i], expected, **double)
 
 
 def test_model_and_policy_are_sent(federate):

@@ -39,7 +39,7 @@ def local_round(client, optimizer, bias, common, kappa, share):
 @pytest.mark.parametrize("share", [1.0, 0.3])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    in_double, federate, alone, mean_by_size, optimizers, optimizer, share
+    double, federate, alone, mean_by_size, optimizers, optimizer, share
 ):
     options = {"kappa": 3.0, "moving_share": share}
     federation = federate(dbe(**options), SIZES, optimizer=optimizer, lr=0.05)
@@ -60,12 +60,12 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
         if common is None:
             common = sum(n * m for n, m in zip(SIZES, means, strict=True)) / sum(SIZES)
         expected = {**server, "feature_mean": common}
-        torch.testing.assert_close(federation.state.server, expected, **in_double)
+        torch.testing.assert_close(federation.state.server, expected, **double)
         kept = federation.state.clients.params["bias_memory"].detach()
-        torch.testing.assert_close(kept, torch.stack(biases).detach(), **in_double)
+        torch.testing.assert_close(kept, torch.stack(biases).detach(), **double)
 
 
-def test_a_client_predicts_with_its_own_vector(in_double, federate, make_data):
+def test_a_client_predicts_with_its_own_vector(double, federate, make_data):
     federation = federate(FedDBE, SIZES)
     federation.run()
     state, population = federation.state, federation.method.population
@@ -74,7 +74,7 @@ def test_a_client_predicts_with_its_own_vector(in_double, federate, make_data):
     bias = state.clients.params["bias_memory"]
     assert bias.any(1).all()
     expected = population.decode(model, population.encode(model, batch["x"]) + bias[:, None])
-    torch.testing.assert_close(y_hat, expected, **in_double)
+    torch.testing.assert_close(y_hat, expected, **double)
 
 
 def test_the_penalty_holds_the_means_together(federate):

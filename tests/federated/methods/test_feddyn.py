@@ -17,7 +17,7 @@ def dyn(alpha):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_rounds_are_those_of_algorithm_1(in_double, federate, alone, optimizers, optimizer):
+def test_rounds_are_those_of_algorithm_1(double, federate, alone, optimizers, optimizer):
     """Clients of unequal size, of which half take part."""
     alpha = 0.3
     settings = {"optimizer": optimizer, "lr": 0.05, "participation": 0.5, "full_start": False}
@@ -47,14 +47,14 @@ def test_rounds_are_those_of_algorithm_1(in_double, federate, alone, optimizers,
             h[n] = h[n] - alpha / len(clients) * sum(t - theta[n] for t in of_present)
             theta[n] = sum(of_present) / len(present) - h[n] / alpha
         state = federation.state
-        torch.testing.assert_close({n: state.server[n] for n in theta}, theta, **in_double)
-        torch.testing.assert_close(gradients(state.server), h, **in_double)
+        torch.testing.assert_close({n: state.server[n] for n in theta}, theta, **double)
+        torch.testing.assert_close(gradients(state.server), h, **double)
         for i, of_client in enumerate(g):
             found = {n: t[i] for n, t in gradients(state.clients.memory).items()}
-            torch.testing.assert_close(found, of_client, **in_double)
+            torch.testing.assert_close(found, of_client, **double)
 
 
-def test_h_is_the_mean_of_the_clients_gradients(in_double, federate):
+def test_h_is_the_mean_of_the_clients_gradients(double, federate):
     """Whoever takes part, and whoever diverges."""
     federation = federate(FedDyn, (8,) * 5, participation=0.4, optimizer="sgd")
     local_update = federation.method.local_update
@@ -70,23 +70,23 @@ def test_h_is_the_mean_of_the_clients_gradients(in_double, federate):
     assert federation.reports[1].failed
     of_clients = gradients(federation.state.clients.memory)
     for name, h in gradients(federation.state.server).items():
-        torch.testing.assert_close(h, of_clients[name].mean(0), **in_double)
+        torch.testing.assert_close(h, of_clients[name].mean(0), **double)
         assert h.abs().max() > 0
 
 
-def test_it_finds_the_optimum_that_fedavg_misses(in_double, quadratics):
+def test_it_finds_the_optimum_that_fedavg_misses(double, quadratics):
     """That of the plain mean of the losses, where each g_k is the client's gradient."""
     settings = {"lr": 0.3, "rounds": 60}
     federation, centres = quadratics(dyn(1.0), **settings)
     state, optimum = federation.state, centres.mean(0)
-    torch.testing.assert_close(state.server["head.bias"], optimum, **in_double)
+    torch.testing.assert_close(state.server["head.bias"], optimum, **double)
     found = gradients(state.clients.memory)["head.bias"]
-    torch.testing.assert_close(found, optimum - centres, **in_double)
+    torch.testing.assert_close(found, optimum - centres, **double)
     missed, _ = quadratics(FedAvg, **settings)
     assert (missed.state.server["head.bias"] - optimum).norm() > 0.5
 
 
-def test_the_first_round_is_fedprox_and_a_step_of_the_server(in_double, federate):
+def test_the_first_round_is_fedprox_and_a_step_of_the_server(double, federate):
     """With g = 0 a client minimises L_k + α/2 ‖θ - θ⁰‖², and the server goes twice as far."""
     prox = partial(FedProx, options=FedProxOptions(mu=0.3))
     runs = [federate(m, (8, 8, 8), optimizer="sgd", rounds=1) for m in (dyn(0.3), prox)]
@@ -95,7 +95,7 @@ def test_the_first_round_is_fedprox_and_a_step_of_the_server(in_double, federate
         federation.run()
     for name, before in start.items():
         mine, theirs = (f.state.server[name] for f in runs)
-        torch.testing.assert_close(mine - before, 2 * (theirs - before), **in_double)
+        torch.testing.assert_close(mine - before, 2 * (theirs - before), **double)
 
 
 def test_running_statistics_are_averaged(federate, module):

@@ -20,7 +20,7 @@ FLOATS = {FedPer: 3 * 5 + 5, LGFedAvg: 5 * 2 + 2}
 @pytest.mark.parametrize("method", SHARED)
 @pytest.mark.parametrize("optimizer", SETTINGS)
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    in_double, federate, alone, mean_by_size, optimizers, method, optimizer
+    double, federate, alone, mean_by_size, optimizers, method, optimizer
 ):
     settings, shared = SETTINGS[optimizer], SHARED[method]
     federation = federate(method, SIZES, **settings)
@@ -36,9 +36,9 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
                 client.loss(batch).backward()
                 optimiser.step()
         server = mean_by_size([c.values(shared) for c in clients], SIZES)
-        torch.testing.assert_close(federation.state.server, server, **in_double)
+        torch.testing.assert_close(federation.state.server, server, **double)
         kept = {n: torch.stack([c.params[n].detach() for c in clients]) for n in clients[0].params}
-        torch.testing.assert_close(federation.state.clients.params, kept, **in_double)
+        torch.testing.assert_close(federation.state.clients.params, kept, **double)
 
 
 @pytest.mark.parametrize("method", SHARED)

@@ -40,25 +40,25 @@ def loss_by_hand(prototypes, held, made, delta):
     return sum(terms) / len(terms)
 
 
-def test_two_keys_by_hand(in_double):
+def test_two_keys_by_hand(double):
     """P = 0 and 3, P̂ = 1 and 5: distances 1, 5 and 2, 2."""
     prototypes, held = torch.tensor([[[0.0], [3.0]]]), torch.tensor([[True, True]])
     made = torch.tensor([[1.0], [5.0]])
     first = math.log1p(math.exp(-(5 - (1 + 0.5))))
     second = math.log1p(math.exp(-(2 - (2 + 0.5))))
     found = contrast(prototypes, held, made, 0.5)
-    torch.testing.assert_close(found, torch.tensor((first + second) / 2), **in_double)
+    torch.testing.assert_close(found, torch.tensor((first + second) / 2), **double)
 
 
-def test_the_loss_is_that_of_each_prototype(in_double):
+def test_the_loss_is_that_of_each_prototype(double):
     g = torch.Generator().manual_seed(0)
     prototypes, made = torch.randn(3, N_KEYS, D, generator=g), torch.randn(N_KEYS, D, generator=g)
     held = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0]]).bool()
     found, expected = (f(prototypes, held, made, 1.5) for f in (contrast, loss_by_hand))
-    torch.testing.assert_close(found, expected, **in_double)
+    torch.testing.assert_close(found, expected, **double)
 
 
-def test_the_margin_is_the_largest_distance_of_means(in_double):
+def test_the_margin_is_the_largest_distance_of_means(double):
     g = torch.Generator().manual_seed(0)
     prototypes = torch.randn(3, N_KEYS, D, generator=g)
     held = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0]]).bool()
@@ -87,7 +87,7 @@ def reference_server(state, prototypes, held, margin, epochs, lr):
 
 
 @pytest.mark.parametrize("margin", [0.3, 100.0])
-def test_the_server_steps_down_the_loss(in_double, federate, margin):
+def test_the_server_steps_down_the_loss(double, federate, margin):
     federation = federate(tgp(margin=margin, server_epochs=7, server_lr=0.2), SIZES)
     g = torch.Generator().manual_seed(0)
     sent = {
@@ -97,12 +97,12 @@ def test_the_server_steps_down_the_loss(in_double, federate, margin):
     server = federation.state.server
     expected = reference_server(server, sent["prototypes"], sent["known"], margin, 7, 0.2)
     after = federation.method.aggregate(server, of(0, 1, 2), sent)
-    torch.testing.assert_close(after["prototypes"], expected, **in_double)
+    torch.testing.assert_close(after["prototypes"], expected, **double)
     assert after["known"].tolist() == [True, True, True, False]
     assert not torch.equal(after[VECTORS], server[VECTORS])
 
 
-def test_clients_are_those_of_fedproto(in_double, federate):
+def test_clients_are_those_of_fedproto(double, federate):
     """Given the same global prototypes, a round of the clients is the same."""
     runs = [federate(m, SIZES) for m in (tgp(lam=2.0), partial(FedProto))]
     shared = {"prototypes": torch.ones(N_KEYS, D), "known": torch.ones(N_KEYS, dtype=torch.bool)}
@@ -112,7 +112,7 @@ def test_clients_are_those_of_fedproto(in_double, federate):
         federation.state.server.update(shared)
         federation.trainer.train(torch.arange(3))
         uploads.append(federation.state.clients.params)
-    torch.testing.assert_close(uploads[0], uploads[1], **in_double)
+    torch.testing.assert_close(uploads[0], uploads[1], **double)
 
 
 def test_prototypes_move_apart(federate):

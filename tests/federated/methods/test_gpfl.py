@@ -54,7 +54,7 @@ def loss_of(client, extra, received, batch, lam):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    in_double, federate, alone, mean_by_size, optimizers, optimizer
+    double, federate, alone, mean_by_size, optimizers, optimizer
 ):
     federation = federate(gpfl(lam=0.3, mu=0.2), SIZES, optimizer=optimizer, lr=0.02)
     uneven_keys(federation)
@@ -108,19 +108,19 @@ def test_the_decay_is_that_of_plain_sgd_whatever_the_optimizer(federate):
             torch.testing.assert_close(federation.state.server[name], t * share / sum(SIZES))
 
 
-def test_a_client_predicts_by_its_own_condition(in_double, federate, make_data):
+def test_a_client_predicts_by_its_own_condition(double, federate, make_data):
     federation = federate(GPFL, SIZES)
     uneven_keys(federation)
     federation.run()
     ((batch, y_hat),) = predictions(federation.method, federation.state, make_data((5, 5, 5)))
     server, own = federation.state.server, federation.state.clients
     shares = torch.tensor([[1 / 2, 1 / 2, 0, 0], [0, 10 / 13, 3 / 13, 0], [0, 1, 0, 0]])
-    torch.testing.assert_close(own.memory["key_shares"], shares, **in_double)
+    torch.testing.assert_close(own.memory["key_shares"], shares, **double)
     for i in range(3):
         f = torch.tanh(batch["x"][i] @ server["encoder.0.weight"] + server["encoder.0.bias"])
         z = valve(server, f, shares[i] @ server["embeddings"])
         expected = z @ own.params["head.weight"][i] + own.params["head.bias"][i]
-        torch.testing.assert_close(y_hat[i], expected.detach(), **in_double)
+        torch.testing.assert_close(y_hat[i], expected.detach(), **double)
 
 
 def test_the_head_stays_and_everything_else_is_sent(federate):

@@ -31,7 +31,7 @@ def contrast(z, near, far, temperature):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    in_double, federate, alone, mean_by_size, optimizers, optimizer
+    double, federate, alone, mean_by_size, optimizers, optimizer
 ):
     federation = federate(
         moon(mu=2.0, temperature=0.3), SIZES, optimizer=optimizer, lr=0.05, participation=0.7
@@ -52,10 +52,10 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
                 loss.backward()
                 own[i].step()
         server = mean_by_size([clients[i].values() for i in present], [SIZES[i] for i in present])
-        torch.testing.assert_close(federation.state.server, server, **in_double)
+        torch.testing.assert_close(federation.state.server, server, **double)
 
 
-def test_by_hand(in_double, federate):
+def test_by_hand(double, federate):
     """Features (1, 0), those of the global model (0, 1), the former's (1, 0): log(1 + e^{1/τ})."""
     method = federate(moon(temperature=0.5)).method
     near, far = torch.tensor([[[0.0, 1.0]]]), torch.tensor([[[1.0, 0.0]]])
@@ -68,11 +68,11 @@ def test_by_hand(in_double, federate):
     torch.testing.assert_close(loss, torch.log1p(torch.tensor([2.0]).exp()))
 
 
-def test_the_first_round_with_all_clients_is_fedavg(in_double, federate):
+def test_the_first_round_with_all_clients_is_fedavg(double, federate):
     first = [federate(m, SIZES) for m in (moon(mu=5.0), FedAvg)]
     for federation in first:
         federation.run_round()
-    torch.testing.assert_close(first[0].state.server, first[1].state.server, **in_double)
+    torch.testing.assert_close(first[0].state.server, first[1].state.server, **double)
 
 
 def with_dropout():
@@ -80,12 +80,12 @@ def with_dropout():
     return SplitModel(PerClient(encoder), PerClient(nn.Linear(5, 2)))
 
 
-def test_dropout_does_not_tell_equal_models_apart(in_double, federate):
+def test_dropout_does_not_tell_equal_models_apart(double, federate):
     """In the first round the global and the former model are the same, so there is no gradient."""
     first = [federate(m, SIZES, build=with_dropout) for m in (moon(mu=5.0), FedAvg)]
     for federation in first:
         federation.run_round()
-    torch.testing.assert_close(first[0].state.server, first[1].state.server, **in_double)
+    torch.testing.assert_close(first[0].state.server, first[1].state.server, **double)
 
 
 def test_without_the_term_it_is_fedavg(federate, module):

@@ -57,7 +57,7 @@ class Reference:
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("option", ["I", "II"])
-def test_rounds_are_those_of_algorithm_1(in_double, federate, alone, option, schedule):
+def test_rounds_are_those_of_algorithm_1(double, federate, alone, option, schedule):
     """Clients of unequal size, of which some take part, and none twice in a row."""
     settings = {"optimizer": "sgd", "lr": 0.05, "schedule": schedule, "rounds": 4}
     method = scaffold(control_option=option, server_lr=0.8)
@@ -71,11 +71,11 @@ def test_rounds_are_those_of_algorithm_1(in_double, federate, alone, option, sch
         reference.round(round, present)
         state = federation.state
         x = {n: state.server[n] for n in reference.x}
-        torch.testing.assert_close(x, reference.x, **in_double)
-        torch.testing.assert_close(controls(state.server), reference.c, **in_double)
+        torch.testing.assert_close(x, reference.x, **double)
+        torch.testing.assert_close(controls(state.server), reference.c, **double)
         for i, c_i in enumerate(reference.own):
             found = {n: t[i] for n, t in controls(state.clients.memory).items()}
-            torch.testing.assert_close(found, c_i, **in_double)
+            torch.testing.assert_close(found, c_i, **double)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_rounds_are_those_of_algorithm_1(in_double, federate, alone, option, sch
     ids=["adam", "momentum"],
 )
 @pytest.mark.parametrize("option", ["I", "II"])
-def test_the_servers_control_is_the_mean_of_the_clients(in_double, federate, option, settings):
+def test_the_servers_control_is_the_mean_of_the_clients(double, federate, option, settings):
     """Whatever the optimiser, whoever takes part, and whoever diverges."""
     federation = federate(scaffold(control_option=option), (8,) * 5, participation=0.4, **settings)
     local_update = federation.method.local_update
@@ -103,27 +103,27 @@ def test_the_servers_control_is_the_mean_of_the_clients(in_double, federate, opt
     assert federation.reports[1].failed
     of_clients = controls(federation.state.clients.memory)
     for name, c in controls(federation.state.server).items():
-        torch.testing.assert_close(c, of_clients[name].mean(0), **in_double)
+        torch.testing.assert_close(c, of_clients[name].mean(0), **double)
         assert c.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_first_round_is_fedavgs(in_double, federate, module, optimizer):
+def test_the_first_round_is_fedavgs(double, federate, module, optimizer):
     settings = {"optimizer": optimizer, "weight_decay": 0.1, "rounds": 1}
     runs = [federate(m, (8, 8, 8), build=module, **settings) for m in (Scaffold, FedAvg)]
     for federation in runs:
         federation.run()
     mine, avg = (f.state.server for f in runs)
-    torch.testing.assert_close({n: mine[n] for n in avg}, avg, **in_double)
+    torch.testing.assert_close({n: mine[n] for n in avg}, avg, **double)
     assert runs[0].reports[0].train_loss == pytest.approx(runs[1].reports[0].train_loss)
 
 
-def test_it_finds_the_optimum_that_fedavg_misses(in_double, quadratics):
+def test_it_finds_the_optimum_that_fedavg_misses(double, quadratics):
     """However many steps each client takes: that of the plain mean of the losses."""
     settings = {"lr": 0.3, "rounds": 60}
     federation, centres = quadratics(Scaffold, **settings)
     optimum = centres.mean(0)
-    torch.testing.assert_close(federation.state.server["head.bias"], optimum, **in_double)
+    torch.testing.assert_close(federation.state.server["head.bias"], optimum, **double)
     missed, _ = quadratics(FedAvg, **settings)
     assert (missed.state.server["head.bias"] - optimum).norm() > 0.5
 
@@ -136,14 +136,14 @@ class Idle(ClientLinear):
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
-def test_what_no_loss_reaches_does_not_move(in_double, federate, option):
+def test_what_no_loss_reaches_does_not_move(double, federate, option):
     def build():
         return SplitModel(Idle(3, 2), ClientLinear(3, 2))
 
     federation = federate(scaffold(control_option=option), SIZES, build=build, optimizer="sgd")
     before = federation.state.server["encoder.weight"].clone()
     federation.run()
-    torch.testing.assert_close(federation.state.server["encoder.weight"], before, **in_double)
+    torch.testing.assert_close(federation.state.server["encoder.weight"], before, **double)
     assert not controls(federation.state.server)["encoder.weight"].any()
 
 

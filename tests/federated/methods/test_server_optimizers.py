@@ -46,7 +46,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_and_a_server_one_by_one(
-    in_double, federate, alone, mean_by_size, optimizers, name, optimizer
+    double, federate, alone, mean_by_size, optimizers, name, optimizer
 ):
     method, step = CASES[name]
     federation = federate(method, SIZES, optimizer=optimizer, lr=0.05)
@@ -67,18 +67,18 @@ def test_rounds_are_those_of_clients_and_a_server_one_by_one(
             server[n] = server[n] + far
             for moment, t in moments[n].items():
                 found = federation.state.server[f"{moment}.{n}"]
-                torch.testing.assert_close(found, t, **in_double)
+                torch.testing.assert_close(found, t, **double)
         found = {n: federation.state.server[n] for n in server}
-        torch.testing.assert_close(found, server, **in_double)
+        torch.testing.assert_close(found, server, **double)
 
 
-def test_without_velocity_it_is_fedavg(in_double, federate, module):
+def test_without_velocity_it_is_fedavg(double, federate, module):
     at_rest = partial(FedAvgM, options=FedAvgMOptions(beta=0.0))
     runs = [federate(m, SIZES, build=module) for m in (at_rest, FedAvg)]
     for federation in runs:
         federation.run()
     mine, avg = (f.state.server for f in runs)
-    torch.testing.assert_close({n: mine[n] for n in avg}, avg, **in_double)
+    torch.testing.assert_close({n: mine[n] for n in avg}, avg, **double)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -60,19 +60,15 @@ def test_numbers_are_those_of_one_process(name, federate, split, stacked, module
     assert all(f.model and not f.errors for f in finished.values())
 
 
-def test_the_mean_is_that_of_plain_averaging_within_the_quantisation(federate, split):
+def test_the_mean_is_that_of_plain_averaging_within_the_quantisation(double, federate, split):
     """In double precision, where the quantisation is all that differs."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        models = []
-        for secure in (None, SECURE):
-            federation = federate(FedAvg, SIZES, rounds=1)
-            coordinator, _ = split(federation, SHARES, secure=secure)
-            coordinator.run()
-            models.append(coordinator.server.state.server)
-            forget(coordinator.link)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    models = []
+    for secure in (None, SECURE):
+        federation = federate(FedAvg, SIZES, rounds=1)
+        coordinator, _ = split(federation, SHARES, secure=secure)
+        coordinator.run()
+        models.append(coordinator.server.state.server)
+        forget(coordinator.link)
     bound = resolution(len(SHARES)) / sum(SIZES)
     for name, t in models[0].items():
         assert ((t - models[1][name]).abs() <= bound + 1e-15 * t.abs()).all()

@@ -498,14 +498,6 @@ def test_running_statistics_of_a_run_are_averaged():
 # Whole rounds
 
 
-@pytest.fixture
-def double():
-    """Double precision, for comparison with plain loops."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def trained(model, data, client, params, optimizer):
     """Two epochs of an ordinary network, from `model`, with the optimiser of its `params`."""
     with torch.no_grad():

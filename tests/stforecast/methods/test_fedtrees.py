@@ -24,6 +24,8 @@ from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods.fedtrees import FedTrees, FedTreesOptions, residuals
 from stforecast.task import ForecastTask, LossOptions
 
+pytestmark = pytest.mark.usefixtures("double")
+
 INPUTS = 3
 SMALL = {"depth": 2, "bins": 16, "min_samples": 5, "shrinkage": 0.5}
 
@@ -64,13 +66,6 @@ def federate(data, loss="mse", rounds=10, participation=1.0, guards=None, **opti
 def forecasts(federation, data):
     parts = [y for _, y in predictions(federation.method, federation.ready(), data)]
     return torch.cat(parts, dim=1)
-
-
-@pytest.fixture(autouse=True)
-def in_double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("outputs", [1, 6])

@@ -144,14 +144,6 @@ def task_images(sizes, classes, seed):
 
 
 @pytest.fixture
-def double():
-    """Double precision, for comparison with plain loops."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
 def two_tasks():
     """Makes a federation on a frozen model, on tasks of classes 0 and 1, then 2 and 3.
 

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 from vision.methods import METHODS as ALL
 
-pytestmark = pytest.mark.sampled(4)
+# In double precision, as normalising a batch of four magnifies rounding.
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("double")]
 
 METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("vision.methods.")}
 QUICK = {
@@ -34,14 +34,6 @@ def shared_tests():
 SHARED = shared_tests()
 del SHARED["test_it_describes_itself"]
 globals().update(SHARED)
-
-
-@pytest.fixture(autouse=True)
-def double():
-    """Normalising a batch of four magnifies rounding beyond the contract's tolerance."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def builds(method):

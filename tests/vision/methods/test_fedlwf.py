@@ -14,12 +14,7 @@ from stforecast.federated.training import Training
 from vision.methods.fedlwf import FedLwF, FedLwFOptions, distillation
 from vision.task import Classification
 
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture

@@ -16,15 +16,10 @@ from vision.methods.fedmgp import SERVER, FedMGP, FedMGPOptions
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
 
+pytestmark = pytest.mark.usefixtures("double")
+
 N_CLASSES = 3
 SMALL = {"pool_size": 3, "prompt_length": 2, "fine_length": 2, "first_block": 1, "fine_blocks": 2}
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def images_of(sizes, seed=0):

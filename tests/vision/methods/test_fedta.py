@@ -31,16 +31,11 @@ from vision.methods.prompt_pool import key_distance
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
 
+pytestmark = pytest.mark.usefixtures("double")
+
 N_CLASSES, WIDTH = 4, 16
 NAMES = ("queries", "raw")
 SMALL = {"pool_size": 3, "prompt_length": 2, "anchors": 5}
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def images_of(sizes, seed=0):

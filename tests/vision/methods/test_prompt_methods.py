@@ -23,16 +23,11 @@ from vision.methods.prompt_pool import prompt_tokens
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
 
+pytestmark = pytest.mark.usefixtures("double")
+
 N_CLASSES, WIDTH = 4, 16
 L2P = FedL2POptions(pool_size=4, prompt_length=2, top_n=2)
 DUALP = FedDualPOptions(g_length=2, g_blocks=1, e_length=3, e_blocks=2, experts=2)
-
-
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def images_of(sizes, seed=0, first=0, n=N_CLASSES):
