@@ -4,16 +4,15 @@ Each case must exit with code 2 and one line that names the file, what was found
 or what to do; nothing is left behind.
 """
 
-import json
 import pickle
 import re
 import zipfile
-from pathlib import Path
 
 import h5py
 import numpy as np
 import polars as pl
 import pytest
+from damages import Bomb, json_of, npy_header
 from safetensors.numpy import load_file, save_file
 
 
@@ -104,15 +103,6 @@ def attribute(name, key, what):
     return hdf5(lambda file: (file[name] if name else file).attrs.update({key: what}))
 
 
-def json_of(change):
-    def damage(path):
-        about = json.loads(path.read_text())
-        change(about)
-        path.write_text(json.dumps(about))
-
-    return damage
-
-
 def arrays(change):
     """Changes saved arrays; without their checksum, as someone would who means harm."""
 
@@ -162,19 +152,6 @@ def pickled_labels(file):
     del file["df/axis0"]
     axis = file.create_dataset("df/axis0", (1,), dtype=h5py.vlen_dtype(np.uint8))
     axis[0] = np.frombuffer(pickle.dumps(Bomb()), dtype=np.uint8)
-
-
-class Bomb:
-    """A pickle that makes a file when it is loaded."""
-
-    def __reduce__(self):
-        return Path.touch, (Path("pickle was loaded"),)
-
-
-def npy_header(shape, descr="<f8"):
-    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
 IDS = np.array(["773869", "767541", "717447"])
@@ -264,13 +241,16 @@ ADJACENCY = {
     "is negative": (npz(sensor_id=IDS, adjacency=-np.eye(3)), "expected finite numbers from 0 up"),
     "has no ids": (npz(adjacency=np.eye(3)), "'sensor_id' and 'adjacency' .*no item named 'sensor"),
     "has other ids": (npz(sensor_id=IDS[[0, 0, 1]], adjacency=np.eye(3)), "no sensor 717447"),
-    "declares 80 TB": (npz(sensor_id=IDS, adjacency=npy_header((10**6, 10**7))), "does not fit"),
+    "declares 80 TB": (
+        npz(sensor_id=IDS, adjacency=npy_header((10**6, 10**7), "<f8")),
+        "does not fit",
+    ),
     "declares objects": (
         npz(sensor_id=IDS, adjacency=npy_header((3, 3), "|O")),
         "which are pickled",
     ),
     "declares nonsense": (
-        npz(sensor_id=IDS, adjacency=npy_header("__import__('os')")),
+        npz(sensor_id=IDS, adjacency=npy_header("__import__('os')", "<f8")),
         "as plain arr",
     ),
 }

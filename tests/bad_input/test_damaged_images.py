@@ -5,7 +5,6 @@ As `test_damaged_content`, for the doors of `stforecast vision`.
 
 import bz2
 import gzip
-import json
 import pickle
 import re
 import shutil
@@ -17,18 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from damages import Bomb, json_of, npy_header
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from scipy.io import savemat
 
 NAN = float("nan")
-
-
-class Bomb:
-    """A pickle that makes a file when it is loaded."""
-
-    def __reduce__(self):
-        return Path.touch, (Path("pickle was loaded"),)
 
 
 def png(width, height):
@@ -130,12 +123,6 @@ def member(name, content):
     return damage
 
 
-def npy_header(shape, descr="|u1"):
-    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
-    header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-
-
 PIXELS = np.zeros((12, 8, 8, 3), np.uint8)
 LABELS = np.arange(12) % 2
 
@@ -145,7 +132,7 @@ NPZ = {
     "has pickled labels": (arrays(labels=np.array([Bomb()] * 12)), "labels.npy holds objects"),
     "has pickled names": (arrays(class_names=np.array([Bomb()] * 2)), "class_names.npy holds obj"),
     "declares objects": (member("images", npy_header((12,), "|O")), "which are pickled"),
-    "declares 80 TB": (member("images", npy_header((10**6, 10**4, 10**4))), "does not fit"),
+    "declares 80 TB": (member("images", npy_header((10**6, 10**4, 10**4), "|u1")), "does not fit"),
     "has floats": (arrays(images=PIXELS / 255), r"images are float64 \(12, 8, 8, 3\); expected"),
     "has NaN pixels": (arrays(images=np.full((12, 8, 8), NAN)), "images are float64"),
     "has signed pixels": (arrays(images=PIXELS.astype(np.int8)), "images are int8"),
@@ -259,22 +246,13 @@ def learner(change):
 
     def damage(path):
         weights(change)(path)
-        about(lambda a: a.pop("state"))(path.with_name("learner.json"))
-
-    return damage
-
-
-def about(change):
-    def damage(path):
-        found = json.loads(path.read_text())
-        change(found)
-        path.write_text(json.dumps(found))
+        json_of(lambda a: a.pop("state"))(path.with_name("learner.json"))
 
     return damage
 
 
 def setting(**changed):
-    return about(lambda a: a["settings"].update(changed))
+    return json_of(lambda a: a["settings"].update(changed))
 
 
 HEADER = (2**62).to_bytes(8, "little") + b"{}"
@@ -302,14 +280,14 @@ WEIGHTS = {
 
 RUNS = {
     "learner.json": {
-        "is of a later version": (about(lambda a: a.update(format=99)), "format 99, this version"),
-        "lacks its classes": (about(lambda a: a.pop("classes")), "no 'classes' in the saved model"),
-        "has a number as classes": (about(lambda a: a.update(classes=7)), "run-n-way/model"),
-        "has other classes": (about(lambda a: a.update(classes=["a"])), "run-n-way/model"),
-        "has no shape": (about(lambda a: a.update(shape="wide")), "run-n-way/model"),
-        "has a huge shape": (about(lambda a: a.update(shape=[1, 10**6, 10**6])), "run-n-way/model"),
-        "has a large shape": (about(lambda a: a.update(shape=[1, 10**5, 10**5])), "GB of memory"),
-        "has settings of no kind": (about(lambda a: a.update(settings=[1])), "run-n-way/model"),
+        "is of a later version": (json_of(lambda a: a.update(format=99)), "format 99, this vers"),
+        "lacks its classes": (json_of(lambda a: a.pop("classes")), "no 'classes' in the saved"),
+        "has a number as classes": (json_of(lambda a: a.update(classes=7)), "run-n-way/model"),
+        "has other classes": (json_of(lambda a: a.update(classes=["a"])), "run-n-way/model"),
+        "has no shape": (json_of(lambda a: a.update(shape="wide")), "run-n-way/model"),
+        "is huge": (json_of(lambda a: a.update(shape=[1, 10**6, 10**6])), "run-n-way/model"),
+        "has a large shape": (json_of(lambda a: a.update(shape=[1, 10**5, 10**5])), "GB of memory"),
+        "has settings of no kind": (json_of(lambda a: a.update(settings=[1])), "run-n-way/model"),
         "has an unknown setting": (setting(ta=1), "unknown option of pfpl 'ta'"),
         "is of an unknown method": (setting(method="x"), "unknown method 'x'"),
         "has another size": (setting(channels=9), "run-n-way/model"),
@@ -328,10 +306,10 @@ RUNS = {
             "run-n-way/model"),
     },
     "image run.json": {
-        "lacks its settings": (about(lambda a: a.pop("settings")), "no settings in it"),
-        "lacks its models": (about(lambda a: a.pop("views")), "no views in it"),
-        "has a number as data": (about(lambda a: a.update(data=7)), "no data in it"),
-        "has a word as clients": (about(lambda a: a.update(clients="x")), "no clients in it"),
+        "lacks its settings": (json_of(lambda a: a.pop("settings")), "no settings in it"),
+        "lacks its models": (json_of(lambda a: a.pop("views")), "no views in it"),
+        "has a number as data": (json_of(lambda a: a.update(data=7)), "no data in it"),
+        "has a word as clients": (json_of(lambda a: a.update(clients="x")), "no clients in it"),
     },
     "image rounds.csv": {
         "lacks a column": ( replaced("bytes_up", "up"), "no column 'bytes_up'"),
@@ -348,10 +326,10 @@ RUNS = {
 }  # fmt: skip
 
 BEGUN = {
-    "is of a later version": (about(lambda a: a.update(format=99)), "format 99, this version"),
-    "has settings of no kind": (about(lambda a: a.update(settings=[1])), "settings"),
-    "lacks its method": (about(lambda a: a["settings"].pop("method")), "method"),
-    "lacks its label": (about(lambda a: a.pop("label")), "label"),
+    "is of a later version": (json_of(lambda a: a.update(format=99)), "format 99, this version"),
+    "has settings of no kind": (json_of(lambda a: a.update(settings=[1])), "settings"),
+    "lacks its method": (json_of(lambda a: a["settings"].pop("method")), "method"),
+    "lacks its label": (json_of(lambda a: a.pop("label")), "label"),
     "has an unknown setting": (setting(ta=1), "unknown option of .* 'ta'"),
     "has a negative setting": (setting(lr=-1), "lr is -1"),
 }  # fmt: skip
