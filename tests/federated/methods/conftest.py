@@ -1,6 +1,7 @@
-"""A client in plain tensors and ordinary Python: the reference that methods are compared with."""
+"""Clients trained one by one, and models and optimisers to compare with."""
 
 import pytest
+import reference_client
 import torch
 from torch import nn
 
@@ -8,27 +9,8 @@ from stforecast.federated.layers import ClientLinear
 from stforecast.federated.population import SplitModel
 
 
-class Alone:
-    """One client of a federation, with the model of the fixture `stacked` and the task's loss.
-
-    Its `params` are leaf tensors without a client axis, under the population's names; each test
-    brings its own optimiser.
-    """
-
-    def __init__(self, federation, client):
-        initial = federation.method.population.initial()
-        self.params = {name: t[0].clone().requires_grad_() for name, t in initial.items()}
-        self.size = int(federation.train.sizes[client])
-        self.data = {name: t[client, : self.size] for name, t in federation.train.tensors.items()}
-        self.batch_size = federation.method.training.batch_size
-
-    def part(self, prefix):
-        return [p for name, p in self.params.items() if name.startswith(prefix)]
-
-    def batches(self, epochs):
-        for _ in range(epochs):
-            for start in range(0, self.size - self.batch_size + 1, self.batch_size):
-                yield {n: t[start : start + self.batch_size] for n, t in self.data.items()}
+class Alone(reference_client.ReferenceClient):
+    """A client with the model of the fixture `stacked` and the task's loss."""
 
     def encode(self, batch):
         return torch.tanh(
@@ -39,33 +21,16 @@ class Alone:
         y = self.encode(batch) @ self.params["head.weight"] + self.params["head.bias"]
         return (y - batch["y"])[batch["mask"]].square().mean()
 
-    def receive(self, values):
-        with torch.no_grad():
-            for name, t in values.items():
-                self.params[name].copy_(t)
-
-    def values(self, prefix=""):
-        return {n: p.detach().clone() for n, p in self.params.items() if n.startswith(prefix)}
-
 
 @pytest.fixture
 def alone():
     """Makes the clients of a federation anew: `alone(federation)[1].params`."""
-    return lambda federation: [Alone(federation, i) for i in range(len(federation.train))]
+    return Alone.all_of
 
 
 @pytest.fixture
 def mean_by_size():
-    """Weighted mean of models by the clients' samples."""
-
-    def mean(models, sizes):
-        total = sum(sizes)
-        return {
-            name: sum(n / total * m[name] for n, m in zip(sizes, models, strict=True))
-            for name in models[0]
-        }
-
-    return mean
+    return reference_client.mean_by_size
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+import reference_client
 import torch
 from torch import nn
 
@@ -161,24 +162,8 @@ def two_tasks():
     return make
 
 
-class Alone:
-    """One client of a federation, with the model `stacked`, in plain tensors without a client axis.
-
-    Attributes:
-        params: leaf tensors under the population's names; each test brings its own optimiser.
-    """
-
-    def __init__(self, federation, client):
-        initial = federation.method.population.initial()
-        self.params = {name: t[0].clone().requires_grad_() for name, t in initial.items()}
-        self.size = int(federation.train.sizes[client])
-        self.data = {n: t[client, : self.size] for n, t in federation.train.tensors.items()}
-        self.batch_size = federation.method.training.batch_size
-
-    def batches(self, epochs):
-        for _ in range(epochs):
-            for start in range(0, self.size - self.batch_size + 1, self.batch_size):
-                yield {n: t[start : start + self.batch_size] for n, t in self.data.items()}
+class Alone(reference_client.ReferenceClient):
+    """A client with the model `stacked`."""
 
     def encode(self, x, params=None):
         p = params or self.params
@@ -188,33 +173,16 @@ class Alone:
         p = params or self.params
         return features @ p["head.weight"] + p["head.bias"]
 
-    def receive(self, values):
-        with torch.no_grad():
-            for name, t in values.items():
-                self.params[name].copy_(t)
-
-    def values(self):
-        return {name: p.detach().clone() for name, p in self.params.items()}
-
 
 @pytest.fixture
 def alone():
     """Makes the clients of a federation anew: `alone(federation)[1].params`."""
-    return lambda federation: [Alone(federation, i) for i in range(len(federation.train))]
+    return Alone.all_of
 
 
 @pytest.fixture
 def mean_by_size():
-    """Weighted mean of models by the clients' samples."""
-
-    def mean(models, sizes):
-        total = sum(sizes)
-        return {
-            name: sum(n / total * m[name] for n, m in zip(sizes, models, strict=True))
-            for name in models[0]
-        }
-
-    return mean
+    return reference_client.mean_by_size
 
 
 @pytest.fixture
