@@ -394,7 +394,7 @@ def _cut_inputs(
 
 
 def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:
-    """Return calendar and holiday inputs `(windows, n_known)`."""
+    """Return inputs of the calendar and of holidays `(windows, inputs)`, the first of n_known."""
     known = calendar_inputs(local_times, spec.calendar)
     if spec.holidays:
         known = np.concatenate([known, holiday_inputs(local_times, spec.holidays)], axis=1)
