@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.cube import atomic_path
+from data_prep.atomic import atomic_path
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.events import event
 from stforecast.federated.nodes.messages import Finished
