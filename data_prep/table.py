@@ -114,7 +114,8 @@ def read(
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         sheet: Sheet of an Excel file with several.
         resample: Longer step to put records of uneven times into, such as 10min; needs --agg.
-        agg: Merge the records of a step and cell by their sum (counts) or mean (levels).
+        agg: Merge the records of a step and cell by their sum (counts), which is missing if records
+            are, or mean (levels) of those that there are.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.

@@ -120,8 +120,12 @@ def from_frame(
             "--cell if the table is long, or pass --duplicates sum or mean"
         )
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
-    values = {name: _place(columns, at, len(axis), options)}
-    return _make_cube(values, axis, cells, zone, options)
+    values = _place(columns, at, len(axis), options)
+    if options.resampling:
+        seen = _seen(columns, options)
+        records = ((times.asi8[s], at[s]) for s in seen.T)
+        values = options.resampling.merge_cells(values, records, times, axis, cells, origin.name)
+    return _make_cube({name: values}, axis, cells, zone, options)
 
 
 def from_long(
@@ -165,8 +169,16 @@ def from_long(
     if options.resampling is None:
         check_periods(axis, time_at, cells, cell_at, origin.name, options.gaps)
     shape = len(axis), len(cells)
-    grids = {c: _place(numbers(df[c], origin), at, shape[0] * shape[1], options) for c in columns}
-    cube = {c: grid.reshape(shape) for c, grid in grids.items()}
+    cube = {}
+    for c in columns:
+        column = numbers(df[c], origin)
+        cube[c] = _place(column, at, shape[0] * shape[1], options).reshape(shape)
+        if options.resampling:
+            of_cells = _rows_of_cells(np.where(_seen(column, options), cell_at, -1), len(cells))
+            records = ((times.asi8[rows], time_at[rows]) for rows in of_cells)
+            cube[c] = options.resampling.merge_cells(
+                cube[c], records, times, axis, cells, f"{origin.name}, {c}"
+            )
     places = read_places(df, cell_at, origin)
     for kept in properties:
         log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
@@ -209,13 +221,24 @@ def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions)
     if _first_repeat(at) is None:
         out[at] = values
         return out
-    seen = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+    seen = _seen(values, options)
     count, total = np.zeros_like(out), np.zeros_like(out)
     np.add.at(count, at, seen)
     with np.errstate(over="ignore"):  # `write_cube` checks for overflow
         np.add.at(total, at, np.where(seen, values, 0.0))
     merged = total / np.maximum(count, 1) if options.merge == "mean" else total
     return np.where(count > 0, merged, np.nan)
+
+
+def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
+    """Return which values were recorded, in their shape."""
+    return ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+
+
+def _rows_of_cells(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
+    """Return the rows of each cell; those at position -1 are of none."""
+    order = np.argsort(cell_at, kind="stable")
+    return np.split(order, np.searchsorted(cell_at[order], np.arange(n_cells + 1)))[1:-1]
 
 
 def _make_cube(

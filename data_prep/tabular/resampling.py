@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError, choose
+from data_prep.tabular.advice import frequency
+from data_prep.tabular.completeness import Records, count_records
 from data_prep.tabular.times import regular_steps, usual_step
 
 AGGREGATES = ("sum", "mean")
@@ -21,6 +23,9 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Resampling:
     """Even steps that records are put into; those of one step and cell are merged.
+
+    A sum over a step that lacks records is missing: a day with 14 of 24 hours would seem quiet. A
+    mean is that of the recorded values. Both are reported.
 
     Args:
         step: length of a step.
@@ -68,6 +73,55 @@ class Resampling:
                 "give at least that"
             )
         return regular_steps(times.floor(self.step), name, self.step)
+
+    def merge_cells(
+        self,
+        merged: np.ndarray,
+        records: Iterable[Records],
+        times: pd.DatetimeIndex,
+        axis: pd.DatetimeIndex,
+        cells: np.ndarray,
+        name: str,
+    ) -> np.ndarray:
+        """Return merged values `(steps, cells)`, without sums of steps that lack records.
+
+        Args:
+            merged: `(steps, cells)` sums or means of the recorded values.
+            records: the records of each cell.
+            times: `(rows,)` times of the table.
+            axis: `(steps,)` times of the longer steps.
+            cells: `(cells,)` ids.
+            name: name of the table and its variable in messages.
+
+        Raises:
+            InputError: if no sum is left.
+        """
+        lengths = np.full(len(axis), self.step.value)
+        found, expected = count_records(records, times.as_unit("ns").asi8, lengths)
+        if not expected.any():
+            log.warning(
+                "%s: its records are at uneven times, so steps that lack some are not noticed, the "
+                "first and last included", name,
+            )  # fmt: skip
+        partial = (found > 0) & (found < expected)
+        if not partial.any():
+            return merged
+        step, cell = divmod(int(partial.argmax()), len(cells))
+        is_sum = self.agg == "sum"
+        message = (
+            f"{name}: {partial.sum()} of {merged.size} {self.agg}s over {frequency(self.step)} "
+            f"lack records and are {'left missing' if is_sum else 'of those that there are'}; the "
+            f"first is that of {axis[step]}, cell {cells[cell]}, with {found[step, cell]} of "
+            f"{expected[step, cell]} records"
+        )
+        merged = np.where(partial & is_sum, np.nan, merged)
+        if np.isnan(merged).all():
+            raise InputError(
+                f"{message}; none is complete: write a 0 where nothing happened, or choose a "
+                "shorter --resample or --agg mean"
+            )
+        log.warning("%s", message)
+        return merged
 
     def report(self, values: Mapping[str, np.ndarray], name: str) -> None:
         """Log the share of missing values of each variable."""

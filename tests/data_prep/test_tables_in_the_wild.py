@@ -300,3 +300,41 @@ def test_a_cell_named_as_ids_are_is_asked_for(tmp_path):
     assert read(path).cell.to_numpy().astype(str).tolist() == ["7"]
     path.write_text("\n".join(["time,station", *(row.rpartition(",")[0] for row in rows)]))
     assert read(path).cell.to_numpy().tolist() == ["station"]
+
+
+def test_sums_that_lack_records_are_missing(table, caplog):
+    hours = pd.date_range("2024-03-03 23:00", "2024-03-06 13:00", freq="h")
+    path = table({"time": hours, "a": 2.0, "b": np.where(hours.day == 5, NAN, 1.0)})
+    ds = read(path, layout="wide", resample="1D", agg="sum")
+    np.testing.assert_array_equal(ds["value"], [[NAN, NAN], [48, 24], [48, NAN], [NAN, NAN]])
+    assert (
+        "my.csv: 4 of 8 sums over 24h lack records and are left missing; the first is"
+        in caplog.text
+    )
+    assert "2024-03-03 00:00:00, cell a, with 1 of 24 records" in caplog.text
+    assert "missing: 62.5 % of value" in caplog.text
+    means = read(path, layout="wide", resample="1D", agg="mean")["value"]
+    np.testing.assert_array_equal(means, [[2, 1], [2, 1], [2, NAN], [2, 1]])
+    assert "4 of 8 means over 24h lack records and are of those that there are" in caplog.text
+    assert "none is complete: write a 0" in refusal(path, values="a", resample="7D", agg="sum")
+
+
+def test_records_of_each_cell_are_counted_once_and_by_its_own_step(table):
+    hours = pd.date_range("2024-03-04", periods=48, freq="h")
+    times = [*hours, *hours[::2], *hours, *hours[24:]]
+    cells = ["a"] * 48 + ["b"] * 24 + ["c"] * 72
+    path = table({"time": times, "cell": cells, "v": 1.0, "w": [NAN, *[1.0] * 143]})
+    ds = read(path, resample="1D", agg="sum")
+    np.testing.assert_array_equal(ds["v"], [[24, 12, 24], [24, 12, 48]])
+    np.testing.assert_array_equal(ds["w"], [[NAN, 12, 24], [24, 12, 48]])
+    zeros = table({"time": hours, "a": np.where(hours == hours[3], 0.0, 1.0)})
+    sums = read(zeros, resample="1D", agg="sum", zero_is_missing=True)["value"]
+    np.testing.assert_array_equal(sums, [[NAN], [24]])
+
+
+def test_uneven_records_are_summed_with_a_warning(table, caplog):
+    seconds = pd.to_timedelta([3, 10, 11, 12, 50, 65, 5400], unit="s")
+    times = pd.Timestamp("2024-03-04") + seconds
+    ds = read(table({"time": times, "a": 2.0 ** np.arange(7)}), resample="1h", agg="sum")
+    np.testing.assert_array_equal(ds["value"], [[63], [64]])
+    assert "at uneven times, so steps that lack some are not noticed" in caplog.text
