@@ -20,8 +20,9 @@
 - Rows may be in any order. Nothing is dropped, padded or averaged unless an option asks for it; a
   column without numbers, or of the calendar (HOUR, weekday), is left out with a notice unless
   `values` names it.
-- Trap: a wall clock repeats an hour in autumn and skips one in spring. Write times with their
-  offset, or set `duplicates` and `allow_gaps` for a local clock.
+- Trap: a wall clock repeats an hour in autumn and skips one in spring. With `clock="local"` and a
+  `time_zone`, times become UTC; the order of a cell's rows tells the equal hours apart. Steps that
+  are even on the wall clock only, such as days, stay on it, and so do times without a `time_zone`.
 - Units are an option; the licence is stored as "not stated". The cube keeps the file's name and
   SHA-256.
 """
@@ -113,13 +114,15 @@ def read(
         no_header: The first row holds values; columns are named 1, 2 and so on.
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         sheet: Sheet of an Excel file with several.
-        resample: Longer step to put records of uneven times into, such as 10min; needs --agg.
+        resample: Longer step to put records of uneven times into, such as 10min; needs --agg. 1D
+            means days of the time zone.
         agg: Merge the records of a step and cell by their sum (counts), which is missing if records
             are, or mean (levels) of those that there are.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
-        clock: Whether times without an offset are "utc" or the "local" wall clock of the zone.
+        clock: Whether times without an offset are "utc" or the "local" wall clock of the zone,
+            which is changed for daylight saving time.
         zero_is_missing: Treat 0 as missing.
         allow_gaps: Leave NaN where a row is missing instead of refusing the table.
         duplicates: Treatment of several rows for one time and cell: "error", "sum" or "mean".

@@ -27,17 +27,17 @@ def count_records(
         The number of recorded times and the expected number, both `(steps, cells)`. 0 are expected
         if times are uneven, since it is unknown then.
     """
-    usual = _even_step(np.unique(times))
+    usual = even_step(np.unique(times))
     found, expected = [], []
     for cell_times, at in cells:
         unique, first = np.unique(cell_times, return_index=True)
         found.append(np.bincount(at[first], minlength=len(lengths)))
-        step = _even_step(unique) or usual
+        step = even_step(unique) or usual
         expected.append(lengths // step if step else np.zeros_like(lengths))
     return np.stack(found, axis=1), np.stack(expected, axis=1)
 
 
-def _even_step(times: np.ndarray) -> int | None:
+def even_step(times: np.ndarray) -> int | None:
     """Return the difference of most increasing times if the others are multiples of it.
 
     Times of single events may all be multiples of a second, but few are a second apart.

@@ -19,7 +19,8 @@ from data_prep.tabular.gaps import check_periods, check_steps
 from data_prep.tabular.origin import Origin
 from data_prep.tabular.places import read_places, read_properties
 from data_prep.tabular.resampling import Resampling
-from data_prep.tabular.times import check_time_zone, read_times, regular_steps
+from data_prep.tabular.time_axis import TimeAxis, place_times
+from data_prep.tabular.times import check_time_zone, read_times
 
 DUPLICATES = ("error", "sum", "mean")
 RESERVED = ("time", "cell", "lon", "lat")
@@ -34,7 +35,8 @@ class TableOptions:
     Args:
         units: unit of the values; `"1"` for none.
         time_zone: IANA name of the place's zone; None takes the table's own, else UTC.
-        clock: meaning of times without a zone, `"utc"` or `"local"`; those with one become UTC.
+        clock: meaning of times without a zone, `"utc"` or `"local"`; those with one become UTC, and
+            so do those on the wall clock of `time_zone`, except for steps such as days.
         zero_is_missing: whether 0 means "not recorded".
         allow_gaps: leave NaN where a row is missing instead of raising.
         duplicates: treatment of several rows for one time and cell: `"error"`, or the `"sum"` or
@@ -109,9 +111,10 @@ def from_frame(
     _check_not_empty(df, origin)
     cells = cell_ids(df.columns, origin)
     times, zone = read_times(df.index.to_series(), options.clock, origin, options.time_format)
-    axis, at = _place_times(times, options)
+    axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, options)
+    steps, at = axis.steps, axis.at
     if options.resampling is None:
-        check_steps(axis, at, origin.name, options.gaps)
+        check_steps(axis.shown, at, origin.name, options.gaps)
     repeat = _first_repeat(at)
     if repeat and options.merge == "error":
         raise InputError(
@@ -120,12 +123,12 @@ def from_frame(
             "--cell if the table is long, or pass --duplicates sum or mean"
         )
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
-    values = _place(columns, at, len(axis), options)
+    values = _place(columns, at, len(steps), options)
     if options.resampling:
         seen = _seen(columns, options)
-        records = ((times.asi8[s], at[s]) for s in seen.T)
-        values = options.resampling.merge_cells(values, records, times, axis, cells, origin.name)
-    return _make_cube({name: values}, axis, cells, zone, options)
+        records = ((axis.times[s], at[s]) for s in seen.T)
+        values = options.resampling.merge_cells(values, records, axis, cells, origin.name)
+    return _make_cube({name: values}, axis, cells, options)
 
 
 def from_long(
@@ -157,7 +160,8 @@ def from_long(
     columns = value_columns(df.drop(columns=list(properties)), [time, cell], values, origin)
     times, zone = read_times(df[time], options.clock, origin, options.time_format)
     cells, cell_at = factorize(df[cell], origin)
-    axis, time_at = _place_times(times, options)
+    axis = place_times(times, cell_at, zone, options)
+    steps, time_at = axis.steps, axis.at
     at = time_at * len(cells) + cell_at
     repeat = _first_repeat(at)
     if repeat and options.merge == "error":
@@ -167,34 +171,25 @@ def from_long(
             "each; remove one or pass --duplicates sum or mean"
         )
     if options.resampling is None:
-        check_periods(axis, time_at, cells, cell_at, origin.name, options.gaps)
-    shape = len(axis), len(cells)
+        check_periods(axis.shown, time_at, cells, cell_at, origin.name, options.gaps)
+    shape = len(steps), len(cells)
     cube = {}
     for c in columns:
         column = numbers(df[c], origin)
         cube[c] = _place(column, at, shape[0] * shape[1], options).reshape(shape)
         if options.resampling:
             of_cells = _rows_of_cells(np.where(_seen(column, options), cell_at, -1), len(cells))
-            records = ((times.asi8[rows], time_at[rows]) for rows in of_cells)
+            records = ((axis.times[rows], time_at[rows]) for rows in of_cells)
             cube[c] = options.resampling.merge_cells(
-                cube[c], records, times, axis, cells, f"{origin.name}, {c}"
+                cube[c], records, axis, cells, f"{origin.name}, {c}"
             )
     places = read_places(df, cell_at, origin)
     for kept in properties:
         log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
-    made = _make_cube(cube, axis, cells, zone, options, places)
+    made = _make_cube(cube, axis, cells, options, places)
     return made.assign_coords(
         {n: ("cell", v.loc[cells].to_numpy(dtype=str)) for n, v in properties.items()}
     )
-
-
-def _place_times(
-    times: pd.DatetimeIndex, options: TableOptions
-) -> tuple[pd.DatetimeIndex, np.ndarray]:
-    """Return the time axis and the position of each row on it."""
-    if options.resampling is None:
-        return regular_steps(times, options.origin.name)
-    return options.resampling.place(times, options.origin.name)
 
 
 def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:
@@ -243,9 +238,8 @@ def _rows_of_cells(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
 
 def _make_cube(
     values: Mapping[str, np.ndarray],
-    axis: pd.DatetimeIndex,
+    axis: TimeAxis,
     cells: np.ndarray,
-    zone: str | None,
     options: TableOptions,
     places: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> xr.Dataset:
@@ -260,14 +254,14 @@ def _make_cube(
     lon, lat = places or (None, None)
     return make_cube(
         values,
-        axis,
+        axis.steps,
         cells,
         title=options.title,
         source=options.source,
         license=options.license,
         units=options.units,
-        time_zone=options.time_zone or zone or "UTC",
-        clock=options.clock,
+        time_zone=axis.zone,
+        clock=axis.clock,
         zero_is_missing=options.zero_is_missing,
         checksums=options.checksums,
         lon=lon,

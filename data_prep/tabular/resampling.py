@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,9 @@ from data_prep.errors import InputError, choose
 from data_prep.tabular.advice import frequency
 from data_prep.tabular.completeness import Records, count_records
 from data_prep.tabular.times import regular_steps, usual_step
+
+if TYPE_CHECKING:
+    from data_prep.tabular.time_axis import TimeAxis
 
 AGGREGATES = ("sum", "mean")
 DAY = pd.Timedelta("1D")
@@ -78,8 +82,7 @@ class Resampling:
         self,
         merged: np.ndarray,
         records: Iterable[Records],
-        times: pd.DatetimeIndex,
-        axis: pd.DatetimeIndex,
+        axis: TimeAxis,
         cells: np.ndarray,
         name: str,
     ) -> np.ndarray:
@@ -88,16 +91,14 @@ class Resampling:
         Args:
             merged: `(steps, cells)` sums or means of the recorded values.
             records: the records of each cell.
-            times: `(rows,)` times of the table.
-            axis: `(steps,)` times of the longer steps.
+            axis: the longer steps and the times of the table.
             cells: `(cells,)` ids.
             name: name of the table and its variable in messages.
 
         Raises:
             InputError: if no sum is left.
         """
-        lengths = np.full(len(axis), self.step.value)
-        found, expected = count_records(records, times.as_unit("ns").asi8, lengths)
+        found, expected = count_records(records, axis.times, axis.lengths)
         if not expected.any():
             log.warning(
                 "%s: its records are at uneven times, so steps that lack some are not noticed, the "
@@ -111,7 +112,7 @@ class Resampling:
         message = (
             f"{name}: {partial.sum()} of {merged.size} {self.agg}s over {frequency(self.step)} "
             f"lack records and are {'left missing' if is_sum else 'of those that there are'}; the "
-            f"first is that of {axis[step]}, cell {cells[cell]}, with {found[step, cell]} of "
+            f"first is that of {axis.shown[step]}, cell {cells[cell]}, with {found[step, cell]} of "
             f"{expected[step, cell]} records"
         )
         merged = np.where(partial & is_sum, np.nan, merged)

@@ -82,8 +82,9 @@ def test_options_reach_the_cube(prepared):
     assert ds["value"].attrs["units"] == "mile/hour"
     assert ds["value"].attrs["zero_is_missing"] == 1
     assert ds.attrs["time_zone"] == "America/Los_Angeles"
-    assert ds.attrs["clock"] == "local"
-    assert ds.indexes["time"][0] == TIMES[0]
+    assert ds.attrs["clock"] == "utc"
+    np.testing.assert_array_equal(ds["time"], TIMES + pd.Timedelta("7h"))
+    assert prepared(WIDE, clock="local").attrs["clock"] == "local"
 
 
 def test_wide_variable_and_columns_have_names(tmp_path):

@@ -1,0 +1,116 @@
+"""The wall clock of a time zone, which skips and repeats an hour with daylight saving time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+from data_prep.tabular.completeness import even_step
+from data_prep.tabular.gaps import refuse_gap
+from data_prep.tabular.origin import Origin
+
+HOUR = pd.Timedelta("1h")
+
+
+def to_wall(times: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
+    """Convert UTC times to the wall clock of a zone, both without a zone."""
+    return times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+
+
+def begin_in_utc(wall: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
+    """Return the UTC times at which, or next after which, a clock first shows some times."""
+    summer = np.ones(len(wall), dtype=bool)
+    zoned = wall.tz_localize(zone, ambiguous=summer, nonexistent="shift_forward")
+    return zoned.tz_convert("UTC").tz_localize(None).as_unit("ns")
+
+
+def to_utc(
+    times: pd.DatetimeIndex, cell_at: np.ndarray, zone: str, origin: Origin, allow_gaps: bool
+) -> pd.DatetimeIndex:
+    """Convert times on the wall clock of a zone to UTC, both without a zone.
+
+    In the hour that the clock shows twice, the order of a cell's rows tells the times apart: the
+    second hour begins where the clock does not advance from one row to the next.
+
+    Args:
+        times: `(rows,)` times on the wall clock.
+        cell_at: `(rows,)` position of each row's cell.
+        zone: IANA name of the zone.
+        origin: location of the rows, for errors.
+        allow_gaps: accept such an hour if it is in the table once.
+
+    Raises:
+        InputError: if the clock never shows a time, or times cannot be told apart.
+    """
+    first, second = _localize(times, zone, True), _localize(times, zone, False)
+    if first.hasnans:
+        row = int(first.isna().argmax())
+        before = times[row : row + 1] - pd.Timedelta("1D")
+        offset = (before - begin_in_utc(before, zone))[0]
+        raise InputError(
+            f"{origin.at(row)}: time {times[row]} does not exist in {zone}, whose clock skips it "
+            f"when daylight saving time begins; correct it{_unless_fixed(offset)}"
+        )
+    twice = np.asarray(first != second)
+    if not twice.any():
+        return first
+    later = _in_second_hour(times, cell_at, twice, zone, origin)
+    utc = first.where(~later, second)
+    step = even_step(np.unique(times.as_unit("ns").asi8))
+    for day in times[twice].normalize().unique():
+        hour = twice & (times.normalize() == day)
+        if step and not later[hour].any() and second[hour].max() <= utc.max():
+            offset = (times[hour] - second[hour])[0]
+            refuse_gap(
+                f"{origin.name}: the clock of {zone} shows {times[hour][0]} twice, as daylight "
+                f"saving time ends, but the table has it once{_unless_fixed(offset)}", allow_gaps
+            )  # fmt: skip
+    return utc
+
+
+def _localize(times: pd.DatetimeIndex, zone: str, summer: bool) -> pd.DatetimeIndex:
+    """Convert wall times to UTC; NaT where the clock skips them, times shown twice as given."""
+    ambiguous = np.full(len(times), summer)
+    zoned = times.tz_localize(zone, ambiguous=ambiguous, nonexistent="NaT")
+    return zoned.tz_convert("UTC").tz_localize(None)
+
+
+def _in_second_hour(
+    times: pd.DatetimeIndex, cell_at: np.ndarray, twice: np.ndarray, zone: str, origin: Origin
+) -> np.ndarray:
+    """Return which times are in the second of two equal hours, `(rows,)`.
+
+    Raises:
+        InputError: if rows of a cell on such a day are not in the order of time, or repeat one.
+    """
+    days = times.normalize()
+    near = np.flatnonzero(days.isin(days[twice]))
+    near = near[np.lexsort((days[near], cell_at[near]))]
+    same = (np.diff(cell_at[near]) == 0) & (np.diff(days[near]) == np.timedelta64(0))
+    step = np.diff(times.asi8[near])
+    if (step[same] < 0).sum() > (step[same] > 0).sum():  # the latest row comes first
+        near, same, step = near[::-1], same[::-1], -step[::-1]
+    stands = same & (step <= 0)
+    jumps = np.concatenate([[0], np.cumsum(stands)])
+    begin = np.concatenate([[True], ~same])
+    jumps -= np.maximum.accumulate(np.where(begin, jumps, 0))
+    wrong = np.flatnonzero(stands & ~(twice[near][1:] & (jumps[1:] == 1)))
+    if wrong.size:
+        row = near[wrong[0] + 1]
+        raise InputError(
+            f"{origin.at(row)}: time {times[row]} follows a later or equal one of the same cell, "
+            f"on a day when the clock of {zone} shows an hour twice, as daylight saving time ends; "
+            "only rows in the order of time, each once, tell the two hours apart: sort them, or "
+            "write times with their offset, such as 2024-10-27T02:00+02:00"
+        )
+    later = np.zeros(len(times), dtype=bool)
+    later[near] = twice[near] & (jumps > 0)
+    return later
+
+
+def _unless_fixed(offset: pd.Timedelta) -> str:
+    """Return advice for clocks that are never changed, at an offset from UTC."""
+    hours = offset / HOUR
+    name = f"Etc/GMT{-hours:+.0f}" if hours % 1 == 0 else "one without daylight saving time"
+    return f" (if the table's clock is never changed, its time zone is {name})"
