@@ -33,6 +33,7 @@ from data_prep.hdf5 import NUMBER, open_hdf5, read_array
 from data_prep.limits import check_expansion, check_size
 from data_prep.netcdf import hdf5_target
 from data_prep.tabular.gaps import check_steps
+from data_prep.tabular.origin import Origin
 from data_prep.tabular.times import check_time_zone, regular_steps
 
 SOURCES: tuple = ()
@@ -189,7 +190,7 @@ def _read_times(file: h5py.File, name: str) -> pd.DatetimeIndex:
             )
     times = pd.to_datetime(np.rint(idx).astype(np.int64), unit="s").as_unit("ns")
     axis, at = regular_steps(times, name)
-    check_steps(axis, at, name, allow_gaps=False)
+    check_steps(axis, at, Origin(name, is_file=True), allow_gaps=False)
     if not times.equals(axis):
         raise InputError(f"{name}: idx is out of order or repeats a time; sort and deduplicate it")
     return times

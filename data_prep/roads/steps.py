@@ -11,6 +11,7 @@ import pandas as pd
 from data_prep.cube import in_minutes
 from data_prep.errors import InputError
 from data_prep.tabular.gaps import check_steps
+from data_prep.tabular.origin import Origin
 from data_prep.tabular.times import regular_steps
 
 CALIFORNIA = "America/Los_Angeles"
@@ -86,7 +87,8 @@ def even_steps(
             "repeats; sort the frame and drop duplicates"
         )
     axis, at = regular_steps(times, name)
-    check_steps(axis, np.append(at, _skipped(axis, at, zone, name)), name, allow_gaps)
+    rows = np.append(at, _skipped(axis, at, zone, name))
+    check_steps(axis, rows, Origin(name, is_file=True), allow_gaps)
     if len(axis) > 1 and axis[1] - axis[0] != base:
         raise InputError(
             f"{name}: time steps of {axis[1] - axis[0]}, expected {in_minutes(base)}; give the "

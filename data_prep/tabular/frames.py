@@ -15,6 +15,7 @@ from data_prep.cube import CLOCKS, make_cube
 from data_prep.errors import InputError, choose
 from data_prep.limits import check_size
 from data_prep.tabular.columns import cell_ids, factorize, numbers, value_columns
+from data_prep.tabular.frame_index import check_index
 from data_prep.tabular.gaps import check_periods, check_steps
 from data_prep.tabular.origin import Origin
 from data_prep.tabular.places import read_places, read_properties
@@ -109,18 +110,24 @@ def from_frame(
     """
     origin = options.origin
     _check_not_empty(df, origin)
+    if not origin.is_file:
+        check_index(df, origin.name)
     cells = cell_ids(df.columns, origin)
     times, zone = read_times(df.index.to_series(), options.clock, origin, options.time_format)
     axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, options)
     steps, at = axis.steps, axis.at
     if options.resampling is None:
-        check_steps(axis.shown, at, origin.name, options.gaps)
+        check_steps(axis.shown, at, origin, options.gaps)
     repeat = _first_repeat(at)
     if repeat and options.merge == "error":
+        advice = origin.either(
+            "name the column of cells with --cell if the table is long, or pass --duplicates sum "
+            "or mean",
+            "cube = open_cube(df, duplicates='sum')",
+        )
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]} is already in {origin.unit} "
-            f"{origin.number(repeat[0])}, expected one row per time; name the column of cells with "
-            "--cell if the table is long, or pass --duplicates sum or mean"
+            f"{origin.number(repeat[0])}, expected one row per time; {advice}"
         )
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
     values = _place(columns, at, len(steps), options)
@@ -171,7 +178,7 @@ def from_long(
             "each; remove one or pass --duplicates sum or mean"
         )
     if options.resampling is None:
-        check_periods(axis.shown, time_at, cells, cell_at, origin.name, options.gaps)
+        check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
     shape = len(steps), len(cells)
     cube = {}
     for c in columns:

@@ -9,28 +9,36 @@ import pandas as pd
 
 from data_prep.errors import InputError
 from data_prep.limits import check_size
+from data_prep.tabular.origin import Origin
 
 log = logging.getLogger(__name__)
 
 
-def refuse_gap(message: str, allow_gaps: bool) -> None:
+def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
     """Raise for missing rows, or log a warning if gaps are allowed.
+
+    Args:
+        message: what is missing.
+        origin: the table.
+        allow_gaps: log instead of raising.
 
     Raises:
         InputError: if gaps are not allowed.
     """
+    message = f"{origin.name}: {message}"
     if not allow_gaps:
-        raise InputError(f"{message}; add what is missing or pass --allow-gaps to leave NaN there")
+        advice = origin.either("pass --allow-gaps", "cube = open_cube(df, allow_gaps=True)")
+        raise InputError(f"{message}; add what is missing or {advice} to leave NaN there")
     log.warning("%s; left as NaN", message)
 
 
-def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, name: str, allow_gaps: bool) -> None:
+def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_gaps: bool) -> None:
     """Refuse or log steps without a row.
 
     Args:
         axis: `(steps,)` times.
         at: `(rows,)` position of each row on it.
-        name: name of the table in errors.
+        origin: the table.
         allow_gaps: log instead of raising.
 
     Raises:
@@ -42,10 +50,10 @@ def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, name: str, allow_gaps: b
         first = int(np.argmin(present))
         after = first + int(np.argmax(present[first:]))
         message = (
-            f"{name}: {np.sum(~present)} of {len(axis)} time steps have no row, the first after "
+            f"{np.sum(~present)} of {len(axis)} time steps have no row, the first after "
             f"{axis[first - 1]} (next row {axis[after]})"
         )
-        refuse_gap(message, allow_gaps)
+        refuse_gap(message, origin, allow_gaps)
 
 
 def check_periods(
@@ -53,7 +61,7 @@ def check_periods(
     time_at: np.ndarray,
     cells: np.ndarray,
     cell_at: np.ndarray,
-    name: str,
+    origin: Origin,
     allow_gaps: bool,
 ) -> None:
     """Refuse or log missing rows within the cells' periods; log cells of shorter periods.
@@ -65,13 +73,13 @@ def check_periods(
         time_at: `(rows,)` position of each row on it.
         cells: `(cells,)` ids.
         cell_at: `(rows,)` position of each row's cell.
-        name: name of the table in errors.
+        origin: the table.
         allow_gaps: log instead of raising.
 
     Raises:
         InputError: if a row is missing and gaps are not allowed.
     """
-    check_size(4 * len(axis) * len(cells), f"{name}: the cube")
+    check_size(4 * len(axis) * len(cells), f"{origin.name}: the cube")
     present = np.zeros((len(axis), len(cells)), dtype=bool)
     present[time_at, cell_at] = True
     first = present.argmax(axis=0)
@@ -84,23 +92,23 @@ def check_periods(
         step = int(whole.argmax())
         row = step + int(present[step:].any(axis=1).argmax())
         message = (
-            f"{name}: {whole.sum()} of {len(axis)} time steps have no row, the first after "
+            f"{whole.sum()} of {len(axis)} time steps have no row, the first after "
             f"{axis[step - 1]} (next row {axis[row]})"
         )
-        refuse_gap(message, allow_gaps)
+        refuse_gap(message, origin, allow_gaps)
     if (partly := holes & ~whole[:, None]).any():
         step, cell = divmod(int(partly.argmax()), len(cells))
         message = (
-            f"{name}: {partly.sum()} of {partly.size} (time, cell) pairs have no row, the first is "
+            f"{partly.sum()} of {partly.size} (time, cell) pairs have no row, the first is "
             f"{axis[step]}, cell {cells[cell]}"
         )
-        refuse_gap(message, allow_gaps)
+        refuse_gap(message, origin, allow_gaps)
     shorter = np.flatnonzero((first > 0) | (last < len(axis) - 1))
     if len(shorter):
         i = int(shorter[0])
         log.warning(
             "%s: %d of %d cells have rows in a part of the time only, such as cell %s from %s to "
             "%s; left as NaN outside of it (%.1f %% of all values)",
-            name, len(shorter), len(cells), cells[i], axis[first[i]], axis[last[i]],
+            origin.name, len(shorter), len(cells), cells[i], axis[first[i]], axis[last[i]],
             100 * float(np.mean(~inside)),
         )  # fmt: skip

@@ -63,9 +63,11 @@ def to_utc(
         if step and not later[hour].any() and second[hour].max() <= utc.max():
             offset = (times[hour] - second[hour])[0]
             refuse_gap(
-                f"{origin.name}: the clock of {zone} shows {times[hour][0]} twice, as daylight "
-                f"saving time ends, but the table has it once{_unless_fixed(offset)}", allow_gaps
-            )  # fmt: skip
+                f"the clock of {zone} shows {times[hour][0]} twice, as daylight saving time ends, "
+                f"but the table has it once{_unless_fixed(offset)}",
+                origin,
+                allow_gaps,
+            )
     return utc
 
 

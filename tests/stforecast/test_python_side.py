@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 
 import stforecast
-from data_prep.errors import InputError, command_line
+from data_prep.errors import InputError, python_names
 from stforecast import Forecaster
 from stforecast.tracking import Callback, MLflow, TensorBoard, WeightsAndBiases
 
@@ -123,12 +123,25 @@ def test_what_is_no_data_is_named(fitted, data, message):
 
 def test_advice_names_parameters_of_python(table):
     gap = table.drop(table.index[5])
-    with pytest.raises(InputError, match="pass allow_gaps=True to leave NaN there"):
+    with pytest.raises(InputError, match=r"`cube = open_cube\(df, allow_gaps=True\)` to"):
         Forecaster("ridge", **RIDGE).fit(gap)
-    with command_line(), pytest.raises(InputError, match="pass --allow-gaps"):
-        Forecaster("ridge", **RIDGE).fit(gap)
+    assert python_names("pass --allow-gaps to leave") == "pass allow_gaps=True to leave"
     cube = stforecast.open_cube(gap, allow_gaps=True, units="MB")
     assert Forecaster("ridge", **RIDGE).fit(cube).units == "MB"
+
+
+def test_an_index_that_counts_rows_is_told_what_to_set(table, tmp_path):
+    table = table.rename_axis("Timestamp").rename(columns=str)
+    wide = table.reset_index()
+    with pytest.raises(InputError, match=r"\(RangeIndex\), .* write `df.set_index\('Timestamp'\)`"):
+        Forecaster("ridge", **RIDGE).fit(wide)
+    long = wide.melt("Timestamp", var_name="cell_id", value_name="GB")
+    long.to_csv(tmp_path / "long.csv", index=False)
+    pivot = r"`df.pivot\(index='Timestamp', columns='cell_id', values='GB'\)`"
+    with pytest.raises(InputError, match=pivot):
+        Forecaster("ridge", **RIDGE).fit(pd.read_csv(tmp_path / "long.csv"))
+    with pytest.raises(InputError, match=r"one of 'quando', .* as index"):
+        Forecaster("ridge", **RIDGE).fit(wide.astype(str).rename(columns={"Timestamp": "quando"}))
 
 
 def test_texts_tell_what_it_is(fitted, tmp_path):
