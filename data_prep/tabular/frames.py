@@ -14,6 +14,7 @@ import xarray as xr
 from data_prep.cube import CLOCKS, make_cube
 from data_prep.errors import InputError, choose
 from data_prep.limits import check_size
+from data_prep.tabular.cell_choice import ALL_BUT
 from data_prep.tabular.columns import cell_ids, factorize, numbers, value_columns
 from data_prep.tabular.frame_index import check_index
 from data_prep.tabular.gaps import check_periods, check_steps
@@ -22,8 +23,10 @@ from data_prep.tabular.places import read_places, read_properties
 from data_prep.tabular.resampling import Resampling
 from data_prep.tabular.time_axis import TimeAxis, place_times
 from data_prep.tabular.times import check_time_zone, read_times
+from data_prep.text import counted, some
 
 DUPLICATES = ("error", "sum", "mean")
+SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")
 
 log = logging.getLogger(__name__)
@@ -243,6 +246,20 @@ def _rows_of_cells(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
     return np.split(order, np.searchsorted(cell_at[order], np.arange(n_cells + 1)))[1:-1]
 
 
+def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
+    """Log the cells without a value, which no model can be trained for."""
+    if not cells.size:
+        return
+    advice = origin.either(
+        f"--cells {ALL_BUT}{','.join(map(str, cells[:SHOWN]))}",
+        f"df.drop(columns={cells[:SHOWN].tolist()})",
+    )
+    log.warning(
+        "%s: %s without a value of %s: %s; leave out by %s", origin.name,
+        counted(cells.size, "cell"), variable, some(cells, SHOWN), advice,
+    )  # fmt: skip
+
+
 def _make_cube(
     values: Mapping[str, np.ndarray],
     axis: TimeAxis,
@@ -256,6 +273,8 @@ def _make_cube(
             f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); "
             "rename it or choose columns with --values"
         )
+    for variable, grid in values.items():
+        _warn_of_empty(variable, cells[~_seen(grid, options).any(axis=0)], options.origin)
     if options.resampling:
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)

@@ -147,8 +147,10 @@ def fit_scaler(
 def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> None:
     empty = np.flatnonzero(np.isnan(seen).all(axis=0))
     if len(empty):
-        names = ", ".join(str(cells[i]) for i in empty[:5]) + (", …" if len(empty) > 5 else "")
+        shown = [str(cells[i]) for i in empty[:5]]
+        names = ", ".join(shown) + (", …" if len(empty) > 5 else "")
         raise InputError(
             f"{counted(len(empty), 'cell')} without an observed value in the {len(seen)} training "
-            f"steps: {names}; leave them out or train on a longer part"
+            f"steps: {names}; leave them out of the table, by --cells not:{','.join(shown)} of "
+            "`prepare table`, or train on a longer part"
         )

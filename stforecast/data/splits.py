@@ -264,13 +264,22 @@ def _spans(
         return lambda n: fedda_spans(n, per_day)
     if rule.kind == "fuels":
         return lambda n: fuels_spans(n, per_day)
-    if sum(rule.parts) != n_steps // per_day:
+    # Days of which one is an hour short, as daylight saving time began, are whole days, too.
+    n_days = max(n_steps // per_day, (local_times[-1] - local_times[0] + step) // DAY)
+    if sum(rule.parts) not in (n_steps // per_day, n_days):
         raise InputError(
             f"split {rule.text!r}: {sum(rule.parts)} days are {int(sum(rule.parts)) * per_day} "
-            f"steps, the series has {n_steps}; give days that add up to {n_steps // per_day}, or "
-            "another series"
+            f"steps, the series has {n_steps}; {_fitting_days(rule, n_days)}"
         )
     return lambda n: day_spans(rule.parts, n, per_day)
+
+
+def _fitting_days(rule: SplitRule, n_days: int) -> str:
+    """Return advice: days that add up to those of the series, the change being in training."""
+    _, validation, test = (int(part) for part in rule.parts)
+    if (train := n_days - validation - test) > 0:
+        return f"give --split days:{train},{validation},{test}, whose days add up to {n_days}"
+    return f"give days that add up to {n_days}, or a longer series"
 
 
 def _date_spans(

@@ -338,3 +338,17 @@ def test_uneven_records_are_summed_with_a_warning(table, caplog):
     ds = read(table({"time": times, "a": 2.0 ** np.arange(7)}), resample="1h", agg="sum")
     np.testing.assert_array_equal(ds["value"], [[63], [64]])
     assert "at uneven times, so steps that lack some are not noticed" in caplog.text
+
+
+def test_cells_without_a_value_are_pointed_out(table, caplog):
+    columns = {"time": HOURS, "a": VALUES, "b": NAN, "c": 0.0}
+    path = table(columns)
+    read(path, layout="wide")
+    assert "my.csv: 1 cell without a value of value: b; leave out by --cells not:b" in caplog.text
+    read(path, layout="wide", zero_is_missing=True)
+    assert "2 cells without a value of value: b, c; leave out by --cells not:b,c" in caplog.text
+    caplog.clear()
+    read(path, layout="wide", cells="not:b")
+    assert "without a value" not in caplog.text
+    from_frame(pd.DataFrame(columns).set_index("time"))
+    assert "leave out by `df.drop(columns=['b'])`" in caplog.text

@@ -90,6 +90,16 @@ def test_steps_keep_inputs_in_their_part():
     assert split.validation[0] - TWELVE.max_lag == split.train[-1] + TWELVE.horizon == 23_990
 
 
+def test_a_day_without_the_hour_that_clocks_skip_is_a_day():
+    times = pd.date_range("2024-03-04", "2024-04-08", freq="h", tz="Europe/Rome", inclusive="left")
+    arguments = len(times), pd.Timedelta("1h"), FUELS, times.tz_localize(None)
+    split = make_split("days:20,6,9", *arguments)
+    assert (len(times), split.validation[0], split.test[0]) == (839, 20 * 24, 26 * 24)
+    assert split.test[-1] == 838
+    with pytest.raises(InputError, match="give --split days:20,7,8, whose days add up to 35"):
+        make_split("days:30,7,8", *arguments)
+
+
 def test_parts_that_begin_before_the_lags_are_refused_not_moved():
     times = pd.date_range("2013-11-01", periods=200, freq="7min")
     args = 200, pd.Timedelta("7min"), FUELS, times
@@ -174,7 +184,8 @@ def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
     [
         ("days:3,1,1", 120, "the training part has no window .*give that part more"),
         ("days:20,5,5", 500, "30 days are 720 steps, the series has 500; .*add up to 20"),
-        ("days:20,5,5", 1488, "give days that add up to 62"),
+        ("days:20,5,5", 1488, "give --split days:52,5,5, whose days add up to 62"),
+        ("days:1,5,5", 120, "give days that add up to 5, or a longer series"),
         ("steps:0.98,0.01,0.01", 1000, "the validation part has no window"),
     ],
 )
