@@ -29,6 +29,7 @@ from data_prep.errors import InputError, choose, no_file, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.limits import ALLOWANCE, check_expansion, check_size, most_from
 from data_prep.netcdf import dump, netcdf_target
+from data_prep.tabular.names import SUFFIXES
 from data_prep.tabular.times import zone_name
 
 CLOCKS = ("utc", "local")
@@ -213,6 +214,8 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     path = Path(path)
     if not path.is_file():
         raise no_file(path, "cube", "write one with `stforecast prepare`")
+    if path.name.endswith(SUFFIXES) and not h5py.is_hdf5(path):
+        raise InputError(f"{path}: a table, expected a cube; `stforecast prepare table` makes one")
     remedy = "write a cube with `stforecast prepare`"
     with open_hdf5(path, "as netCDF4", remedy) as file:
         check_axes(file, path)

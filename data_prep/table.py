@@ -1,6 +1,6 @@
 """Your own table: CSV, Excel or Parquet, long (time, cell, values) or wide (time × cell).
 
-- Files: `.csv`, `.tsv`, `.csv.gz` (separator `,`, `;` or tab, UTF-8), `.parquet` and, with the
+- Files: `.csv`, `.tsv`, `.csv.gz` (separator `,`, `;`, `|` or tab, UTF-8), `.parquet` and, with the
   extra `excel`, `.xlsx`.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.

@@ -26,7 +26,7 @@ MAX_HEADER = 2**22  # characters in the line of column names
 def read_delimited(
     path: Path, keys: Container[str], dialect: Dialect
 ) -> tuple[pl.DataFrame, Origin]:
-    """Read a file of values that are separated by commas, semicolons or tabs.
+    """Read a file of values that are separated by commas, semicolons, tabs or bars.
 
     Args:
         path: the file, which may be packed by gzip.
@@ -48,7 +48,7 @@ def read_delimited(
             f"from Latin-1 with pandas.read_csv({path.name!r}, encoding='latin-1')"
             ".to_csv('utf8.csv', index=False)"
         )
-    separator = max(",;\t", key=header.count)
+    separator = max(",;\t|", key=header.count)
     check_columns(header.count(separator) + 1, path.name)
     first = next(csv.reader([header], delimiter=separator), [])
     names = _names(path, first, dialect)

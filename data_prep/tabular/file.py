@@ -15,11 +15,11 @@ from data_prep.limits import check_expansion
 from data_prep.tabular.delimited import read_delimited
 from data_prep.tabular.dialect import FIELD, ROW, Dialect, check_columns
 from data_prep.tabular.excel import read_excel
+from data_prep.tabular.names import SUFFIXES
 from data_prep.tabular.origin import Origin
 from data_prep.tabular.parquet import unpacked_size
 from data_prep.text import as_text
 
-SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet", ".xlsx")
 DIALECT = Dialect()
 _HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"

@@ -1,10 +1,13 @@
-"""Usual names of the columns of tables: times, cells, places and the calendar."""
+"""Usual names of tables and of their columns: times, cells, places and the calendar."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet", ".xlsx")
+"""Ends of the names of files that hold tables."""
 
 TIMES = frozenset({
     "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime",

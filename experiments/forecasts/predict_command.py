@@ -35,7 +35,7 @@ DECIMALS = 4
 @click.option("--steps", type=int, help="Steps to forecast; by default the model's horizon.")
 @click.option(
     "--clock", type=click.Choice(["local", "utc"]), default="local", show_default=True,
-    help="Clock of the times: the cube's own time zone, with its offset, or UTC.",
+    help="Clock of the times: the cube's own time zone, with its offset where it is known, or UTC.",
 )  # fmt: skip
 @click.option(
     "--non-negative/--any-sign", default=None,

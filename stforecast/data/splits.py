@@ -10,6 +10,7 @@ the validation part, those of validation in the test part, and the boundaries mo
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -197,6 +198,7 @@ def make_split(
             f"split {text!r}: with {n_steps} steps the {empty} part has no window (each needs "
             f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); "
             + _remedy(rule, cut_at, n_steps)
+            + _shorter(rule, step, spec, local_times)
         )
     train, validation, test = (np.arange(part.start, part.stop) for part in cut[:3])
     _check_lags(rule, spec, train[-1], step)
@@ -230,7 +232,20 @@ def _remedy(rule: SplitRule, cut: Callable[[int], Cut], n_steps: int) -> str:
     )
     if needed == MAX_STEPS:
         return "give that part more of the series or use shorter windows"
-    return f"give at least {needed} steps, or another --split or --horizon"
+    return f"give at least {needed} steps or another --split"
+
+
+def _shorter(
+    rule: SplitRule, step: pd.Timedelta, spec: WindowSpec, local_times: pd.DatetimeIndex
+) -> str:
+    """Return advice: the largest horizon with which every part has a window, if one is shorter."""
+
+    def is_too_long(horizon: int) -> bool:
+        cut_at = _cutter(rule, step, dataclasses.replace(spec, horizon=horizon), local_times)
+        return _empty_part(rule, cut_at(len(local_times))) is not None
+
+    largest = bisect_left(range(1, spec.horizon), True, key=is_too_long)
+    return f", or a --horizon of at most {largest}" if largest else ""
 
 
 def _cutter(

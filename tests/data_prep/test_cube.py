@@ -124,6 +124,12 @@ def test_open_says_what_it_found_and_nothing_else(tmp_path):
         open_cube(tmp_path / "other.nc")
 
 
+def test_open_tells_a_table_from_a_cube(tmp_path):
+    (tmp_path / "my.csv").write_text("time,a\n2024-01-01,1\n")
+    with pytest.raises(InputError, match=r"a table, expected a cube; `stforecast prepare table` m"):
+        open_cube(tmp_path / "my.csv")
+
+
 def test_open_refuses_a_truncated_file(tmp_path):
     path = write_cube(small_cube(), tmp_path / "cube.nc")
     path.write_bytes(path.read_bytes()[:-100])

@@ -100,6 +100,7 @@ def test_wide_variable_and_columns_have_names(tmp_path):
     [
         (LONG.replace(",", ";"), "my.csv"),
         (LONG.replace(",", "\t"), "my.tsv"),
+        (LONG.replace(",", "|"), "my.csv"),
         (LONG.replace("\n", "\r\n"), "my.csv"),
         (b"\xef\xbb\xbf" + LONG.encode(), "my.csv"),
         (gzip.compress(LONG.encode(), mtime=0), "my.csv.gz"),

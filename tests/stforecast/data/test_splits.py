@@ -194,6 +194,19 @@ def test_parts_that_do_not_fit_are_refused(text, n_steps, message):
         split_hours(text, n_steps)
 
 
+@pytest.mark.parametrize("text", ["time:0.7,0.15,0.15", "steps:0.7,0.1,0.2", "days:20,5,9"])
+def test_the_largest_horizon_is_named(text):
+    def windows(horizon):
+        return WindowSpec(period=24, horizon=horizon)
+
+    with pytest.raises(InputError, match="or a --horizon of at most") as error:
+        split_hours(text, 839, windows(900))
+    largest = int(str(error.value).rpartition(" ")[2])
+    split_hours(text, 839, windows(largest))
+    with pytest.raises(InputError, match="has no window"):
+        split_hours(text, 839, windows(largest + 1))
+
+
 def test_a_horizon_longer_than_the_part_is_refused():
     with pytest.raises(InputError, match="the test part has no window"):
         split_hours("fedda", 1488, WindowSpec(horizon=169, period=24))
