@@ -68,7 +68,7 @@ def forecast_table(
 def bound_tables(
     model: SavedForecaster, series: Series, steps: int | None, non_negative: bool
 ) -> Interval | None:
-    """Return the bounds of `forecast_table`; None if the model has no intervals."""
+    """Return bounds around `forecast_table`'s values; None if the model has no intervals."""
     config, calibration = model.config, model.calibration
     if calibration is None:
         return None
@@ -79,13 +79,17 @@ def bound_tables(
     start, calendar = np.array([len(z)]), model.scaler.calendar(series)
     bands = raw_bands(model.predictor, z, start, calendar, config.coverages)
     asked = Bands(bands.centre, {coverage: bands.bounds[coverage]})
+    bounds = calibration.calibrated(asked, z, start, calendar).bounds[coverage]
     tables = []
-    for bound in calibration.calibrated(asked, z, start, calendar).bounds[coverage]:
+    for part in (bands.centre, *bounds):
         values = np.full((steps or horizon, len(model.cells)), np.nan)
-        values[:horizon] = bound[:, 0].T[: len(values)]
+        values[:horizon] = part[:, 0].T[: len(values)]
         table = _table(model, values, series, unknown)
+        table.attrs["coverage"] = coverage
         tables.append(table.clip(lower=0.0) if non_negative else table)
-        tables[-1].attrs["coverage"] = coverage
+    centre, lower, upper = tables
+    # Bounds are raised to the z-score of 0, which is rounded, and also where any sign is asked for.
+    tables = [lower.where(~(lower > centre), centre), upper.where(~(upper < centre), centre)]
     return Interval(*tables)
 
 

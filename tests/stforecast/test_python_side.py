@@ -106,6 +106,18 @@ def test_bounds_are_not_below_zero_when_asked(fitted, table, tmp_path):
     pd.testing.assert_frame_equal(loaded.predict_interval(lower).lower, bounds.lower)
 
 
+@pytest.mark.parametrize("non_negative", [None, True, False])
+def test_a_forecast_lies_between_its_bounds_whatever_floor_they_have(fitted, table, non_negative):
+    """Far below what was seen, forecast and bounds meet at 0, or only the bounds are raised."""
+    history = table - 300
+    bounds = fitted.predict_interval(history, non_negative=non_negative)
+    values = fitted.predict(history, non_negative=non_negative)[: len(bounds.lower)]
+    assert (values < 0).any(axis=None) == (non_negative is False)
+    assert (bounds.lower <= values).all(axis=None)
+    assert (values <= bounds.upper).all(axis=None)
+    assert bounds.lower.attrs["coverage"] == bounds.upper.attrs["coverage"] == 0.9
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
