@@ -218,16 +218,18 @@ def claims(board: Leaderboard, data: str) -> list[str]:
         said.append(f"On {data}, {named} has a lower error than {_listed(worse)}.")
     if better:
         said.append(f"On {data}, {named} has a higher error than {_listed(better)}.")
-    if equal:
+    too_few = board.smallest_p > LEVEL
+    if equal and not too_few:
         said.append(f"On {data}, {named} cannot be told apart from {_listed(equal)}.")
     if diverged:
         names = "; ".join(line.name for line in diverged)
         said.append(f"On {data}, {names} diverged: some forecasts are not finite.")
-    if finite and board.smallest_p > LEVEL:
-        days, tests = counted(len(board.errors.days), "day"), counted(len(finite), "comparison")
+    if finite and too_few:
+        days, tests = counted(len(board.errors.days), "test day"), counted(len(finite), "comparison")
         said.append(
-            f"{days} of test are too few for any difference to be significant at {LEVEL:.0%}: "
-            f"the smallest p-value, corrected for {tests}, is {board.smallest_p:.2g}."
+            f"On {data}, too few days were tested for any difference between {named} and the others "
+            f"to be significant: {_listed(finite)}. The smallest p-value of {days}, corrected for "
+            f"{tests}, is {board.smallest_p:.2g}, above {LEVEL}."
         )
     return said
 

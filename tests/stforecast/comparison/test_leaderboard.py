@@ -66,7 +66,15 @@ def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     assert found.smallest_p == pytest.approx(smallest)
     assert found.smallest_p == pytest.approx(np.nanmin([line.p_value for line in found.lines]))
     said = "\n".join(claims(found, "milan"))
-    assert ("6 days of test are too few for any difference" in said) == (smallest > 0.05)
+    assert ("too few days were tested for any difference" in said) == (smallest > 0.05)
+    assert ("p-value of 6 test days, corrected for 2 comparisons" in said) == (smallest > 0.05)
+
+
+def test_clear_differences_on_few_days_are_not_called_none(board):
+    """The intervals exclude 0, but no test of so few days can agree."""
+    (said,) = claims(board({"a": 1.0, "b": 2.0, "c": 3.0}, n_days=3), "milan")
+    assert "between **a** and the others" in said
+    assert "b (-75.0 % [-75.0, -75.0]); c (-88.9 % [-88.9, -88.9])." in said
 
 
 def test_signed_errors_cannot_be_compared(board):
