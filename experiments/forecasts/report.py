@@ -220,7 +220,7 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
         "MSE": _score(row, "mse"),
         "MSE, last round": _score(row, "mse", "last"),
         **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
-        "floats up / down": floats_up_and_down(first) if sends else "-",
+        "floats a round, up / down": floats_up_and_down(first) if sends else "-",
         "train s": f"{row.mean_of('train_seconds'):.1f}",
         "predict s": f"{row.mean_of('predict_seconds'):.2f}",
     }

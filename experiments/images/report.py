@@ -98,7 +98,7 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
             "judged with": row.group.runs[0].judged(row.view) or "-",
             "runs": str(len(row.group.runs)),
             **_measured(row.group.runs, row.view, masks),
-            "floats up / down": _floats(row.group.runs[0]),
+            "floats a round, up / down": _floats(row.group.runs[0]),
             "seconds": mean_seconds(row.group.runs, 0),
             **{heading: numbers[i] for heading, numbers in printed.items()},
         }

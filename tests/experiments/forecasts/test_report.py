@@ -23,7 +23,7 @@ def test_seeds_are_averaged_with_their_standard_deviation(make_run, cells):
         "MAE": "1.500 ± 0.707",
         "MAE, data units": "150.0 ± 70.7",
         "MASE": "0.3000 ± 0.1414",
-        "floats up / down": "100 / 200",
+        "floats a round, up / down": "100 / 200",
         "train s": "1.5",
         "predict s": "0.15",
     }
