@@ -76,6 +76,6 @@ def data_of(text: str) -> str:
 
 
 def _cells(measured: Measured, columns: list[str]) -> list[str]:
-    best = max(measured.skill.values())
-    values = [measured.skill.get(column) for column in columns]
-    return ["" if v is None else f"**{v:.0f}**" if v == best else f"{v:.0f}" for v in values]
+    best = f"{max(measured.skill.values()):.0f}"
+    found = [f"{measured.skill[c]:.0f}" if c in measured.skill else "" for c in columns]
+    return [f"**{cell}**" if cell == best else cell for cell in found]

@@ -101,14 +101,14 @@ def test_a_docstring_without_these_words_is_named():
 def test_skill_is_tabulated_best_method_first():
     sections = {
         "who_wins_a": SECTION.format(steps="1 step", first=10, second=32.4),
-        "who_wins_b": SECTION.format(steps="24 steps", first="-5.2", second=4),
+        "who_wins_b": SECTION.format(steps="24 steps", first="3.6", second=4.4),
         "other": SECTION.format(steps="1 step", first=99, second=99),
     }
     assert skill_table(sections, "page.md").splitlines() == [
         "| data | trees † | fedlean |",
         "| --- | --- | --- |",
         "| [milan, 9 cells, 1 step ahead](page.md#who_wins_a) | **32** | 10 |",
-        "| [milan, 9 cells, 24 steps ahead](page.md#who_wins_b) | **4** | -5 |",
+        "| [milan, 9 cells, 24 steps ahead](page.md#who_wins_b) | **4** | **4** |",
     ]
 
 
