@@ -79,7 +79,7 @@ def compare(
     metric = metric or "mase"
     found = ForecastRun.find(runs)
     tasks = compare_runs(found, metric, reference)
-    several = overall_rows(overall(tasks)) if len(tasks) > 1 else []
+    several = overall_rows(overall(tasks), metric) if len(tasks) > 1 else []
     parts = []
     for task in tasks:
         said = [claim.replace("**", "") for claim in conclusions(task.board, task.name)]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from experiments.site.markdown_tables import rows_of, table
 
-SKILL = "skill, %"
+HEADS = ("skill in MSE, %", "skill, %")
+"""Head of the column of skill in MSE; older tables name no error."""
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
 """What `experiments.benchmarks.few_cells` measured."""
@@ -55,10 +56,11 @@ def skill_table(sections: Mapping[str, str], page: str) -> str:
 
 def read(text: str) -> Measured | None:
     """Return what the section of a backtest says, None if it has no table of skill."""
-    about, rows = data_of(text), rows_of(text, SKILL)
+    about = data_of(text)
+    head, rows = next(((head, rows) for head in HEADS if (rows := rows_of(text, head))), ("", []))
     if not about or not rows:
         return None
-    skill = {row["method"]: float(row[SKILL].split()[0]) for row in rows}
+    skill = {row["method"]: float(row[head].split()[0]) for row in rows}
     pooled = set(re.findall(r"^\| (.+?) † +\|", text, re.M))
     return Measured(about, skill, pooled)
 

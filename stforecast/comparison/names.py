@@ -21,6 +21,18 @@ def short_title(metric: str) -> str:
     return kind.replace("_", " ") if kind in WORDS else kind.upper()
 
 
+def skill_title(metric: str) -> str:
+    """Return the title of the skill in an error.
+
+    >>> skill_title("raw_mae")
+    'skill in MAE, %'
+
+    Args:
+        metric: name as in `metrics.csv`.
+    """
+    return f"skill in {short_title(metric)}, %"
+
+
 def error_title(metric: str, units: str = "data units") -> str:
     """Return the title of an error.
 

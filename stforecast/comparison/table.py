@@ -10,7 +10,7 @@ from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.ranks import Ranking
 from stforecast.comparison.compare import Overall
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
-from stforecast.comparison.names import error_title
+from stforecast.comparison.names import error_title, short_title, skill_title
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:
@@ -29,7 +29,7 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
             f"{error_title(board.metric)} [95 %]": str(line.error),
             **({f"against {board.reference}, %": _against(line, board)} if several else {}),
             **({"p": _p(line)} if several else {}),
-            **({} if line.skill is None else {"skill, %": per_cent(line.skill)}),
+            **({} if line.skill is None else {skill_title(board.metric): per_cent(line.skill)}),
             **({"wins, %": per_cent(line.wins)} if several else {}),
             **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
         }
@@ -37,14 +37,20 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
     ]
 
 
-def overall_rows(methods: Sequence[Overall]) -> list[dict[str, str]]:
-    """Return the rows of the table over all tasks."""
+def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]]:
+    """Return the rows of the table over all tasks; wins and places need several methods.
+
+    Args:
+        methods: methods over all tasks.
+        metric: error that all numbers are of.
+    """
+    several = len(methods) > 1
     return [
         {
             "method": one.name,
-            **({} if one.skill is None else {"skill, %": per_cent(one.skill)}),
-            "wins, %": per_cent(one.wins),
-            "place in each task": ", ".join(map(str, one.error_ranks)),
+            **({} if one.skill is None else {skill_title(metric): per_cent(one.skill)}),
+            **({"wins, %": per_cent(one.wins)} if several else {}),
+            **({"place in each task": ", ".join(map(str, one.error_ranks))} if several else {}),
         }
         for one in methods
     ]
@@ -88,10 +94,10 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
             "p: of no difference, by swapping the methods' errors day by day, with Holm's "
             "correction."
         )
-    if any(line.skill for board in boards for line in board.lines):
+    for metric in sorted({board.metric for board in boards if any(x.skill for x in board.lines)}):
         found.append(
-            "skill: 1 minus the geometric mean over cells of the error divided by that of the "
-            "value one day before (seasonal naive)."
+            f"skill in {short_title(metric)}: 1 minus the geometric mean over cells of this error "
+            "divided by that of the value one day before (seasonal naive)."
         )
     if several:
         found.append("wins: share of cells × other rows that have a higher error.")

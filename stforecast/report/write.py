@@ -17,7 +17,7 @@ import numpy as np
 
 from data_prep.atomic import atomic_path
 from data_prep.errors import InputError
-from stforecast.comparison.compare import Overall, compare, overall
+from stforecast.comparison.compare import Overall, Task, compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.report.packing import Arrays, as_json, packed
 from stforecast.report.section import section
@@ -110,7 +110,7 @@ def render(
         version=version("stforecast"),
         command=command,
         sections=sections,
-        overall=_overall(judged, len(tasks)),
+        overall=_overall(judged, tasks),
         more=more,
         style=(folder / "page.css").read_text(encoding="utf-8"),
         script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
@@ -127,9 +127,12 @@ def _library() -> str:
     return packed(file.read_bytes())
 
 
-def _overall(judged: Sequence[Overall], n_tasks: int) -> Table | None:
+def _overall(judged: Sequence[Overall], tasks: Sequence[Task]) -> Table | None:
     """Return the table over all tasks, if some methods have runs in each."""
-    return Table(f"All {n_tasks} tasks together", overall_rows(judged)) if judged else None
+    if not judged:
+        return None
+    rows = overall_rows(judged, tasks[0].board.metric)
+    return Table(f"All {len(tasks)} tasks together", rows)
 
 
 def _scales() -> dict[str, list[str]]:

@@ -78,7 +78,7 @@ def test_the_summary_is_of_all_test_days(backtest):
     text = str(backtest)
     assert text.startswith("ridge: 2 folds of 1 day (gap 12 hours), 3 cells, 2 steps ahead\n\n")
     lines = [line.split("  ")[0] for line in text.splitlines()[4:]]
-    assert lines == ["MAE, data units", "MASE", "skill against seasonal naive, %"]
+    assert lines == ["MAE, data units", "MASE", "skill in MAE against seasonal naive, %"]
 
 
 def test_estimates_are_those_of_a_benchmark_of_the_same_folds(cube, cube_path, tmp_path):

@@ -120,7 +120,7 @@ def test_methods_are_compared_with_the_reference_and_sorted(make_run, tables):
         ["fuels", "8 [8, 8]", "300 [300, 300]", "0.0078"],
     ]
     # Seasonal naive has errors of 4: ratios of 1/4 and 1, whose geometric mean is 1/2.
-    skill, wins = (header.index(name) for name in ("skill, %", "wins, %"))
+    skill, wins = (header.index(name) for name in ("skill in MSE, %", "wins, %"))
     assert [row[skill].split()[0] for row in rows] == ["50", "50", "-100"]
     assert [row[wins].split()[0] for row in rows] == ["75", "75", "0"]
     assert "**fedavg** has a lower error than solo (-20.0 % [-20.0, -20.0]); fuels (" in text
