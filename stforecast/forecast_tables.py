@@ -16,6 +16,10 @@ from stforecast.intervals.bands import Bands, raw_bands
 from stforecast.saved_forecaster import SavedForecaster
 
 
+DIGITS = 7
+"""Significant digits of written forecasts: those of float32, in which models compute."""
+
+
 class Interval(NamedTuple):
     """Bounds of a forecast, each a table like the forecast itself."""
 
@@ -120,20 +124,20 @@ def _table(
 
 
 def long_table(forecast: pd.DataFrame, interval: Interval | None) -> pd.DataFrame:
-    """Return forecasts and bounds, one row for each cell and time.
+    """Return forecasts and bounds in seven digits, one row for each cell and time.
 
     Returns:
-        Columns `time`, `cell`, the service, and `lower` and `upper` if there are bounds; the unit
-        stands behind the names of the values: `internet (MB)`.
+        Columns `time`, `cell`, the service, and `lower` and `upper` if there are bounds.
     """
-    units, service = forecast.attrs["units"], forecast.attrs["service"]
-    tables = {service: forecast, **({} if interval is None else interval._asdict())}
-    columns = {
-        name if units == "1" else f"{name} ({units})": table.melt(ignore_index=False)["value"]
-        for name, table in tables.items()
-    }
+    bounds = {} if interval is None else interval._asdict()
+    tables = {forecast.attrs["service"]: forecast, **bounds}
     long = forecast.melt(ignore_index=False).reset_index()[["time", "cell"]]
-    return long.assign(**{name: values.to_numpy() for name, values in columns.items()})
+    return long.assign(**{name: _rounded(table) for name, table in tables.items()})
+
+
+def _rounded(table: pd.DataFrame) -> list[float]:
+    """Return the values of one cell after the other; rounding keeps bounds around a forecast."""
+    return [float(f"{value:.{DIGITS}g}") for value in table.melt()["value"]]
 
 
 def tidy(forecasts: xr.Dataset) -> pd.DataFrame:

@@ -29,7 +29,7 @@ DECIMALS = 4
 @click.argument("run", type=PATH)
 @click.option("--history", type=PATH, required=True, help="Cube to forecast from, after its end.")
 @click.option(
-    "--out", type=PATH, required=True, help="CSV to write: time, cell, value, and bounds."
+    "--out", type=PATH, required=True, help="CSV to write: time, cell, service, and bounds."
 )
 @EVENTS
 @click.option("--steps", type=int, help="Steps to forecast; by default the model's horizon.")
