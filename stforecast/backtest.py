@@ -135,7 +135,8 @@ class Backtest:
         estimate = self.estimates[name]
         if name == SKILL:
             shares = [100 * end for end in (estimate.value, estimate.low, estimate.high)]
-            return {"": f"skill in MAE against {SEASONAL}, %", "all days [95 %]": str(Estimate(*shares))}
+            title = f"skill in MAE against {SEASONAL}, %"
+            return {"": title, "all days [95 %]": str(Estimate(*shares))}
         units = str(self.results[0].forecasts["y"].attrs["units"])
         title = error_title(name, "data units" if units == "1" else units)
         folds = {

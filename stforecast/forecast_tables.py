@@ -15,7 +15,6 @@ from stforecast.history import missing_inputs, warn_of_missing, warn_of_past_eve
 from stforecast.intervals.bands import Bands, raw_bands
 from stforecast.saved_forecaster import SavedForecaster
 
-
 DIGITS = 7
 """Significant digits of written forecasts: those of float32, in which models compute."""
 

@@ -24,7 +24,8 @@ N_CLIENTS, DAY, N_CLASSES, SIDE = 2, 24, 10, 32
 """Clients, steps of a period, and classes and pixels a side of the images."""
 
 HEADERS = [
-    "method", "a client sends", "the server sends", "floats a round, up / down", "sums suffice", "needs",
+    "method", "a client sends", "the server sends", "floats a round, up / down", "sums suffice",
+    "needs",
 ]  # fmt: skip
 
 

@@ -16,6 +16,26 @@ UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
 """Units of road traffic's speed, which is low when roads are busy."""
 
 
+def clock_of(zone: str | None) -> str:
+    """Name the clock of a time zone.
+
+    >>> clock_of("Europe/Rome"), clock_of("UTC"), clock_of(None)
+    ('local time (Europe/Rome)', 'UTC', 'local time')
+    """
+    if zone == "UTC":
+        return "UTC"
+    return f"local time ({zone})" if zone else "local time"
+
+
+def hour_title(zone: str | None) -> str:
+    """Return the title of an axis of the hours of a day.
+
+    >>> hour_title("UTC")
+    'hour of the day, UTC'
+    """
+    return f"hour of the day, {clock_of(zone)}"
+
+
 def hourly_load(forecasts: xr.Dataset) -> pd.Series:
     """Return the mean observed value of each hour of local time `(24,)`, NaN where there is none.
 

@@ -225,11 +225,12 @@ def claims(board: Leaderboard, data: str) -> list[str]:
         names = "; ".join(line.name for line in diverged)
         said.append(f"On {data}, {names} diverged: some forecasts are not finite.")
     if finite and too_few:
-        days, tests = counted(len(board.errors.days), "test day"), counted(len(finite), "comparison")
+        days = counted(len(board.errors.days), "test day")
         said.append(
-            f"On {data}, too few days were tested for any difference between {named} and the others "
-            f"to be significant: {_listed(finite)}. The smallest p-value of {days}, corrected for "
-            f"{tests}, is {board.smallest_p:.2g}, above {LEVEL}."
+            f"On {data}, too few days were tested for any difference between {named} and the "
+            f"others to be significant: {_listed(finite)}. The smallest p-value of {days}, "
+            f"corrected for {counted(len(finite), 'comparison')}, is {board.smallest_p:.2g}, above "
+            f"{LEVEL}."
         )
     return said
 

@@ -16,7 +16,7 @@ from stforecast.bench.multiples import PANEL, columns, outer_labels, small_panel
 from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.errors import ModelErrors
 from stforecast.comparison.folds import joined_targets
-from stforecast.comparison.hours import busy_hours
+from stforecast.comparison.hours import busy_hours, hour_title
 from stforecast.plots.figure import figure
 from stforecast.plots.hour_of_day import BUSY, spans
 from stforecast.plots.scores import refuse_different_tests
@@ -54,8 +54,7 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
     refuse_different_tests(runs)
     found = [joined_coverages(curve.runs) for curve in curves]
     forecasts = joined_targets(runs)
-    zone = forecasts.attrs.get("time_zone")
-    hour = f"hour of local time ({zone})" if zone else "hour of local time"
+    hour = hour_title(forecasts.attrs.get("time_zone"))
     if len(curves) > MOST_TOGETHER:
         return _each_alone(curves, found, busy_hours(forecasts), hour, width)
     fig, (left, right) = panels(width, 2.4, 2, n_columns=2)

@@ -16,7 +16,7 @@ from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
 from stforecast.bench.multiples import PANEL, draw_curves, outer_labels
 from stforecast.bench.numbers import plus_minus
 from stforecast.comparison.folds import by_seed, joined_errors, joined_targets
-from stforecast.comparison.hours import busy_hours, hourly_load
+from stforecast.comparison.hours import busy_hours, hour_title, hourly_load
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.results import ForecastRun
@@ -86,8 +86,7 @@ def _label(curve: Curve[ForecastRun], split: Mapping[str, float]) -> str:
 
 
 def _axis(forecasts: xr.Dataset) -> str:
-    zone = forecasts.attrs.get("time_zone")
-    return f"hour of local time ({zone})" if zone else "hour of local time"
+    return hour_title(forecasts.attrs.get("time_zone"))
 
 
 def _by_hour(

@@ -13,6 +13,7 @@ import xarray as xr
 
 from data_prep.cube import local_time, observed, step_of
 from data_prep.text import counted, some
+from stforecast.comparison.hours import clock_of
 from stforecast.report.tables import Table, share
 from stforecast.results import ForecastRun, data_of
 
@@ -97,7 +98,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
         "a zero is": zero,
         "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
         "steps": f"{cube.sizes['time']:,} of {_length(step)}",
-        "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, local time",
+        "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, {clock_of(zone)}",
         "time zone": f"{zone}; the file keeps {kept}",
     }
 

@@ -69,7 +69,7 @@ def _dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
             for part, span in parts.items()
             if span
         ]
-    return Table("Dates, in local time", rows)
+    return Table("Dates, on the clock of the data", rows)
 
 
 def _shown(value: Any) -> str:

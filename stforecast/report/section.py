@@ -15,6 +15,7 @@ from data_prep.errors import InputError
 from stforecast.bench.curves import point_look
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.compare import Task
+from stforecast.comparison.hours import clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line
 from stforecast.comparison.names import error_title
 from stforecast.comparison.steps import time_ahead
@@ -87,7 +88,7 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
     charts = {
         "name": task.name,
         "quantity": _quantity(first),
-        "clock": f"local time ({zone})" if zone else "local time",
+        "clock": clock_of(zone),
         "error": title,
         "methods": [_look(group, place) for place, group in enumerate(groups)],
         "cells": [str(cell) for cell in cells.tolist()],
@@ -221,7 +222,7 @@ def _curves(
             "naive": None if naive is None else naive.by_step,
         },
         "hours": {
-            "axis": f"hour of local time ({zone})" if zone else "hour of local time",
+            "axis": hour_title(zone),
             "of": [n.errors.by_hour for n in numbers],
             "naive": None if naive is None else naive.by_hour,
         },

@@ -48,7 +48,7 @@ def _cells(cells: np.ndarray, best: MethodNumbers, name: str, own: str, quantity
 def _hours(best: MethodNumbers, name: str, own: str) -> Table:
     errors = best.errors.by_hour
     rows = [
-        {"hour of local time": f"{hour:02d}:00", own: number(errors[hour])}
+        {"hour": f"{hour:02d}:00", own: number(errors[hour])}
         | ({} if best.naive is None else {"of seasonal naive": number(best.naive.by_hour[hour])})
         for hour in highest(errors)
     ]

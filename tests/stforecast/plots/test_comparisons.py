@@ -37,7 +37,7 @@ def test_hours_draw_errors_above_the_load(tested):
     np.testing.assert_allclose(labelled(top)[names[1]].get_ydata(), np.full(24, 2.0))
     np.testing.assert_allclose([bar.get_height() for bar in below.containers[0]], BUSY.ravel())
     assert labelled(below)["its mean"].get_ydata()[0] == 2
-    assert below.get_xlabel() == "hour of local time"
+    assert below.get_xlabel() == "hour of the day, local time"
     assert top.get_ylabel() == "test MAE of internet"
 
 
@@ -45,7 +45,7 @@ def test_busy_hours_are_shaded_in_both_panels(tested):
     for ax in hours([tested("a", BUSY + 1, BUSY, zone="Europe/Rome")]).axes:
         spans = [p for p in ax.patches if p.get_label() == "busy hours"]
         assert [(p.get_x(), p.get_x() + p.get_width()) for p in spans] == [(8.5, 20.5)]
-    assert ax.get_xlabel() == "hour of local time (Europe/Rome)"
+    assert ax.get_xlabel() == "hour of the day, local time (Europe/Rome)"
 
 
 def test_hours_of_a_flat_load_have_one_error(tested):
