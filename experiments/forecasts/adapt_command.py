@@ -58,8 +58,8 @@ def adapt(run: Path, history: Path, out: Path, **options: Any) -> None:
     known = set(model.cells.tolist())
     n_known = sum(cell in known for cell in adapted.cells.tolist())
     click.echo(
-        f"{out}: model of {counted(len(adapted.cells) - n_known, 'new cell')} and of "
-        f"{counted(n_known, 'cell')} of {run}'s {len(known)}"
+        f"{out}: model of {counted(len(adapted.cells) - n_known, 'new cell')} and "
+        f"{counted(n_known, 'known cell')} (of {len(known)} in {run})"
     )
     say_next("predict", out, "--history", history, "--out", "forecast.csv")
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from data_prep.cube import in_minutes
 from data_prep.text import counted
 from experiments.forecasts.interval_table import nominal_coverage, refit_notes
 from experiments.forecasts.report import further_columns, is_pooled
@@ -22,11 +23,11 @@ from stforecast.results import ForecastRun, units_of
 def summary(run: ForecastRun) -> str:
     """Summarise a finished run in a few lines."""
     rounds = run.rounds()
-    models = {"best": ""}
+    models = {"best": run.method}
     if len(rounds):
-        numbers = {"best": _best_round(rounds), "last": len(rounds)}
+        names = _names_of_rounds(_best_round(rounds), len(rounds))
         selections = sorted(run.metrics()["selection"].unique())
-        models = {s: _model_name(s, numbers) for s in selections}
+        models = {s: _model_name(s, names) for s in selections if s.partition(" ")[0] in names}
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(run)}", "mase": "MASE"}
     shown |= further_columns([run])
     errors = [
@@ -69,17 +70,31 @@ def _window_note(run: ForecastRun) -> str:
     asked, used = run.settings, run.about.get("window", {})
     names = (name for name, value in used.items() if asked.get(name) != value)
     steps = [f"{name} {used[name]}" for name in names if name != "target"]
-    return f"in steps of {run.about['step_minutes']:g} minutes: {', '.join(steps)}" if steps else ""
+    if not steps:
+        return ""
+    step = in_minutes(pd.Timedelta(minutes=float(run.about["step_minutes"])))
+    return f"in steps of {step}: {', '.join(steps)}"
 
 
-def _model_name(selection: str, rounds: Mapping[str, int]) -> str:
-    """Return a selection with the number of its round.
+def _names_of_rounds(best: int, last: int) -> dict[str, str]:
+    """Return the names of the rounds whose models are shown, by selection.
 
-    >>> _model_name("best (global)", {"best": 7, "last": 9})
+    >>> _names_of_rounds(5, 5)
+    {'best': 'best and last round, 5'}
+    """
+    if best == last:
+        return {"best": f"best and last round, {best}"}
+    return {"best": f"best round, {best}", "last": f"last round, {last}"}
+
+
+def _model_name(selection: str, names: Mapping[str, str]) -> str:
+    """Return a selection with the name of its round.
+
+    >>> _model_name("best (global)", {"best": "best round, 7"})
     'best round, 7 (global)'
     """
     which, _, view = selection.partition(" ")
-    return f"{which} round, {rounds[which]} {view}".strip()
+    return f"{names[which]} {view}".strip()
 
 
 def _best_round(rounds: pd.DataFrame) -> int:

@@ -56,7 +56,10 @@ def steps_in(span: pd.Timedelta, step: pd.Timedelta) -> int:
         InputError: if it is not a whole number.
     """
     if span % step != pd.Timedelta(0):
-        raise InputError(f"a step of {step} does not divide {span}; resample to one that does")
+        raise InputError(
+            f"a step of {in_words(1, step)} does not divide {in_words(1, span)}; resample to one "
+            "that does"
+        )
     return int(span // step)
 
 

@@ -6,6 +6,7 @@ analysis and review", International Journal of Forecasting 16, 2000). Each fold 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -186,10 +187,11 @@ def _check_fit(
         parts = zip(LENGTHS, (*lengths[:3], train), strict=True)
         words = ", ".join(f"{name} {in_words(n, step)}" for name, n in parts)
         free = n_steps - lengths.gap - train
+        # Rounded apart, as the two may differ by less than a tenth of a day.
+        missing, there = math.ceil(10 * needed * (step / DAY)), int(10 * n_steps * (step / DAY))
         raise InputError(
-            f"{counted(options.folds, 'fold')} ({words}) need {needed * (step / DAY):.6g} days, "
-            f"the data have {n_steps * (step / DAY):.6g}; "
-            + _what_fits(options, lengths, free, step, horizon)
+            f"{counted(options.folds, 'fold')} ({words}) need {missing / 10:g} days, "
+            f"the data have {there / 10:g}; " + _what_fits(options, lengths, free, step, horizon)
         )
 
 

@@ -169,7 +169,7 @@ def test_run_writes_the_folder_and_sums_it_up(stforecast, run_folder, town, tmp_
     code, out, err = stforecast(*args, "--out", tmp_path / "r", "--label", "mine", "--seed", 1)
     assert (code, err.split(";")[0]) == (0, "fuels: 3 batches an epoch")
     assert out.splitlines()[0].split()[:3] == ["model", "MSE", "MAE"]
-    assert "best round, 2" in out
+    assert "best and last round, 2" in out
     assert "in a round a client sends 384 floats and receives 768" in out
     equal = "metrics.csv"
     assert (tmp_path / "r" / equal).read_bytes() == (run_folder / equal).read_bytes()
@@ -251,7 +251,7 @@ def test_a_run_is_adapted_to_new_cells_and_forecasts_them(stforecast, run_folder
     words = ["adapt", run_folder, "--history", new, "--days", 2]
     code, said, _ = stforecast(*words, "--out", out)
     assert code == 0
-    assert said == f"{out}: model of 1 new cell and of 1 cell of {run_folder}'s 3\n"
+    assert said == f"{out}: model of 1 new cell and 1 known cell (of 3 in {run_folder})\n"
     assert stforecast("predict", out, "--history", new, *forecast)[0] == 0
     assert sorted(pd.read_csv(tmp_path / "f.csv")["cell"]) == [11, 44]
     assert stforecast("leaks", out, "--history", new)[0] == 0
