@@ -40,7 +40,7 @@ def intervals(
     observations inside the band. Of runs that differ only in the seed, the first is drawn.
 
     Args:
-        runs: runs with intervals (`--intervals`, or `--loss quantile`).
+        runs: runs (`--intervals`, or `--loss quantile`; others are named, not drawn).
         cells: ids, separated by commas; by default four, from the lowest mean to the highest; of
             more than six methods, the one of the highest.
         horizon: step ahead to draw, from 1.
@@ -50,17 +50,11 @@ def intervals(
         width: width of the figure in inches.
 
     Raises:
-        InputError: if a run has no intervals, or a cell or step is unknown.
+        InputError: if no run has intervals, or a cell or step is unknown.
     """
-    curves = as_curves(runs)
+    curves, note = with_intervals(as_curves(runs))
     span = Span(hours, start, end)
     tested = [forecasts_ahead(curve.runs[0], horizon, span) for curve in curves]
-    for curve, ds in zip(curves, tested, strict=True):
-        if "lower" not in ds:
-            raise InputError(
-                f"{curve.runs[0].folder}: a run without intervals; train it with --intervals "
-                "normalised"
-            )
     titles = cell_titles(tested[0]["y"], cells)
     if cells is None and len(curves) > MOST_TOGETHER:
         titles = dict(list(titles.items())[-1:])
@@ -74,8 +68,32 @@ def intervals(
         ax.set_ylabel(quantity([curves[i].runs[0]]))
     fig.align_ylabels(axes)
     time_axis(axes[-1], tested[0])
-    add_legend(fig, f"{time_ahead(horizon, curves[0].runs[0])} ahead")
+    ahead = f"{time_ahead(horizon, curves[0].runs[0])} ahead"
+    add_legend(fig, "\n".join(filter(None, (ahead, note))))
     return fig
+
+
+def with_intervals(
+    curves: Sequence[Curve[ForecastRun]],
+) -> tuple[list[Curve[ForecastRun]], str]:
+    """Return the curves of runs with intervals, and a note that names the others.
+
+    Raises:
+        InputError: if no run has intervals.
+    """
+    known = [curve for curve in curves if all(map(_has_intervals, curve.runs))]
+    if not known:
+        raise InputError(
+            f"{curves[0].runs[0].folder}: a run without intervals; train it with --intervals "
+            "normalised"
+        )
+    others = ", ".join(curve.label for curve in curves if curve not in known)
+    return known, f"Not drawn, having no intervals: {others}" if others else ""
+
+
+def _has_intervals(run: ForecastRun) -> bool:
+    with run.open_forecasts() as forecasts:
+        return "lower" in forecasts
 
 
 def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:

@@ -17,6 +17,7 @@ from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.errors import ModelErrors
 from stforecast.comparison.folds import joined_targets
 from stforecast.comparison.hours import busy_hours, hour_title
+from stforecast.plots.bands import with_intervals
 from stforecast.plots.figure import figure
 from stforecast.plots.hour_of_day import BUSY, spans
 from stforecast.plots.scores import refuse_different_tests
@@ -48,15 +49,16 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
         width: width of the figure in inches.
 
     Raises:
-        InputError: if a run has no intervals, or the runs were tested on different targets.
+        InputError: if no run has intervals, or the runs were tested on different targets.
     """
-    curves = as_curves(runs)
+    curves, note = with_intervals(as_curves(runs))
+    runs = [run for curve in curves for run in curve.runs]
     refuse_different_tests(runs)
     found = [joined_coverages(curve.runs) for curve in curves]
     forecasts = joined_targets(runs)
     hour = hour_title(forecasts.attrs.get("time_zone"))
     if len(curves) > MOST_TOGETHER:
-        return _each_alone(curves, found, busy_hours(forecasts), hour, width)
+        return _each_alone(curves, found, busy_hours(forecasts), hour, note, width)
     fig, (left, right) = panels(width, 2.4, 2, n_columns=2)
     _draw_levels(left, curves, found)
     for start, end in spans(busy_hours(forecasts)):
@@ -70,13 +72,13 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
     right.set_ylabel("coverage of the widest interval")
     for ax in (left, right):
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    add_legend(fig)
+    add_legend(fig, note)
     return fig
 
 
 def _each_alone(
     curves: Sequence[Curve[ForecastRun]], found: Sequence[dict[float, ModelErrors]],
-    busy: Sequence[int], hour: str, width: float,
+    busy: Sequence[int], hour: str, note: str, width: float,
 ) -> Figure:  # fmt: skip
     """Draw the coverage by hour of each method in a panel of its own, the closest one first."""
     widest = [(max(by_level), by_level[max(by_level)]) for by_level in found]
@@ -95,7 +97,7 @@ def _each_alone(
         ax.set_xticks(range(0, 24, 6))
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     outer_labels(axes, hour, "coverage", width, PANEL)
-    add_legend(fig)
+    add_legend(fig, note)
     return fig
 
 

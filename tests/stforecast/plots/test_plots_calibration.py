@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
@@ -74,4 +75,6 @@ def test_runs_of_several_seeds_are_pooled(made):
 
 def test_a_run_without_intervals_is_named(made):
     with pytest.raises(InputError, match="none: a run without intervals; train it with intervals="):
-        calibration([made["fixed"], made["none"]])
+        calibration([made["none"]])
+    texts = [t.get_text() for t in calibration([made["fixed"], made["none"]]).findobj(Text)]
+    assert any("Not drawn, having no intervals: ridge" in text for text in texts)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.text import Text
 
 from data_prep.errors import InputError
 from stforecast.plots.bands import intervals
@@ -59,4 +60,11 @@ def test_each_run_has_a_panel_of_each_cell(make_run):
 
 def test_a_run_without_intervals_is_named(make_run):
     with pytest.raises(InputError, match="solo: a run without intervals; train it with intervals="):
-        intervals([make_run("fuels"), make_run("solo", bounds=False)])
+        intervals([make_run("solo", bounds=False)])
+
+
+def test_a_run_without_intervals_is_left_out_and_named(make_run):
+    fig = intervals([make_run("fuels"), make_run("solo", bounds=False)])
+    assert len(fig.axes) == 1
+    texts = [text.get_text() for text in fig.findobj(Text)]
+    assert any("Not drawn, having no intervals: solo" in text for text in texts)
