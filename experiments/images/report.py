@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from experiments.images.comparison_table import compared
 from experiments.images.kept import kept, stages_in_turn
@@ -28,21 +28,23 @@ SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"
 """Headings of the selections in a table."""
 
 
-JUDGED = (
-    "judged with: each client's own model after its local training, or with the averaged one; "
-    "-: nothing of it is averaged"
-)
-"""Note on the models that predict."""
+JUDGED = {
+    "own": "each client's model after its local training",
+    "averaged": "the average of the clients' models",
+    "": "the method averages no models",
+}
+"""The models that predict, in words."""
 
 
 def summary(run: ImageRun) -> str:
     """Summarise a finished run in a few lines."""
+    headings = {**SELECTIONS, "last ten": f"mean of last {min(10, len(run.rounds()))}"}
     rows = [
         {
             "model": view,
             "judged with": run.judged(view) or "-",
             "choosing from": mask,
-            **{h: f"{100 * run.accuracy(s, view, mask):.2f} %" for s, h in SELECTIONS.items()},
+            **{h: f"{100 * run.accuracy(s, view, mask):.2f} %" for s, h in headings.items()},
         }
         for view in run.views
         for mask in run.masks
@@ -53,10 +55,21 @@ def summary(run: ImageRun) -> str:
         if is_pooled(run)
         else traffic_sentence(run),
         "mean over clients of the accuracy on their test images; the best round is selected by the "
-        f"test accuracy itself; {JUDGED}",
+        "test accuracy itself",
+        judged_note({run.judged(view) for view in run.views}),
         f"run in {run.folder}",
     ]
     return "\n".join(lines)
+
+
+def judged_note(found: Collection[str]) -> str:
+    """Explain the values of the column "judged with" that a table has.
+
+    >>> judged_note({"own"})
+    "judged with own: each client's model after its local training"
+    """
+    notes = [f"{value or '-'}: {words}" for value, words in JUDGED.items() if value in found]
+    return f"judged with {'; '.join(notes)}"
 
 
 def results_table(
@@ -105,14 +118,15 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
         for i, row in enumerate(rows)
     ]
     about = runs[0].about
+    judged = {run.judged(view) for run in runs for view in run.views}
     name = runs[0].data_name
     lines = [
         f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
         markdown(table),
-        f"{JUDGED}; own classes: a prediction chooses from the classes of the client's training "
-        "images; best: selected by the test itself, as in papers; by domain: all clients' test "
+        f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
+        "client's training images; best: selected by the test itself, as in papers; by domain: all clients' test "
         "images together, last round",
         *([published.footnote] if published and printed else []),
         *[f"{POOLED_MARK} trained on the images of all clients together"]
