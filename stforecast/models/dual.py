@@ -28,8 +28,8 @@ class DualEncoder(nn.Module):
         super().__init__()
         if window.n_inputs > window.closeness + window.periods:
             raise InputError(
-                f"{reader} reads closeness and periods only; leave out extra_lags and calendar, or "
-                "take --model mlp"
+                f"{reader} reads closeness and periods only; leave out extra_lags, calendar and "
+                "holidays, or take --model mlp"
             )
         self.sizes = [size for size in (window.closeness, window.periods) if size]
         self.n_parts = len(self.sizes)
