@@ -126,8 +126,8 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
         markdown(table),
         f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
-        "client's training images; best: selected by the test itself, as in papers; by domain: all clients' test "
-        "images together, last round",
+        "client's training images; best: selected by the test itself, as in papers; by domain: "
+        "all clients' test images together, last round",
         *([published.footnote] if published and printed else []),
         *[f"{POOLED_MARK} trained on the images of all clients together"]
         * any(map(is_pooled, runs)),
