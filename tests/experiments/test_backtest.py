@@ -310,7 +310,7 @@ def test_the_command_needs_no_file(typed, backtest, tmp_path):
     [
         (["--method", "rigde"], "unknown method 'rigde'; choose one of: .* (did you mean 'ridge'"),
         (["--method", "ridge", "--reference", "solo"], "unknown reference 'solo'; choose one of"),
-        (["--method", "ridge", "--folds", 9], "9 folds (test 36 hours, .*) need 15.04"),
+        (["--method", "ridge", "--folds", 9], "9 folds (test 36 hours, .*) need 15.1 days"),
         (["--method", "ridge", "--horizon", 30], "the horizon of 30 hours is longer than the vali"),
         (["--method", "ridge", "--data", "absent.nc"], "absent.nc: no cube here"),
         (["--method", "ridge", "--set", "split=fuels"], "split is 'fuels', but a backtest makes"),
