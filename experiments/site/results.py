@@ -23,6 +23,7 @@ from data_prep.errors import InputError, no_file
 from experiments.images.answers import HEADING
 from experiments.site.coverages import coverage_table
 from experiments.site.skills import data_of
+from experiments.site.standings import standing_table
 
 MOST_BYTES = 200_000
 """Maximum size of a figure in the repository."""
@@ -107,6 +108,7 @@ def with_sections(page: str, new: Mapping[str, str]) -> str:
     parts = [f'<a id="{name}"></a>\n\n{text}' for name, text in every.items()]
     page = replaced(page, "results", lambda: "\n\n".join(parts))
     page = replaced(page, "coverage", lambda: coverage_table(every))
+    page = replaced(page, "standing", lambda: standing_table(every))
     return replaced(page, "claims", lambda: _claims(every))
 
 

@@ -14,6 +14,7 @@ from experiments.site.hooks import PAGES, moved
 from experiments.site.maths import with_mathml
 from experiments.site.references import commands_page, options_page
 from experiments.site.skills import skill_table
+from experiments.site.standings import standing_table
 from experiments.site.tutorials import refreshed
 
 SECTION = """
@@ -109,6 +110,23 @@ def test_skill_is_tabulated_best_method_first():
         "| --- | --- | --- |",
         "| [milan, 9 cells, 1 step ahead](page.md#who_wins_a) | **32** | 10 |",
         "| [milan, 9 cells, 24 steps ahead](page.md#who_wins_b) | **4** | **4** |",
+    ]
+
+
+def test_the_defaults_standing_counts_benchmarks_by_rival():
+    head = "| method | MSE | MAE |\n|---|---|---|\n"
+    sections = {
+        "who_wins_a": head + "| boosting † | 1.0 ± 0.1 | 2.0 |\n| solo | 3.0 | 3.0 |\n"
+        "| lightgbm † | 4.0 | 3.0 |\n| fedlean | 2.0 | 1.0 |\n",
+        "who_wins_b": head + "| boosting † | 3.0 | 2.0 |\n| solo | 1.5 | 3.0 |\n"
+        "| lightgbm † | 4.0 | 0.5 |\n| fedlean | 2.0 ± 0.3 | 1.0 |\n",
+        "other": head + "| fedlean | 1.0 | 1.0 |\n",
+    }
+    assert standing_table(sections).splitlines()[2:] == [
+        "| lower than all rows that do not pool | 1 of 2 | 2 of 2 |",
+        "| lower than boosting | 1 of 2 | 2 of 2 |",
+        "| lower than LightGBM | 2 of 2 | 1 of 2 |",
+        "| above the lowest row of any kind, mean | 63.3 % | 41.4 % |",  # √(2 · 4/3), √(1 · 2)
     ]
 
 
