@@ -29,6 +29,9 @@ R = TypeVar("R")
 LOCAL, RAY = "local", "ray"
 """Engines: sequential in this process, or parallel by Ray."""
 
+ONE_THREAD = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
+"""Environment of tasks and actors, which have one core each; Ray sets OMP_NUM_THREADS itself."""
+
 RETRIES = 3
 """Maximum number of repetitions of a task whose worker was lost."""
 
@@ -55,7 +58,9 @@ def cluster(n_cpus: int | None = None) -> Iterator[Any]:
         )
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
+            ray.init(
+                log_to_driver=False, logging_level=logging.ERROR, runtime_env=ONE_THREAD, **where
+            )
         except Exception as e:  # Ray raises bare ones, e.g. on a machine that is too busy.
             raise InputError(f"Ray did not start: {' '.join(str(e).split())[:300]}") from e
         if handler and threading.current_thread() is threading.main_thread():
