@@ -31,7 +31,6 @@ from data_prep.limits import ALLOWANCE, check_expansion, check_size, most_from
 from data_prep.netcdf import dump, netcdf_target
 from data_prep.tabular.names import SUFFIXES
 from data_prep.tabular.times import zone_name
-from data_prep.text import counted
 
 CLOCKS = ("utc", "local")
 INDEXED = 64
@@ -329,15 +328,3 @@ def local_time(ds: xr.Dataset) -> pd.DatetimeIndex:
 def services_of(ds: xr.Dataset) -> list[str]:
     """Return the names of the variables `(time, cell)`, in the cube's order."""
     return [str(name) for name, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}]
-
-
-def in_minutes(step: pd.Timedelta) -> str:
-    """Format a length of time in minutes, whole days in days.
-
-    >>> in_minutes(pd.Timedelta("1h")), in_minutes(pd.Timedelta("1D"))
-    ('60 minutes', '1 day')
-    """
-    days = step / pd.Timedelta(days=1)
-    if days.is_integer():
-        return counted(int(days), "day")
-    return f"{step / pd.Timedelta(minutes=1):g} minutes"

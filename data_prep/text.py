@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Iterable
 
@@ -32,3 +33,15 @@ def some(items: Iterable[object], n: int = 5) -> str:
     """
     names = [str(item) for item in items]
     return ", ".join(names[:n]) + (f", … ({len(names)} in all)" if len(names) > n else "")
+
+
+def in_minutes(length: datetime.timedelta) -> str:
+    """Format a length of time in minutes, whole days in days.
+
+    >>> in_minutes(datetime.timedelta(hours=1)), in_minutes(datetime.timedelta(days=1))
+    ('60 minutes', '1 day')
+    """
+    days = length / datetime.timedelta(days=1)
+    if days.is_integer():
+        return counted(int(days), "day")
+    return f"{length / datetime.timedelta(minutes=1):g} minutes"

@@ -11,7 +11,7 @@ import click
 
 from data_prep import DATA_SETS
 from data_prep.errors import InputError
-from data_prep.text import counted
+from data_prep.text import counted, in_minutes
 from experiments.endings import say_next, to_json
 from experiments.options import (
     HELP,
@@ -135,7 +135,7 @@ def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
 
 
 def _describe_cube(path: Path, as_json: bool) -> None:
-    from data_prep.cube import in_minutes, open_cube, services_of, step_of
+    from data_prep.cube import open_cube, services_of, step_of
     from experiments.info_command import describe
 
     if as_json:

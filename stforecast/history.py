@@ -8,9 +8,8 @@ import os
 import numpy as np
 import pandas as pd
 
-from data_prep.cube import in_minutes
 from data_prep.errors import InputError
-from data_prep.text import counted
+from data_prep.text import counted, in_minutes
 from stforecast.data.durations import WEEK
 from stforecast.data.imputation import impute
 from stforecast.data.series import Data, Series, as_series

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from data_prep.cube import in_minutes
 from data_prep.errors import InputError
 from data_prep.tabular.gaps import check_steps
 from data_prep.tabular.origin import Origin
 from data_prep.tabular.times import regular_steps
+from data_prep.text import in_minutes
 
 CALIFORNIA = "America/Los_Angeles"
 """Time zone of the detectors of Caltrans."""

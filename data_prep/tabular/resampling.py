@@ -14,6 +14,7 @@ from data_prep.errors import InputError, choose
 from data_prep.tabular.advice import frequency
 from data_prep.tabular.completeness import Records, count_records
 from data_prep.tabular.times import regular_steps, usual_step
+from data_prep.text import in_minutes
 
 if TYPE_CHECKING:
     from data_prep.tabular.time_axis import TimeAxis
@@ -73,8 +74,8 @@ class Resampling:
         unique = times.unique().sort_values()
         if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
             raise InputError(
-                f"{name}: its records are {usual} apart, more than the {self.step} of --resample; "
-                "give at least that"
+                f"{name}: its records are {in_minutes(usual)} apart, more than the "
+                f"{in_minutes(self.step)} of --resample; give at least that"
             )
         return regular_steps(times.floor(self.step), name, self.step)
 
@@ -128,8 +129,8 @@ class Resampling:
         """Log the share of missing values of each variable."""
         shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
         log.info(
-            "%s: records put into steps of %s by their %s; missing: %s", name, self.step, self.agg,
-            ", ".join(shares),
+            "%s: records put into steps of %s by their %s; missing: %s",
+            name, in_minutes(self.step), self.agg, ", ".join(shares),
         )  # fmt: skip
 
 

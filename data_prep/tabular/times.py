@@ -15,6 +15,7 @@ from data_prep.errors import InputError
 from data_prep.limits import check_size
 from data_prep.tabular.advice import date_formats, frequency
 from data_prep.tabular.columns import refuse_empty
+from data_prep.text import in_minutes
 
 if TYPE_CHECKING:
     from data_prep.tabular.origin import Origin
@@ -217,7 +218,7 @@ def regular_steps(
         i = int(uneven[0])
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
-            f"{pd.Timedelta(gaps[i])}, most steps are {length} "
+            f"{pd.Timedelta(gaps[i])}, most steps are {in_minutes(length)} "
             f"({len(uneven)} of {len(gaps)} are not a multiple of it); put the records into even "
             f"steps with --resample {frequency(length)} --agg mean (or sum), a DataFrame with "
             "df.resample"

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.cube import in_minutes
 from data_prep.errors import InputError
+from data_prep.text import in_minutes
 from stforecast.bench.run_groups import pooled, select
 from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare

@@ -193,7 +193,7 @@ def test_records_of_uneven_times_are_resampled(table, caplog):
     times[[7, 9]] += pd.Timedelta("37s")
     path = table({"time": times.drop(range(20, 25)), "a": np.arange(60.0)[np.r_[:20, 25:60]]})
     message = refusal(path)
-    assert "is 0 days 00:02:37, most steps are 0 days 00:02:00 (4 of 54 are not" in message
+    assert "is 0 days 00:02:37, most steps are 2 minutes (4 of 54 are not" in message
     assert "with --resample 2min --agg mean (or sum)" in message
     ds = read(path, resample="10min", agg="mean")
     expected = np.arange(60.0).reshape(12, 5).mean(axis=1)
@@ -204,7 +204,7 @@ def test_records_of_uneven_times_are_resampled(table, caplog):
     assert "say how to merge the records of a step: --agg sum" in refusal(path, resample="10min")
     assert "agg is 'sum' without a step" in refusal(path, agg="sum")
     assert "resample is '7min'; give a length" in refusal(path, resample="7min", agg="sum")
-    assert "its records are 0 days 00:02:00 apart" in refusal(path, resample="1min", agg="sum")
+    assert "its records are 2 minutes apart" in refusal(path, resample="1min", agg="sum")
 
 
 @pytest.mark.parametrize("later", ["60D", "48h", "5h"])
