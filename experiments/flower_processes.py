@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import psutil
@@ -90,12 +89,7 @@ class LocalFlower:
         )  # fmt: skip
         self._wait_for_port(int(port), "superlink")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop everything, also if Ctrl-C is typed twice."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}

@@ -9,7 +9,6 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from stforecast.flower.app_starter import PROGRAM, write_program
@@ -50,12 +49,7 @@ class KeptProcess:
         self._keeper.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop the process."""
         self._ended.set()
         stop_all_of(self.process)

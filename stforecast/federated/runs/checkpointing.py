@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -87,12 +87,7 @@ class Checkpointer:
             self._handlers = {s: signal.signal(s, self._on_signal) for s in SIGNALS}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Restore the signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
