@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import geometric_mean
 
-from experiments.site.markdown_tables import rows_of, table
+from experiments.site.markdown_tables import rows_of
 from experiments.site.skills import data_of
+from stforecast.bench.tables import markdown
 
 CLIENTS = "lowest – median – highest client"
 LEAST, MOST = 0.8, 0.97
@@ -25,17 +26,20 @@ def coverage_table(sections: Mapping[str, str]) -> str:
     found = {n: {r["method"]: r for r in rows_of(text, CLIENTS)} for n, text in sections.items()}
     found = {name: rows for name, rows in found.items() if rows}
     methods = list(dict.fromkeys(method for rows in found.values() for method in rows))
-    body = [
-        [f"[{data_of(sections[name])}](#{name})", *(_range(rows.get(m)) for m in methods)]
+    ranges = [
+        {"data": f"[{data_of(sections[name])}](#{name})"}
+        | {m: _range(rows.get(m)) for m in methods}
         for name, rows in found.items()
     ]
-    head = ["method", "test parts with all clients between 80 and 97 %", "width against conformal"]
-    return "\n\n".join(
-        [
-            table(["data", *methods], body),
-            table(head, [[m, _held(m, found), _width(m, found)] for m in methods]),
-        ]
-    )
+    sums = [
+        {
+            "method": m,
+            "test parts with all clients between 80 and 97 %": _held(m, found),
+            "width against conformal": _width(m, found),
+        }
+        for m in methods
+    ]
+    return "\n\n".join([markdown(ranges), markdown(sums)])
 
 
 def _holds(row: Mapping[str, str]) -> bool:

@@ -1,9 +1,8 @@
-"""Markdown tables of pages, read and written."""
+"""Markdown tables of pages, read back."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
 
 def rows_of(text: str, column: str) -> list[dict[str, str]]:
@@ -17,12 +16,6 @@ def rows_of(text: str, column: str) -> list[dict[str, str]]:
         if column in head:
             return [dict(zip(head, cells, strict=True)) for cells in body]
     return []
-
-
-def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _cells(line: str) -> list[str]:

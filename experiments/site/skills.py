@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.site.markdown_tables import rows_of, table
+from experiments.site.markdown_tables import rows_of
+from stforecast.bench.tables import markdown
 
 HEADS = ("skill in MSE, %", "skill, %")
 """Head of the column of skill in MSE; older tables name no error."""
@@ -51,7 +52,7 @@ def skill_table(sections: Mapping[str, str], page: str) -> str:
     columns = sorted(methods, key=mean, reverse=True)
     head = ["data", *(f"{c} †" if c in pooled else c for c in columns)]
     rows = [[f"[{m.about}]({page}#{name})", *_cells(m, columns)] for name, m in found.items()]
-    return table(head, rows)
+    return markdown([dict(zip(head, row, strict=True)) for row in rows])
 
 
 def read(text: str) -> Measured | None:

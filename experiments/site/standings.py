@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from statistics import geometric_mean
 
-from experiments.site.markdown_tables import rows_of, table
+from experiments.site.markdown_tables import rows_of
+from stforecast.bench.tables import markdown
 
 DEFAULT, POOLED = "fedlean", "†"
 ERRORS = ("MSE", "MAE")
@@ -25,13 +26,17 @@ def standing_table(sections: Mapping[str, str]) -> str:
         sections: sections of a page by the benchmark's name.
     """
     found = [rows_of(text, ERRORS[0]) for n, text in sections.items() if n.startswith("who_wins")]
-    by_error = [
-        [{row["method"]: float(row[error].split()[0]) for row in rows} for rows in found]
-        for error in ERRORS
+    errors = {
+        name: [{row["method"]: float(row[name].split()[0]) for row in rows} for rows in found]
+        for name in ERRORS
+    }
+    first = f"`{DEFAULT}`"
+    body = [
+        {first: name} | {error: _won(values, is_rival) for error, values in errors.items()}
+        for name, is_rival in RIVALS.items()
     ]
-    body = [[name, *(_won(b, is_rival) for b in by_error)] for name, is_rival in RIVALS.items()]
-    body.append(["above the lowest row of any kind, mean", *map(_above, by_error)])
-    return table([f"`{DEFAULT}`", *ERRORS], body)
+    above = {error: _above(values) for error, values in errors.items()}
+    return markdown([*body, {first: "above the lowest row of any kind, mean"} | above])
 
 
 def _won(benchmarks: list[dict[str, float]], is_rival: Callable[[str], bool]) -> str:
