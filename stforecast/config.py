@@ -225,7 +225,8 @@ def options_type(method: str) -> type:
 def defaults(method: str, model: str | None = None) -> dict[str, Any]:
     """Return a method's own defaults of shared settings, always including its model.
 
-    The help of the command line and `resolve` both start from them.
+    The help of the command line and `resolve` both start from them. Windows are as short as they
+    can be for a forecaster that does not read their inputs.
 
     Args:
         method: name of the method.
@@ -235,7 +236,9 @@ def defaults(method: str, model: str | None = None) -> dict[str, Any]:
     Raises:
         InputError: listing the methods if there is no such method.
     """
-    found = {"model": RunOptions.model, **getattr(_find(method), "defaults", {})}
+    kind = _find(method)
+    shortest = {} if getattr(kind, "reads_windows", True) else {"closeness": 1, "periods": 0}
+    found = {"model": RunOptions.model, **shortest, **getattr(kind, "defaults", {})}
     if model in (None, found["model"]):
         return found
     of_own_model = {f.name for f in dataclasses.fields(MODELS.find(found["model"]).Options)}

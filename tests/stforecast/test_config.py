@@ -40,6 +40,15 @@ def test_reference_forecasters_are_not_federated():
     assert not resolve("ridge").federated
 
 
+@pytest.mark.parametrize(
+    "method", [name for name, kind in BASELINES.items() if not kind.reads_windows]
+)
+def test_a_forecaster_that_reads_no_windows_needs_no_history_in_them(method):
+    window = resolve(method).window
+    assert (window.closeness, window.periods) == (1, 0)
+    assert resolve(method, periods=2).window.periods == 2
+
+
 @pytest.mark.parametrize("name", ["seed", "rounds", "lr", "checkpoint_every", "tau", "memory"])
 @pytest.mark.parametrize("value", [True, False, np.True_])
 def test_true_and_false_are_no_numbers(name, value):
