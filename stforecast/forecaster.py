@@ -251,7 +251,8 @@ class Forecaster(EvaluatedForecaster):
         """
         options = FoldOptions(folds, test, validation, gap, train)
         series = as_series(data, self.asked.data.service)
-        plan = plan_folds(len(series.values), series.calendar, [self.asked.window], options)
+        windows = {self.asked.method: self.asked.window}
+        plan = plan_folds(len(series.values), series.calendar, windows, options)
 
         def tested(split: str) -> FoldResult:
             fitted = Forecaster(**{**self.asked.flat(), "split": split}).fit(data)

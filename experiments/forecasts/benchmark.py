@@ -160,10 +160,12 @@ class ForecastKind(Kind[ForecastRun]):
         """Return the folds of a cube, in which the windows of all methods fit."""
         if grid.backtest is None:
             return (None,)
-        windows = []
-        for entry in grid.entries:
-            settings = self.job_settings(grid, entry, scenario, data)
-            windows.append(resolve(entry.method, **settings).window)
+        windows = {
+            entry.label: resolve(
+                entry.method, **self.job_settings(grid, entry, scenario, data)
+            ).window
+            for entry in grid.entries
+        }
         cube, _ = as_cube(data)
         with cube:
             n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,27 +27,28 @@ class FoldPlan:
 
 
 def plan_folds(
-    n_steps: int, calendar: Calendar, windows: Collection[WindowSpec], options: FoldOptions
+    n_steps: int, calendar: Calendar, windows: Mapping[str, WindowSpec], options: FoldOptions
 ) -> FoldPlan:
     """Divide a series into folds in which all windows fit.
 
     Args:
         n_steps: length of the series.
         calendar: its local time.
-        windows: shapes of the windows, one of each method.
+        windows: name of each method to the shape of its windows.
         options: number of folds, and lengths of their spans.
 
     Raises:
-        InputError: if the folds do not fit in the series, or windows do not fit in a fold.
+        InputError: if the folds do not fit in the series, or naming the method whose windows do not
+            fit in a fold.
     """
     local_times = calendar.local_times(np.arange(n_steps))
-    in_steps = {window.at(calendar.step) for window in windows}
-    longest = max(window.horizon for window in in_steps)
+    in_steps = {name: window.at(calendar.step) for name, window in windows.items()}
+    longest = max(window.horizon for window in in_steps.values())
     splits = fold_splits(local_times, calendar.step, longest, options)
     for number, split in enumerate(splits, start=1):
-        for window in in_steps:
+        for name, window in in_steps.items():
             try:
                 make_split(split, n_steps, calendar.step, window, local_times)
             except InputError as e:
-                raise InputError(f"fold {number} of {len(splits)}: {e}") from e
+                raise InputError(f"fold {number} of {len(splits)}, {name}: {e}") from e
     return FoldPlan(tuple(splits), describe_folds(n_steps, calendar.step, options))

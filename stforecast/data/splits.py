@@ -157,6 +157,10 @@ def _problem(kind: str, parts: tuple[Fraction, ...]) -> str | None:
     return None
 
 
+EXAMPLE = parse_split("time:0.6,0.15,0.25")
+"""Split that suits most series, for advice."""
+
+
 def make_split(
     text: str,
     n_steps: int,
@@ -197,7 +201,7 @@ def make_split(
         raise InputError(
             f"split {text!r}: with {n_steps} steps the {empty} part has no window (each needs "
             f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); "
-            + _remedy(rule, cut_at, n_steps)
+            + _remedy(rule, cut_at, _cutter(EXAMPLE, step, spec, local_times), n_steps)
             + _shorter(rule, step, spec, local_times)
         )
     train, validation, test = (np.arange(part.start, part.stop) for part in cut[:3])
@@ -225,14 +229,17 @@ def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta
         )
 
 
-def _remedy(rule: SplitRule, cut: Callable[[int], Cut], n_steps: int) -> str:
+def _remedy(
+    rule: SplitRule, cut: Callable[[int], Cut], example: Callable[[int], Cut], n_steps: int
+) -> str:
     """Return advice: the length that gives every part a window, if a longer series helps."""
     needed = bisect_left(
         range(MAX_STEPS), True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None
     )
     if needed == MAX_STEPS:
         return "give that part more of the series or use shorter windows"
-    return f"give at least {needed} steps or another --split"
+    such = "" if _empty_part(EXAMPLE, example(n_steps)) else f" such as {EXAMPLE.text}"
+    return f"give at least {needed} steps or another --split{such}"
 
 
 def _shorter(

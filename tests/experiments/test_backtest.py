@@ -224,7 +224,7 @@ def test_figures_pool_the_folds(backtest, tmp_path):
         ('["ridge", { method = "ridge", label = "far", horizon = 40 }]', "horizon of 40 hours"),
         (
             '["ridge", { method = "ridge", label = "week", extra_lags = "168" }]',
-            "fold 1 of 2: split 'dates:2013-11-01T01:00:00/.*",
+            "fold 1 of 2, week: split 'dates:2013-11-01T01:00:00/.*",
         ),
     ],
 )
