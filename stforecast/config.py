@@ -20,7 +20,7 @@ from stforecast.baselines import BASELINES
 from stforecast.bench.ray_engine import LOCAL, RAY
 from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.options import CheckedOptions, Workers
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.sizing import parse_bytes

@@ -13,7 +13,7 @@ from data_prep.text import counted, in_minutes
 from stforecast.data.durations import WEEK
 from stforecast.data.imputation import impute
 from stforecast.data.series import Data, Series, as_series
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stforecast.data.clock import Calendar
 from stforecast.data.covariates import CovariateCalendar
-from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows
 from stforecast.predictor import Predictor
 
 TOLERANCE = 1e-5

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from stforecast.data.windows import Calendar
+from stforecast.data.clock import Calendar
 
 
 class Predictor(Protocol):

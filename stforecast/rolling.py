@@ -21,8 +21,8 @@ import pandas as pd
 import torch
 
 from stforecast.config import Config
+from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import Calendar
 from stforecast.federated.device import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer

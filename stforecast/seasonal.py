@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from stforecast.data.anchors import repeat_season
+from stforecast.data.clock import Calendar
 from stforecast.data.durations import DAY, divides_a_day
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import Calendar
 from stforecast.metrics.metric import Scale
 
 

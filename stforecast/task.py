@@ -12,7 +12,8 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.data.windows import Windows, WindowSpec
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import Windows
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.options import CheckedOptions
 from stforecast.metrics.quantiles import parse_levels

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from stforecast.config import Config
 from stforecast.data.anchors import with_anchors
+from stforecast.data.clock import Calendar
 from stforecast.data.partition import Cells, Partition, check_pooled, stacked
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import Calendar, input_windows
+from stforecast.data.windows import input_windows
 from stforecast.engine import trainers
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device

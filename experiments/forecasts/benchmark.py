@@ -54,11 +54,11 @@ from stforecast.bench.names import slug
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
 from stforecast.config import Config, read_by, resolve
+from stforecast.data.clock import Calendar
 from stforecast.data.fold_plan import plan_folds
 from stforecast.data.folds import FoldOptions
 from stforecast.data.series import as_cube, choose_service
 from stforecast.data.splits import parse_split
-from stforecast.data.windows import Calendar
 from stforecast.federated.settings import distribute
 from stforecast.plots import PLOTS
 from stforecast.results import ForecastRun, data_of

@@ -31,7 +31,8 @@ HEADERS = [
 
 def forecasts_sent() -> str:
     """Tabulate what the federated methods for forecasts send."""
-    from stforecast.data.windows import WindowSpec, make_windows
+    from stforecast.data.window_spec import WindowSpec
+    from stforecast.data.windows import make_windows
     from stforecast.methods import METHODS
     from stforecast.models import MODELS
     from stforecast.task import ForecastTask, client_data

@@ -10,7 +10,9 @@ import numpy as np
 
 from data_prep.errors import InputError
 from stforecast.data.anchors import LEVEL, with_anchors
-from stforecast.data.windows import Calendar, WindowSpec, training_targets
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import training_targets
 from stforecast.federated.options import NoOptions
 
 

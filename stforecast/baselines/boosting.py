@@ -11,8 +11,9 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from data_prep.errors import InputError
 from stforecast.baselines.pooled_trees import PooledTrees, flat, threads_for, with_cells
+from stforecast.data.clock import Calendar
 from stforecast.data.roads import neighbour_inputs, strongest_neighbours
-from stforecast.data.windows import Calendar, input_windows
+from stforecast.data.windows import input_windows
 from stforecast.federated.options import CheckedOptions
 
 MOST_CELLS = 255

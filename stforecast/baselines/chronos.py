@@ -19,7 +19,7 @@ from pydantic import PositiveInt
 
 from data_prep.errors import InputError
 from stforecast.baselines.peer import Peer, PeerOptions
-from stforecast.data.windows import Calendar
+from stforecast.data.clock import Calendar
 
 FILES = ("config.json", "model.safetensors")
 """Files of a folder of weights that are read."""

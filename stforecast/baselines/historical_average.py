@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from stforecast.baselines.base import Baseline
+from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.durations import DAY, WEEK
-from stforecast.data.windows import Calendar, day_slots
 
 
 class HistoricalAverage(Baseline):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stforecast.baselines.seasonal import SeasonalNaive
-from stforecast.data.windows import Calendar
+from stforecast.data.clock import Calendar
 
 
 class LastValue(SeasonalNaive):

@@ -16,8 +16,10 @@ from pydantic import PositiveFloat, PositiveInt
 
 from stforecast.baselines.peer import Peer, PeerOptions
 from stforecast.baselines.pooled_trees import PooledTrees, flat, threads_for, with_cells
+from stforecast.data.clock import Calendar
 from stforecast.data.durations import DAY, WEEK
-from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows
 
 RECENT = 24
 """Number of newest steps among the inputs by default."""

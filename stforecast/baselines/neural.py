@@ -20,9 +20,9 @@ from pydantic import NonNegativeInt
 
 from data_prep.errors import InputError
 from stforecast.baselines.peer import Peer, PeerOptions
+from stforecast.data.clock import Calendar
 from stforecast.data.durations import WEEK
 from stforecast.data.imputation import impute
-from stforecast.data.windows import Calendar
 
 MOST_INPUTS = 512
 """Longest input by default: the longest look-back window of the PatchTST paper."""

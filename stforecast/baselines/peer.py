@@ -12,7 +12,8 @@ from pydantic import PositiveFloat
 
 from data_prep.errors import InputError
 from stforecast.baselines.base import Baseline
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.options import CheckedOptions
 
 

@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from data_prep.errors import InputError
 from stforecast.baselines.base import Baseline
-from stforecast.data.windows import Calendar, training_targets
+from stforecast.data.clock import Calendar
+from stforecast.data.windows import training_targets
 
 SMALL_JOB = 100_000
 """Number of records below which one thread is faster."""

@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import NonNegativeFloat
 
 from stforecast.baselines.base import Baseline
-from stforecast.data.windows import Calendar, input_windows, training_targets
+from stforecast.data.clock import Calendar
+from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.options import CheckedOptions
 
 ALPHAS = tuple(10.0 ** (power / 2) for power in range(-4, 9))

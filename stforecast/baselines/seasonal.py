@@ -9,7 +9,7 @@ import numpy as np
 from data_prep.errors import InputError
 from stforecast.baselines.base import Baseline
 from stforecast.data.anchors import repeat_season
-from stforecast.data.windows import Calendar
+from stforecast.data.clock import Calendar
 
 
 class SeasonalNaive(Baseline):

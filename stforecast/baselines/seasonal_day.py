@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stforecast.baselines.seasonal import SeasonalNaive
+from stforecast.data.clock import Calendar
 from stforecast.data.durations import DAY
-from stforecast.data.windows import Calendar
 
 
 class SeasonalDay(SeasonalNaive):

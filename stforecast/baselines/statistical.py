@@ -20,9 +20,9 @@ import pandas as pd
 
 from data_prep.errors import InputError
 from stforecast.baselines.peer import Peer, PeerOptions
+from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.durations import DAY
 from stforecast.data.imputation import impute
-from stforecast.data.windows import Calendar, day_slots
 from stforecast.federated.options import Workers
 
 

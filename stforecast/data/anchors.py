@@ -16,7 +16,7 @@ import pandas as pd
 from stforecast.data.durations import DAY, WEEK, steps_in
 
 if TYPE_CHECKING:
-    from stforecast.data.windows import Calendar
+    from stforecast.data.clock import Calendar
 
 Target = Literal["level", "change", "day", "week", "validation"]
 """What a model learns."""

@@ -20,7 +20,8 @@ import numpy as np
 
 from data_prep.cube import observed, services_of
 from data_prep.errors import InputError, choose, reading
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from stforecast.data.clock import day_slots
 from stforecast.data.durations import divides_a_day
-from stforecast.data.windows import WindowSpec, day_slots
+from stforecast.data.window_spec import WindowSpec
 
 FEDDA_TEST_DAYS = 7
 FUELS_DAYS = Fraction(62)

@@ -36,7 +36,7 @@ from data_prep.text import some
 from stforecast.data.text_tables import read_texts
 
 if TYPE_CHECKING:
-    from stforecast.data.windows import Calendar
+    from stforecast.data.clock import Calendar
 
 KIND, DATE, START, END, CELLS = "kind", "date", "start", "end", "cells"
 """Columns of a table of events."""

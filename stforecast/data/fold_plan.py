@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.errors import InputError
+from stforecast.data.clock import Calendar
 from stforecast.data.folds import FoldOptions, describe_folds, fold_splits
 from stforecast.data.splits import make_split
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.window_spec import WindowSpec
 
 
 @dataclass(frozen=True)

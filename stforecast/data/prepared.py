@@ -9,20 +9,14 @@ from functools import cached_property
 import numpy as np
 
 from stforecast.data.clients import partition, say
+from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.partition import Partition, one_per_cell
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split, make_split
-from stforecast.data.windows import (
-    Calendar,
-    Windows,
-    WindowSpec,
-    day_slots,
-    fill_gaps,
-    make_windows,
-    target_windows,
-)
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import Windows, fill_gaps, make_windows, target_windows
 
 Targets = tuple[np.ndarray, np.ndarray]
 """Targets and mask of windows, `(cells, windows, horizon)`."""

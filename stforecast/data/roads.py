@@ -6,7 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows
 
 READINGS = 2
 """Number of latest readings of each neighbour."""

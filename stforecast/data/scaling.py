@@ -14,8 +14,8 @@ from data_prep.text import counted
 from stforecast.data.covariates import PREFIX, CovariateScaler, with_covariates
 
 if TYPE_CHECKING:
+    from stforecast.data.clock import Calendar
     from stforecast.data.series import Series
-    from stforecast.data.windows import Calendar
 
 SCOPES = ("cell", "global")
 

@@ -17,9 +17,10 @@ from torch import Tensor
 from data_prep.cube import check_cube, check_values, observed, open_cube, services_of
 from data_prep.errors import InputError, choose, reading
 from data_prep.tabular.frames import from_frame
+from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
 from stforecast.data.events import Events, read_events
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.window_spec import WindowSpec
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a wide table (time × cell) or the path of a cube."""

@@ -34,7 +34,7 @@ from stforecast.data.cuts import (
 )
 from stforecast.data.dates import PARTS, Span, find_steps, parse_dates
 from stforecast.data.durations import DAY, divides_a_day
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 
 SPLITS = {
     "fuels": "40/62 of the days train, the next 7/62 validate, the rest test (FUELS)",

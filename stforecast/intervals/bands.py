@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stforecast.data.windows import Calendar
+from stforecast.data.clock import Calendar
 from stforecast.metrics.quantiles import pair_coverages
 from stforecast.predictor import Predictor
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.errors import InputError
+from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import Calendar
 from stforecast.federated.runs.model_files import AGAIN
 from stforecast.intervals.bands import Bands, clipped, widened
 from stforecast.intervals.error_scale import ErrorScale, scale_shapes

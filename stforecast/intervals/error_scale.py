@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stforecast.data.windows import Calendar
+from stforecast.data.clock import Calendar
 
 FEATURES = ("recent change", "deviation at this hour", "level", "move")
 """Features of a forecast: logarithm of the latest changes of the series over their mean; logarithm

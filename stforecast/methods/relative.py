@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 
 DAY_CYCLES = 4
 """Number of known inputs that follow the time of day; they come first."""

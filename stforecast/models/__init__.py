@@ -6,7 +6,7 @@ from typing import Any
 
 from data_prep.registry import Registry, is_named
 from stforecast.data.partition import Cells
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.population import SplitModel
 
 MODELS: Registry[Any] = Registry(

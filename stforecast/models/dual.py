@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from data_prep.errors import InputError
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.layers import ClientLinear, side_by_side
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.layers import ClientGRU
 from stforecast.federated.options import CheckedOptions, Width
 from stforecast.federated.population import SplitModel

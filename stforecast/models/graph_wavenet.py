@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from data_prep.errors import InputError
 from stforecast.data.partition import Cells
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.population import PerClient, SplitModel

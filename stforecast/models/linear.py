@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stforecast.data.anchors import LEVEL
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.layers import Stacked
 from stforecast.federated.options import CheckedOptions
 from stforecast.federated.population import SplitModel

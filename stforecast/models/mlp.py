@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.layers import ClientDropout, ClientLinear
 from stforecast.federated.options import CheckedOptions, ShareBelowOne, Width
 from stforecast.federated.population import SplitModel

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.partition import Cells
-from stforecast.data.windows import Steps, WindowSpec
+from stforecast.data.window_spec import Steps, WindowSpec
 from stforecast.federated.layers import ClientLinear, Stacked
 from stforecast.federated.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.population import SplitModel

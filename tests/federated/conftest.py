@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.data import ClientData
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.population import PerClient, Population, SplitModel

@@ -5,10 +5,11 @@ import pytest
 from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.last_value import LastValue
+from stforecast.data.clock import Calendar
 from stforecast.data.cuts import Cut
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.series import as_cube, as_series
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.leaks import compare, forecast_leaks
 
 CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))

@@ -7,7 +7,7 @@ import pytest
 from stforecast import Forecaster
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.seasonal import seasonal_forecast, seasonal_scale
 
 

@@ -16,9 +16,11 @@ from stforecast.baselines.base import Baseline
 from stforecast.baselines.boosting import Boosting
 from stforecast.baselines.peer import Peer
 from stforecast.baselines.ridge import Ridge, RidgeConfig
+from stforecast.data.clock import Calendar
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.splits import make_split
-from stforecast.data.windows import Calendar, WindowSpec, input_windows, target_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows, target_windows
 from stforecast.metrics import METRICS
 
 SPEC = WindowSpec(closeness=3, periods=2, period=24, horizon=3)

@@ -9,7 +9,9 @@ from data_prep.cube import make_cube
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines.boosting import Boosting, BoostingConfig
-from stforecast.data.windows import Calendar, WindowSpec, input_windows, target_windows
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows, target_windows
 from stforecast.leaks import forecast_leaks
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))

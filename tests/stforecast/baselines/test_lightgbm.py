@@ -8,7 +8,9 @@ from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.lightgbm import LightGBM, LightGBMOptions, rich_lags
-from stforecast.data.windows import Calendar, WindowSpec, input_windows, target_windows
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows, target_windows
 from stforecast.leaks import forecast_leaks
 
 lightgbm = pytest.importorskip("lightgbm", reason="the extra peers is not installed")

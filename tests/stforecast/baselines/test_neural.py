@@ -10,7 +10,8 @@ from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.neural import NeuralOptions
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
 from stforecast.leaks import forecast_leaks
 
 try:

@@ -8,7 +8,8 @@ import pytest
 from data_prep.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.baselines.statistical import StatisticalOptions
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
 from stforecast.leaks import forecast_leaks
 
 pytest.importorskip("statsforecast", reason="the extra peers is not installed")

@@ -13,7 +13,9 @@ from stforecast.baselines import pooled_trees
 from stforecast.baselines.boosting import Boosting, BoostingConfig
 from stforecast.baselines.lightgbm import LightGBM, LightGBMOptions
 from stforecast.baselines.ridge import ALPHAS, Ridge, RidgeConfig
-from stforecast.data.windows import Calendar, WindowSpec, target_windows
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import target_windows
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 TRAIN, VALIDATION = np.arange(30, 180), np.arange(180, 260)

@@ -8,13 +8,9 @@ from data_prep.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.baselines.ridge import Ridge, RidgeConfig
 from stforecast.data.anchors import anchors, targets, with_anchors, without_anchors
-from stforecast.data.windows import (
-    Calendar,
-    WindowSpec,
-    make_windows,
-    target_windows,
-    training_targets,
-)
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import make_windows, target_windows, training_targets
 from stforecast.leaks import forecast_leaks
 
 SIX_HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("6h"))

@@ -4,7 +4,9 @@ import pytest
 
 from data_prep.errors import InputError
 from stforecast.data.calendar import CALENDAR_INPUTS, calendar_inputs, holiday_inputs
-from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.data.clock import Calendar
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows
 
 ROME = Calendar(pd.Timestamp("2013-12-05 23:00"), pd.Timedelta("1h"), "Europe/Rome")
 """Step 0 is Friday, 6 December, 00:00 in Milan; step 24 begins Saint Ambrose's Day."""

@@ -7,9 +7,11 @@ import pytest
 from data_prep.cube import make_cube
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.data.clock import Calendar
 from stforecast.data.covariates import CovariateCalendar, Covariates, CovariateScaler
 from stforecast.data.series import as_series
-from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows
 from stforecast.leaks import forecast_leaks
 
 SETTINGS = {

@@ -3,8 +3,9 @@ import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
+from stforecast.data.clock import Calendar
 from stforecast.data.splits import make_split, parse_split
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.window_spec import WindowSpec
 
 HOUR = pd.Timedelta("1h")
 MONTHS = pd.date_range("2013-11-01", periods=1488, freq="1h")

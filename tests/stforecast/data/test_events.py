@@ -10,9 +10,11 @@ from data_prep.cube import make_cube
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import resolve
+from stforecast.data.clock import Calendar
 from stforecast.data.events import read_events
 from stforecast.data.series import as_series
-from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows
 from stforecast.flower.settings import check_config
 
 HOUR = pd.Timedelta("1h")

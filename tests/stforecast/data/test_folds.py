@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.errors import InputError
+from stforecast.data.clock import Calendar
 from stforecast.data.folds import FoldOptions, fold_splits
 from stforecast.data.splits import make_split
-from stforecast.data.windows import Calendar, WindowSpec
+from stforecast.data.window_spec import WindowSpec
 
 HOUR = pd.Timedelta("1h")
 MONTHS = pd.date_range("2013-11-01", periods=1488, freq="1h")

@@ -3,9 +3,11 @@ import pytest
 
 from data_prep.errors import InputError
 from stforecast.data import windows
+from stforecast.data.clock import day_slots
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.data.windows import WindowSpec, day_slots, make_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import make_windows
 
 WINDOW = WindowSpec(horizon=2, impute="ffill", period=24)
 

@@ -7,8 +7,10 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stforecast.data.clock import Calendar
 from stforecast.data.splits import make_split
-from stforecast.data.windows import Calendar, WindowSpec, input_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows
 
 STEPS = st.sampled_from(["5min", "7min", "1h", "90min", "1D"]).map(pd.Timedelta)
 LONGEST_LAG, LONGEST_PERIOD = 72, 24

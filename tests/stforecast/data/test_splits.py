@@ -3,8 +3,9 @@ import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
+from stforecast.data.clock import day_slots
 from stforecast.data.splits import SPLITS, make_split, parse_split
-from stforecast.data.windows import WindowSpec, day_slots
+from stforecast.data.window_spec import WindowSpec
 
 HOUR = pd.Timedelta("1h")
 FUELS = WindowSpec(period=24)

@@ -4,7 +4,9 @@ import pytest
 
 from data_prep.cube import local_time, make_cube
 from data_prep.errors import InputError
-from stforecast.data.windows import Calendar, WindowSpec, day_slots, input_windows, make_windows
+from stforecast.data.clock import Calendar, day_slots
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows, make_windows
 
 SMALL = WindowSpec(closeness=2, periods=2, period=4, horizon=2)
 

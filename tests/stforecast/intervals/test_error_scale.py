@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stforecast.data.windows import Calendar
+from stforecast.data.clock import Calendar
 from stforecast.intervals.error_scale import ErrorScale, scale_shapes
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))

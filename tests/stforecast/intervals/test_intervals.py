@@ -10,7 +10,7 @@ from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
 from stforecast.intervals.bands import Bands, clipped, widened
 from stforecast.intervals.calibration import Forecasts, calibrate, lowest_scores

@@ -7,12 +7,12 @@ import pytest
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import resolve
+from stforecast.data.clock import Calendar
 from stforecast.data.partition import Partition
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
-from stforecast.data.windows import Calendar
 from stforecast.trained_method import TrainedMethod, train
 
 CALENDAR = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))

@@ -8,7 +8,8 @@ from torch import nn
 from data_prep.errors import InputError
 from stforecast.config import resolve
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
-from stforecast.data.windows import WindowSpec, make_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import make_windows
 from stforecast.federated.data import ClientData
 from stforecast.federated.layers import ClientLinear
 from stforecast.federated.method import Participants

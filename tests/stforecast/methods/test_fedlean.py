@@ -8,7 +8,7 @@ from stforecast import Forecaster
 from stforecast.config import defaults, resolve
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.methods.fedlean import MAP, OWN, solve, symmetric
 from stforecast.methods.relative import DAY_CYCLES, n_linear, relative
 from stforecast.models import MODELS

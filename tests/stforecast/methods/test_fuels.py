@@ -16,7 +16,8 @@ from scipy.stats import kstest
 from torch import nn
 
 from data_prep.errors import InputError
-from stforecast.data.windows import WindowSpec, make_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import make_windows
 from stforecast.federated.data import ClientData
 from stforecast.federated.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg

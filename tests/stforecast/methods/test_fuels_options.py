@@ -10,7 +10,8 @@ import torch
 from data_prep.errors import InputError
 from stforecast.config import resolve
 from stforecast.data.slots import slot_order, slots_of
-from stforecast.data.windows import WindowSpec, make_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import make_windows
 from stforecast.federated.method import Participants
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import Federation

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from stforecast.data.windows import WindowSpec, make_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import make_windows
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import Federation
 from stforecast.federated.training import Training

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from stforecast.data.windows import WindowSpec, make_windows
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import make_windows
 from stforecast.federated.networks import feature_width
 from stforecast.federated.population import Population
 from stforecast.federated.rounds import Federation

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from data_prep.errors import InputError
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.population import Population
 from stforecast.models import MODELS
 from stforecast.models.dual_lstm import DualLSTM, DualLSTMOptions

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.partition import Cells
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.population import Population
 from stforecast.models.graph_wavenet import GraphWaveNet, GraphWaveNetOptions
 

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.population import Population
 from stforecast.models.mlp import MLP, MLPOptions
 

@@ -11,7 +11,7 @@ from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.calendar import calendar_inputs
 from stforecast.data.partition import Cells
-from stforecast.data.windows import WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.population import Population
 from stforecast.models.stid import STID, STIDOptions, TimeOfDay
 

@@ -1,0 +1,148 @@
+"""Local time of a series: the slot of each step in a period, and a clock beyond its end."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from data_prep.errors import InputError
+from data_prep.text import counted
+from stforecast.data.durations import steps_in
+from stforecast.data.events import Events
+from stforecast.data.window_spec import WindowSpec
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+MONDAY = pd.Timestamp("1970-01-05")
+
+
+def day_slots(
+    local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
+) -> np.ndarray:
+    """Return the slot of each step: steps since a Monday's local midnight, modulo `period`.
+
+    With a period of one day, or a part of it, slot 0 is at local midnight; with a period of a week,
+    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots.
+
+    >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq="1h"), period=24).tolist()
+    [22, 23, 0, 1]
+
+    Args:
+        local_times: `(steps,)` local time at the start of each step.
+        period: steps in a period.
+        step: length of a step; by default the most common difference of the times.
+
+    Returns:
+        `(steps,)` int64, 0 … period - 1.
+
+    Raises:
+        InputError: if there is only one time and no `step`.
+    """
+    if step is None:
+        if len(local_times) < 2:
+            raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
+        step = pd.Series(local_times).diff().mode().iloc[0]
+    return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """Local time of an evenly spaced series and the events at its cells, also beyond its end.
+
+    Attributes:
+        start: time of step 0, without a zone: UTC if `time_zone` is given, else local.
+        step: length of a step.
+        time_zone: IANA name of the time zone, or None if `start` is local time already.
+        events: events known in advance, or None if no table was read.
+    """
+
+    start: pd.Timestamp
+    step: pd.Timedelta
+    time_zone: str | None = None
+    events: Events | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_cube(cls, ds: xr.Dataset) -> Calendar:
+        """Build the calendar of a cube.
+
+        Raises:
+            InputError: if the cube has a single time step.
+        """
+        from data_prep.cube import step_of  # slow: it imports the file formats of cubes
+
+        local = ds.attrs.get("clock", "utc") == "local"
+        zone = None if local else ds.attrs.get("time_zone", "UTC")
+        return cls(pd.Timestamp(ds.indexes["time"][0]), step_of(ds), zone)
+
+    def local_times(self, steps: np.ndarray) -> pd.DatetimeIndex:
+        """Return the local time of `steps` `(n,)`, which may lie beyond the series."""
+        offsets = np.asarray(steps) * self.step.to_timedelta64()
+        return self.local(pd.DatetimeIndex(self.start.to_datetime64() + offsets))
+
+    def local(self, times: pd.DatetimeIndex) -> pd.DatetimeIndex:
+        """Return the local time of times on the series' clock."""
+        if self.time_zone is None:
+            return times
+        return times.tz_localize("UTC").tz_convert(self.time_zone).tz_localize(None)
+
+    def time(self, step: int) -> pd.Timestamp:
+        """Return the time of a step on the series' clock; it may lie beyond the series."""
+        return self.start + step * self.step
+
+    def of_cells(self, position: np.ndarray) -> Calendar:
+        """Return the calendar of some cells."""
+        events = self.events and self.events.of_cells(position)
+        return dataclasses.replace(self, events=events)
+
+    def event_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
+        """Return the share of each target step that events of each kind take, times their scale.
+
+        Args:
+            starts: `(windows,)` indices of first target steps.
+            spec: the windows' shape.
+
+        Returns:
+            `(cells, windows, spec.n_events)` float32.
+
+        Raises:
+            InputError: if no table of events was read.
+        """
+        if self.events is None:
+            raise InputError("windows read events, but the data were read without a table of them")
+        first = int(starts.min()) if len(starts) else 0
+        steps = starts[:, None] + np.arange(spec.horizon) - first
+        n_steps = int(steps.max(initial=-1)) + 1
+        shares = self.events.shares(self.time(first), self.step, n_steps)
+        if self.events.scale is not None:
+            shares *= self.events.scale.astype(np.float32)
+        return shares[:, steps].reshape(len(shares), len(starts), spec.n_events)
+
+    def covariate_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
+        """Return the covariates of windows, which a calendar alone does not have.
+
+        Args:
+            starts: `(windows,)` indices of first target steps.
+            spec: the windows' shape.
+
+        Returns:
+            `(cells, windows, spec.n_covariates)` float32, NaN where missing.
+
+        Raises:
+            InputError: if there are none.
+        """
+        raise InputError(
+            "windows read further services or static columns, but the data were read without them"
+        )
+
+    def steps_in(self, span: pd.Timedelta) -> int:
+        """Number of steps in `span`.
+
+        Raises:
+            InputError: if it is not a whole number.
+        """
+        return steps_in(span, self.step)

@@ -1,0 +1,249 @@
+"""Shape of a window: lags, horizon and further inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pandas as pd
+from annotated_types import Le
+from pydantic import NonNegativeInt, PositiveInt
+
+from data_prep.errors import InputError
+from stforecast.data.anchors import LEVEL, Target
+from stforecast.data.calendar import CALENDAR_INPUTS, public_holidays
+from stforecast.data.durations import UNITS, in_steps, natural_period, unit_of
+from stforecast.data.lags import AUTO, AUTO_WEEKDAYS, auto_calendar, auto_lags
+from stforecast.federated.options import CheckedOptions
+
+LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
+LAGS = rf"({LAG}(, *{LAG})*|{AUTO})?"
+"""Format of `extra_lags`."""
+
+MOST_STEPS = 10**6
+"""Maximum of any setting of a window in steps: nine years of steps of five minutes."""
+
+Steps = Annotated[NonNegativeInt, Le(MOST_STEPS)]
+"""A number of steps, or none."""
+
+
+@dataclass(frozen=True)
+class WindowSpec(CheckedOptions):
+    """Input and target steps of a window.
+
+    The defaults are those of FUELS on its hourly data (appendix D.1). A plain window of 12 in and
+    12 out is `WindowSpec(closeness=12, periods=0, horizon=12)`.
+
+    >>> WindowSpec(period=24).lags
+    (3, 2, 1, 72, 48, 24)
+    >>> WindowSpec(period=24, newest_first=True).lags
+    (1, 2, 3, 24, 48, 72)
+
+    Attributes:
+        closeness: number of steps just before the first target (c).
+        periods: number of steps one, two, … periods before the first target (q).
+        period: length of a period in steps (p); 0 is a day, whatever the step, or a week where a
+            day is a single step or not a whole number of steps.
+        horizon: number of target steps; periodic lags refer to the first of them.
+        newest_first: order each part from newest to oldest, as the FedDA code does.
+        extra_lags: further lags to read, counted from the first target: steps, as in "167,168,169"
+            or "145-168", or times, as in "30min,23h,7d". Lags before the series count as missing,
+            so they cost no training windows. `auto` chooses them from the step and the length of
+            the training part, see `stforecast.data.lags`.
+        calendar: inputs from the local time of the first target: none, day (sine and cosine of one
+            and two cycles a day), week (as day, and indicators of weekend and Sunday), weekdays
+            (as day, and an indicator of each weekday); or chosen like the lags: auto, day or week,
+            and auto-weekdays, weekdays where training is two weeks or longer.
+        holidays: region whose public holidays are an input: an indicator of whether the first
+            target lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
+        events: table of events known in advance, a .csv file with the columns kind, start and end
+            (or date) and, for some cells only, cells; for each kind, the share of each target step
+            that its events take is an input. A fitted model names the kinds instead.
+        inputs: further services of the cube to read, as in "sms,call": their newest steps before
+            the first target.
+        input_steps: number of newest steps of each of these services.
+        static: columns of the cells to read, one number for each cell, as in "area,lon,lat".
+        impute: replacement of a missing input: none (0.0, the training mean), ffill (the cell's
+            last reading), newest (as ffill; where there is none, the window's newest input) or
+            last-week (its last reading at that weekday and time). Targets are never imputed.
+        target: what a model learns: level (the value itself), its difference from the last value
+            before the window (change) or from that of the same time one day or one week before
+            (day, week), or the one of these with the lowest MSE on the validation part
+            (validation).
+
+    Raises:
+        InputError: naming the field that is out of range.
+    """
+
+    closeness: Steps = 3
+    periods: Steps = 3
+    period: Steps = 0
+    horizon: Annotated[PositiveInt, Le(MOST_STEPS)] = 1
+    newest_first: bool = False
+    extra_lags: str = ""
+    calendar: Literal["none", "day", "week", "weekdays", "auto", "auto-weekdays"] = "none"
+    holidays: str = ""
+    events: str = ""
+    inputs: str = ""
+    input_steps: Annotated[PositiveInt, Le(1000)] = 3
+    static: str = ""
+    impute: Literal["none", "ffill", "newest", "last-week"] = "none"
+    target: Target = LEVEL
+
+    def __post_init__(self) -> None:
+        """Refuse unknown regions, invalid lags and windows without inputs."""
+        super().__post_init__()
+        if self.holidays:
+            public_holidays(self.holidays)
+        if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
+            raise InputError(
+                f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
+                f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
+                "; or auto"
+            )
+        if not self.closeness and not self.periods:
+            raise InputError("closeness and periods are both 0: a window needs at least one input")
+
+    def chosen(self, step: pd.Timedelta, n_training: int) -> WindowSpec:
+        """Choose lags and calendar where they are `auto`.
+
+        >>> spec = WindowSpec(closeness=1, extra_lags="auto", calendar="auto")
+        >>> spec = spec.chosen(pd.Timedelta("1h"), n_training=480)
+        >>> spec.extra_lags, spec.calendar
+        ('2-168', 'week')
+
+        Args:
+            step: length of a step.
+            n_training: steps from the begin of the series to the end of its training part.
+        """
+        spec = self
+        if spec.extra_lags == AUTO:
+            lags = auto_lags(step, spec.horizon, n_training, spec.closeness)
+            spec = dataclasses.replace(spec, extra_lags=lags)
+        if spec.calendar in (AUTO, AUTO_WEEKDAYS):
+            calendar = auto_calendar(step, n_training, spec.calendar)
+            spec = dataclasses.replace(spec, calendar=calendar)
+        return spec
+
+    def at(self, step: pd.Timedelta) -> WindowSpec:
+        """Convert a period of 0 and times among `extra_lags` to steps.
+
+        The properties below that count steps require a spec without times, and with lags `chosen`.
+
+        >>> spec = WindowSpec(period=0, extra_lags="3,23h,7d").at(pd.Timedelta("30min"))
+        >>> spec.period, spec.extra_lags
+        (48, '3,46,336')
+
+        Args:
+            step: length of a step.
+
+        Raises:
+            InputError: naming a time that is not a whole number of steps, or if neither a day nor a
+                week can be the period.
+        """
+        if self.period and not any(map(unit_of, self._lag_texts())):
+            return self
+        lags = ",".join(_lag_in_steps(text, step) for text in self._lag_texts())
+        lags = AUTO if self.extra_lags == AUTO else lags
+        period = self.period or natural_period(step)
+        return dataclasses.replace(self, period=period, extra_lags=lags)
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """Steps back from the first target, in input order: closeness, then periodic."""
+        closeness = range(1, self.closeness + 1)
+        last = self.periods * self.period
+        periodic = range(self.period, last + 1, self.period) if self.periods else range(0)
+        if self.newest_first:
+            return (*closeness, *periodic)
+        return (*reversed(closeness), *reversed(periodic))
+
+    @property
+    def further_lags(self) -> tuple[int, ...]:
+        """Values of `extra_lags`, in steps."""
+        return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
+
+    def _lag_texts(self) -> list[str]:
+        if self.extra_lags in ("", AUTO):
+            return []
+        return [text.strip() for text in self.extra_lags.split(",")]
+
+    def _lags_can_be(self) -> bool:
+        ranges = [_lag_range(text.rstrip("".join(UNITS))) for text in self._lag_texts()]
+        return all(len(r) and r.start for r in ranges) and sum(map(len, ranges)) <= MOST_STEPS
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs of a window: `lags`, `further_lags` and those of `n_known`."""
+        further = sum(1 if unit_of(text) else len(_lag_range(text)) for text in self._lag_texts())
+        return self.closeness + self.periods + further + self.n_known
+
+    @property
+    def n_known(self) -> int:
+        """Number of the last inputs: of calendar, holiday, events and covariates."""
+        in_advance = CALENDAR_INPUTS[self.calendar] + bool(self.holidays) + self.n_events
+        return in_advance + self.n_covariates
+
+    @property
+    def n_events(self) -> int:
+        """Number of inputs from `events`: one for each target step and kind."""
+        return self.horizon * len(self.kinds)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of events, once `events` names them."""
+        return _names(self.events)
+
+    @property
+    def n_covariates(self) -> int:
+        """Number of inputs from `inputs` and `static`; see `stforecast.data.covariates`."""
+        return len(self.services) * self.input_steps + len(self.columns)
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Further services."""
+        return _names(self.inputs)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Static columns."""
+        return _names(self.static)
+
+    @property
+    def max_lag(self) -> int:
+        """Steps of history that the first window needs; further lags may lie before it."""
+        return max(self.closeness, self.periods * self.period)
+
+    @property
+    def reach(self) -> int:
+        """Steps back to the furthest input."""
+        return max(self.max_lag, *self.further_lags, 0)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _lag_range(text: str) -> range:
+    low, _, high = text.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+def _lag_in_steps(lag: str, step: pd.Timedelta) -> str:
+    """A lag as a number of steps.
+
+    Raises:
+        InputError: if it is a time that is not a whole number of steps.
+    """
+    if not unit_of(lag):
+        return lag
+    n_steps = in_steps(lag, step)
+    if n_steps is None:
+        raise InputError(
+            f"extra_lags: {lag} is not a whole number of steps of "
+            f"{step / pd.Timedelta(minutes=1):g} minutes; give lags that are, or count steps "
+            "(--extra-lags 1,2)"
+        )
+    return str(n_steps)
