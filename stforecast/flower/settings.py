@@ -94,6 +94,11 @@ class RunSettings:
         check_config(config.at(step))
         if n_clients < 1:
             raise InputError(f"clients is {n_clients}; a federation has at least one")
+        if patience.enough > n_clients:
+            raise InputError(
+                f"enough is {patience.enough}, but the federation has {n_clients} clients; "
+                f"give at most {n_clients}"
+            )
         check_owners(owners, n_clients)
         secure = SecureSums(threshold) if threshold else None
         if secure:

@@ -211,6 +211,12 @@ def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
         RunSettings.from_run_config(run.as_run_config())
 
 
+def test_more_clients_than_there_are_never_suffice(tmp_path):
+    run = RunSettings(resolve("fuels"), 3, Patience(enough=4), str(tmp_path))
+    with pytest.raises(InputError, match="enough is 4, but the federation has 3 clients"):
+        RunSettings.from_run_config(run.as_run_config())
+
+
 @pytest.mark.parametrize(("clients", "rounds"), [("cell", 11), ("all", 41)])
 def test_few_clients_of_a_cell_each_train_fewer_rounds(clients, rounds, tmp_path):
     config = resolve("fedlean", rounds_per_cell=5, clients=clients)
