@@ -142,8 +142,10 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     """Draw the figures, those of single data sets once for each; a failed one is only logged."""
     import inspect
 
+    from stforecast.bench.curves import labels_of
     from stforecast.bench.drawing import save_figure
     from stforecast.bench.figures import dates_tested
+    from stforecast.bench.look import Look, looking
     from stforecast.bench.names import slug
     from stforecast.plots import PLOTS
 
@@ -158,7 +160,8 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
         options = {"metric": metric} if "metric" in inspect.signature(draw).parameters else {}
         try:
             path = out / f"{name}-{figure}.png"
-            drawn.append(save_figure(draw(some, **options), path, dates_tested(some)))
+            with looking(Look(among=labels_of(runs))):
+                drawn.append(save_figure(draw(some, **options), path, dates_tested(some)))
         except InputError as e:
             log.warning("figure %s of %s: %s", figure, name, e)
     return drawn

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,10 +14,32 @@ from matplotlib.axes import Axes
 from data_prep.errors import InputError, choose
 from stforecast.bench.look import current
 from stforecast.bench.run_groups import R, RunGroup, group_runs
+from stforecast.federated.runs.run import Run
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
 """Okabe and Ito's colours for all kinds of colour vision (jfly.uni-koeln.de/color), without black,
 which observations use, and yellow, which is faint on white."""
+
+HUES = (*COLORS, "#6b6b6b")
+"""Colours of methods; grey is that of references that repeat past values."""
+
+HOMES = {
+    method: place
+    for place, methods in enumerate(
+        (
+            *("fedlean fedta", "fedavg", "fuels pfpl", "fedtrees gldp", "solo", "boosting"),
+            "seasonal_day chance",
+            *("ridge", "fedprox", "fedproto", "lightgbm", "fedper", "central"),
+            "seasonal_week",
+            *("fedavg_ft", "scaffold", "fedrep", "fedda", "lg_fedavg", "ditto"),
+            "last_value",
+            *("perfedavg", "fedbn", "apfl fedvit", "moon", "feddyn", "chronos fpl"),
+            "historical_average",
+        )
+    )
+    for method in methods.split()
+}
+"""Place of methods that have one of their own, as in every figure: colours, then line styles."""
 
 FAINT = "0.75"
 """Grey of curves in the background."""
@@ -37,7 +61,7 @@ class Curve(RunGroup[R]):
     """A group of runs and its style.
 
     Attributes:
-        place: place among the figure's curves, from 0; determines colour, line and marker.
+        place: determines colour, line and marker, see `places`.
         faint: whether it is in the background, in grey.
     """
 
@@ -46,21 +70,25 @@ class Curve(RunGroup[R]):
 
     @property
     def color(self) -> str:
-        """Colour of the curve; from the seventh curve on, colours repeat with other lines."""
-        return FAINT if self.faint else COLORS[self.place % len(COLORS)]
+        """Colour of the curve; where a colour repeats, the line differs."""
+        return FAINT if self.faint else HUES[self.place % len(HUES)]
 
     @property
     def marker(self) -> str:
         """Shape of the curve's points; where a colour repeats, the shape differs."""
-        return MARKERS[(self.place + self.place // len(COLORS)) % len(MARKERS)]
+        return MARKERS[(self.place + self.dash) % len(MARKERS)]
+
+    @property
+    def dash(self) -> int:
+        """Number of the curve's line style, from 0."""
+        return self.place // len(HUES) % len(LINE_STYLES)
 
     @property
     def line(self) -> dict[str, Any]:
         """Colour, style and width of the curve's lines."""
-        style = LINE_STYLES[self.place // len(COLORS) % len(LINE_STYLES)]
         if self.faint:
             return {"color": self.color, "linestyle": "-", "linewidth": 0.7, "zorder": 1.5}
-        return {"color": self.color, "linestyle": style, "linewidth": 1.2}
+        return {"color": self.color, "linestyle": LINE_STYLES[self.dash], "linewidth": 1.2}
 
     def draw_mean(self, ax: Axes, table: pd.DataFrame, **style: Any) -> None:
         """Draw the mean of several numbers at each x, in a band of one standard deviation.
@@ -87,8 +115,41 @@ class Curve(RunGroup[R]):
 
     @property
     def alone(self) -> Curve[R]:
-        """The same curve as the only one in colour, with the first colour and a full line."""
-        return replace(self, place=0, faint=False)
+        """The same curve as the only one in colour, with a full line."""
+        return replace(self, place=self.place % len(HUES), faint=False)
+
+
+def places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Return the place of each label, whatever the order of the labels.
+
+    A method in `HOMES` always has its place there, by its own name or by that of one variant. Any
+    other label begins at a colour that its text determines, and takes the next of which there are
+    fewest.
+
+    >>> places([("fedavg", "fedavg"), ("fedlean", "fedlean"), ("solo, day", "solo")])
+    {'fedavg': 1, 'fedlean': 0, 'solo, day': 4}
+
+    Args:
+        named: label and method of each.
+    """
+    found: dict[str, int] = {}
+    pairs = sorted(set(named), key=lambda pair: (pair[0] != pair[1], pair))
+    for label, method in pairs:
+        home = HOMES.get(method)
+        if home is not None and home not in found.values():
+            found.setdefault(label, home)
+    for label, _ in pairs:
+        if label not in found:
+            found[label] = _free(crc32(label.encode()), found.values())
+    return found
+
+
+def _free(start: int, taken: Collection[int]) -> int:
+    """Return a place of the colour that is taken least, from a colour on."""
+    n_taken = Counter(place % len(HUES) for place in taken)
+    hue = min(range(len(COLORS)), key=lambda hue: (n_taken[hue], (hue - start) % len(COLORS)))
+    of_hue = [hue + len(HUES) * dash for dash in range(len(LINE_STYLES))]
+    return next((place for place in of_hue if place not in taken), hue)
 
 
 def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
@@ -103,10 +164,27 @@ def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")
     groups = group_runs(runs)
+    names = {name for group in groups for name in (group.name, group.base)}
+    if unknown := set(current().highlight) - names:
+        raise choose("name to highlight", min(unknown), [group.name for group in groups])
+    return curves_of(groups)
+
+
+def curves_of(groups: Sequence[RunGroup[R]]) -> list[Curve[R]]:
+    """Return a curve for each group; of groups with one label, the first has the label's place."""
     shown = set(current().highlight)
-    if unknown := shown - {name for g in groups for name in (g.name, g.base)}:
-        raise choose("name to highlight", min(unknown), [g.name for g in groups])
-    return [
-        Curve(g.base, g.tags, g.runs, place, bool(shown) and not shown & {g.name, g.base})
-        for place, g in enumerate(groups)
-    ]
+    free = places((*current().among, *labels_of(run for group in groups for run in group.runs)))
+    taken = [free[label] for label in {group.base for group in groups}]
+    curves = []
+    for group in groups:
+        if (place := free.pop(group.base, None)) is None:
+            place = _free(crc32(group.name.encode()), taken)
+            taken.append(place)
+        faint = bool(shown) and not shown & {group.name, group.base}
+        curves.append(Curve(group.base, group.tags, group.runs, place, faint))
+    return curves
+
+
+def labels_of(runs: Iterable[Run]) -> tuple[tuple[str, str], ...]:
+    """Return label and method of each run, for `places`."""
+    return tuple((run.label, run.method) for run in runs)

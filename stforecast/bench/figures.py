@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from data_prep.errors import InputError, choose
+from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import save_figure
+from stforecast.bench.look import Look, looking
 from stforecast.bench.names import slug
 from stforecast.bench.run_groups import R
 from stforecast.federated.runs.run import Run
@@ -137,6 +139,7 @@ def draw_figures(
         folder: folder of the files `DATA-SCENARIO-NAME.png`.
         plots: plot functions by name.
     """
+    runs = list(runs)
     groups: dict[str, list[R]] = {}
     for run in runs:
         key = "-".join(slug(fact) for fact in run.facts().values() if fact)
@@ -147,7 +150,8 @@ def draw_figures(
             path = folder / f"{key}-{slug(spec.name)}.png"
             try:
                 chosen = spec.chosen(members)
-                figure = plots[spec.plot](chosen, **spec.options)
+                with looking(Look(among=labels_of(runs))):
+                    figure = plots[spec.plot](chosen, **spec.options)
                 drawn.append(save_figure(figure, path, dates_tested(chosen)))
             except Exception as e:
                 undrawn[path.stem] = str(e) if isinstance(e, InputError) else repr(e)

@@ -1,4 +1,4 @@
-"""Look of the figure that is being drawn: given axes, and highlighted curves.
+"""Look of the figure that is being drawn: given axes, highlighted curves, and others' looks.
 
 Functions that make panels and curves read it, so that figures need not pass it on.
 """
@@ -20,11 +20,13 @@ class Look:
     Attributes:
         ax: axes to draw on, which several panels divide among them; None for a new figure.
         highlight: names of curves to draw in colour, all others in grey; all in colour if empty.
+        among: label and method of each run that figures beside it show, whose looks are taken.
         panels: panels that were made in the place of `ax`.
     """
 
     ax: Axes | None = None
     highlight: tuple[str, ...] = ()
+    among: tuple[tuple[str, str], ...] = ()
     panels: list[Axes] = field(default_factory=list)
 
 
@@ -43,4 +45,4 @@ def looking(look: Look) -> Iterator[None]:
 
 def current() -> Look:
     """Return the look of the figure that is being drawn."""
-    return _look.get() or Look() or Look()
+    return _look.get() or Look()

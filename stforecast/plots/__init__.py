@@ -4,8 +4,8 @@ From Python, `stforecast.plots.cdf([forecaster, "runs/other"], ax=ax)` takes fit
 finished runs or their folders, and tables of errors from `Forecaster.evaluate`.
 
 Runs that differ only in their seed share a colour and an entry in the legend, "fuels (3 runs)";
-each figure's docstring says how it combines them. Colours follow the order of the runs, so the same
-runs have the same colours in every figure. Figures name what they cannot draw.
+each figure's docstring says how it combines them. A method has the same colour in every figure and
+report, see `stforecast.bench.curves`. Figures name what they cannot draw.
 """
 
 from collections.abc import Callable

@@ -109,9 +109,9 @@ def _draw_levels(
     margin = APART * (len(curves) + 4)
     ends = (levels[0] - margin, levels[-1] + margin)
     ax.plot(ends, ends, label="as promised", **IDEAL)
-    for curve, by_level in zip(curves, found, strict=True):
+    for i, (curve, by_level) in enumerate(zip(curves, found, strict=True)):
         # Beside each other, so that the bars of several methods can be told apart.
-        x = np.array(list(by_level)) + APART * (curve.place - (len(curves) - 1) / 2)
+        x = np.array(list(by_level)) + APART * (i - (len(curves) - 1) / 2)
         clients = [coverage.by_cell() for coverage in by_level.values()]
         ax.vlines(x, np.nanmin(clients, axis=1), np.nanmax(clients, axis=1), **curve.line)
         pooled = [c.finalise(c.total.sum(), c.weight.sum()) for c in by_level.values()]

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 
 from data_prep.errors import InputError, for_python
 from data_prep.registry import listed
+from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import finish_figure
-from stforecast.bench.look import Look, looking
+from stforecast.bench.look import Look, current, looking
 from stforecast.bench.plain_figure import PlainFigure, write_plainly
 from stforecast.bench.run_groups import group_runs
 from stforecast.plots.inputs import as_runs
@@ -81,6 +82,7 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
         height: float | None = None, title: str = "", **options: Any,
     ) -> Figure:  # fmt: skip
         found = as_runs(runs)
+        among = (*current().among, *labels_of(found))
         if not draws_parts:
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
             if not has_parts:
@@ -88,7 +90,7 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
             found = parts_of(found, **shown)
         if top is not None:
             found = best(found, top, str(options.get("metric", "mse")))
-        with looking(Look(ax, _names(highlight))):
+        with looking(Look(ax, _names(highlight), among)):
             fig = draw(found, **options)
         if isinstance(fig, PlainFigure):
             finish_figure(fig, height, title)

@@ -12,7 +12,7 @@ import xarray as xr
 
 from data_prep.cube import open_cube
 from data_prep.errors import InputError
-from stforecast.bench.curves import point_look
+from stforecast.bench.curves import Curve, curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.compare import Task
 from stforecast.comparison.hours import clock_of, hour_title
@@ -33,7 +33,7 @@ from stforecast.report.worst import worst_tables
 from stforecast.results import ForecastRun, data_of, units_of
 
 DASHES = ("solid", "dash", "dot", "dashdot")
-"""Line styles; they change when colours repeat."""
+"""Line styles, in the order of those of figures."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
         "quantity": _quantity(first),
         "clock": clock_of(zone),
         "error": title,
-        "methods": [_look(group, place) for place, group in enumerate(groups)],
+        "methods": [_look(curve) for curve in curves_of(groups)],
         "cells": [str(cell) for cell in cells.tolist()],
         "map": {
             "kind": shown.kind,
@@ -144,9 +144,8 @@ def _quantity(run: ForecastRun) -> str:
     return run.about["service"] if units == "1" else f"{run.about['service']} ({units})"
 
 
-def _look(group: RunGroup[ForecastRun], place: int) -> dict[str, str]:
-    color, dash = point_look(place, DASHES)
-    return {"name": group.name, "color": color, "dash": dash}
+def _look(curve: Curve[ForecastRun]) -> dict[str, str]:
+    return {"name": curve.name, "color": curve.color, "dash": DASHES[curve.dash]}
 
 
 def _board(

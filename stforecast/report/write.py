@@ -17,6 +17,8 @@ import numpy as np
 
 from data_prep.atomic import atomic_path
 from data_prep.errors import InputError
+from stforecast.bench.curves import labels_of
+from stforecast.bench.look import Look, looking
 from stforecast.comparison.compare import Overall, Task, compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.report.packing import Arrays, as_json, packed
@@ -97,7 +99,8 @@ def render(
     tasks = compare(runs, metric, reference) if runs or not more else []
     arrays = Arrays()
     room = MOST_VALUES // max(1, len(tasks))
-    sections = [section(task, arrays, room) for task in tasks]
+    with looking(Look(among=labels_of(runs))):
+        sections = [section(task, arrays, room) for task in tasks]
     judged = overall(tasks) if len(tasks) > 1 else []
     folder = resources.files("stforecast.report") / "page"
     environment = jinja2.Environment(

@@ -68,3 +68,23 @@ def test_a_stale_figure_goes_when_it_cannot_be_drawn_anew(make_run, tmp_path):
     gallery = draw_figures(parse_figures(["predictions"], [], PLOTS), [run], tmp_path, PLOTS)
     assert list(gallery.undrawn) == ["milan-internet-predictions"]
     assert not stale.exists()
+
+
+def test_a_label_has_one_colour_in_all_figures_of_a_benchmark(make_run, tmp_path):
+    runs = [make_run("solo", label=f"w/o {i}", clients={"a": 1.0}) for i in range(5)]
+    runs.append(make_run("fuels", label="elsewhere", data="trento.nc", clients={"a": 1.0}))
+    specs = parse_figures(["cdf", {"plot": "cdf", "name": "some", "methods": ["w/o 3"]}],
+                          ["w/o 3"], PLOTS)  # fmt: skip
+    colours = {}
+
+    def drawn(runs):
+        figure = PLOTS["cdf"](runs)
+        for line in figure.axes[0].lines:
+            if (name := line.get_label().split(":")[0]).startswith("w/o"):
+                colours.setdefault(name, []).append(line.get_color())
+        return figure
+
+    draw_figures(specs, runs, tmp_path, {"cdf": drawn})
+    assert len(set(map(tuple, colours.values()))) == 5
+    assert len(colours["w/o 3"]) == 2
+    assert len(set(colours["w/o 3"])) == 1

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.curves import Curve, as_curves, curves_of
+from stforecast.bench.run_groups import RunGroup
 from vision.evaluator import column
 from vision.results import ImageRun
 
@@ -49,10 +50,8 @@ def model_curves(
         for curve in image_curves(runs)
         for name in (curve.runs[0].views if view == EVERY else (_first_of(view, curve.runs),))
     ]
-    return [
-        (Curve(c.base, (*c.tags, *c.runs[0].tags_of(name)), c.runs, place), name)
-        for place, (c, name) in enumerate(chosen)
-    ]
+    named = [RunGroup(c.base, (*c.tags, *c.runs[0].tags_of(name)), c.runs) for c, name in chosen]
+    return list(zip(curves_of(named), (name for _, name in chosen), strict=True))
 
 
 def _first_of(view: str, runs: Sequence[ImageRun]) -> str:

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
-from stforecast.bench.curves import COLORS, as_curves, point_look
+from stforecast.bench.curves import COLORS, HOMES, as_curves, labels_of, places, point_look
 from stforecast.bench.drawing import add_legend, legend_point, panels
+from stforecast.bench.look import Look, looking
 
 
 def test_no_two_of_twelve_curves_look_the_same(throw):
@@ -14,6 +15,34 @@ def test_no_two_of_twelve_curves_look_the_same(throw):
     assert len({(c.color, c.line["linestyle"]) for c in curves}) == 12
     assert len({point_look(i) for i in range(12)}) == 12
     assert point_look(len(COLORS), "xy") == (COLORS[0], "y")
+
+
+def test_a_known_method_has_one_look_in_any_company():
+    for name, place in HOMES.items():
+        others = [(other, other) for other in HOMES if HOMES[other] != place]
+        assert places([*others, (name, name), ("a", "a")])[name] == place
+    assert places([("fedavg linear", "fedavg")]) == {"fedavg linear": HOMES["fedavg"]}
+    both = places([("a variant", "fedavg"), ("fedavg", "fedavg")])
+    assert both["fedavg"] == HOMES["fedavg"] != both["a variant"]
+
+
+def test_labels_have_one_look_in_any_order_and_six_have_six_colours(throw):
+    runs = [throw(name) for name in ("b", "fedlean", "w/o x", "e", "solo, day", "a")]
+    looks = {curve.name: (curve.color, curve.dash) for curve in as_curves(runs)}
+    assert {c.name: (c.color, c.dash) for c in as_curves(runs[::-1])} == looks
+    assert len({color for color, _ in looks.values()}) == 6
+
+
+def test_some_of_the_runs_look_as_among_all(throw):
+    runs = [throw(f"m{i}") for i in range(12)]
+    with looking(Look(among=labels_of(runs))):
+        looks = [(c.color, c.dash) for c in as_curves(runs)]
+        assert [(c.color, c.dash) for c in as_curves(runs[4:9])] == looks[4:9]
+
+
+def test_the_only_curve_in_colour_keeps_its_colour(throw):
+    for curve in as_curves([throw(f"m{i}") for i in range(9)]):
+        assert (curve.alone.color, curve.alone.line["linestyle"]) == (curve.color, "-")
 
 
 def test_nothing_cannot_be_drawn():

@@ -604,7 +604,7 @@ def test_small_multiples_draw_one_method_in_colour_and_the_others_in_grey(make_r
     for ax in fig.axes:
         colours = [line.get_color() for line in ax.lines if len(line.get_xdata()) > 1]
         assert colours.count("0.75") == 6
-        assert "#0072b2" in colours
+        assert len(set(colours)) == 2
 
 
 def test_common_options_choose_highlight_and_size(tested):
@@ -614,7 +614,7 @@ def test_common_options_choose_highlight_and_size(tested):
     labels = fig.axes[0].get_legend_handles_labels()[1]
     assert [label[0] for label in labels] == ["b", "c"]
     assert [line.get_color() for line in fig.axes[0].lines if len(line.get_xdata()) > 1] == [
-        "0.75", "#d55e00",
+        "0.75", as_curves(runs)[2].color,
     ]  # fmt: skip
     assert fig.get_suptitle() == "Two of three"
     assert fig.get_figheight() == 4.0
