@@ -96,16 +96,20 @@ class EvaluatedForecaster(FittedForecaster):
             attribute `selection` of each names its selections. `seasonal_naive` repeats the day
             before, unless there is none. By `cell` alone: `std`, of the z-scores, `seasonal_mae`
             and `seasonal_rmse`, which scaled errors divide by, and `lon` and `lat` if known.
-            Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"), and
-            `time_zone` if the clock is UTC.
+            Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"),
+            `time_zone` if the clock is UTC, and `non_negative`: 1 if `predict` turns forecasts
+            below 0 into 0. Those here are as the model gives them, and so are their errors.
 
         Raises:
             InputError: as `evaluate`.
         """
+        select = self.config.run.select
         if data is None:
             self._evaluated()
-            return forecasts_dataset(self._evaluations, self.config.run.select)
-        return forecasts_dataset({self.config.run.select: self._on(data)}, self.config.run.select)
+            found = forecasts_dataset(self._evaluations, select)
+        else:
+            found = forecasts_dataset({select: self._on(data)}, select)
+        return found.assign_attrs(non_negative=int(self.non_negative))
 
     @property
     def predict_seconds_(self) -> float:

@@ -139,6 +139,17 @@ def _rounded(table: pd.DataFrame) -> list[float]:
     return [float(f"{value:.{DIGITS}g}") for value in table.melt()["value"]]
 
 
+def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:
+    """Return tested forecasts as `predict` gives them: none below 0 if the data were never.
+
+    Args:
+        forecasts: result of `Forecaster.test_forecasts`, of one time ahead or all.
+    """
+    if not forecasts.attrs.get("non_negative"):
+        return forecasts
+    return forecasts.assign(y_hat=forecasts["y_hat"].clip(min=0.0, keep_attrs=True))
+
+
 def tidy(forecasts: xr.Dataset) -> pd.DataFrame:
     """Return the variables of `forecasts.nc`, a row for each cell, target and step ahead.
 

@@ -118,17 +118,23 @@ def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
     import pandas as pd
 
     from stforecast.bench.statistics.estimate import with_ends
+    from stforecast.comparison.steps import horizon_ahead
+    from stforecast.plots.scores import error_name
 
     rows = []
     for task in tasks:
         for line in task.board.lines:
             estimates = {
                 "error": line.error, "last_round_error": line.last,
-                "percent_above_reference": line.against, "skill": line.skill, "wins": line.wins,
+                "percent_above_reference": line.against,
+                "skill_percent": line.skill and line.skill.times(100),
+                "wins_percent": line.wins.times(100),
             }  # fmt: skip
             rows.append(
                 {
-                    "task": task.name, "method": line.name, "metric": task.board.metric,
+                    "task": task.name, "horizon": horizon_ahead(line.row.first),
+                    "method": line.name, "metric": task.board.metric,
+                    "error_name": error_name(task.board.metric, line.row.group.runs),
                     "runs": len(line.row.group.runs), "reference": task.board.reference,
                     **with_ends(estimates), "p_value": line.p_value,
                     "train_seconds": line.row.mean_of("train_seconds"),

@@ -22,7 +22,8 @@ def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     Returns:
         Markdown; an empty string if all hours have the same load.
     """
-    busy = busy_hours(joined_targets(run for row in rows for run in row.group.runs))
+    targets = joined_targets(run for row in rows for run in row.group.runs)
+    busy, zone = busy_hours(targets), targets.attrs.get("time_zone", "local time")
     if not busy:
         return ""
     others = [hour for hour in range(24) if hour not in busy]
@@ -36,7 +37,7 @@ def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
         body.append({"method": name, "peak": peak, "off-peak": off_peak})
     caption = (
         f"MAE in {units_of(rows[0].first)} in peak hours, whose mean load is above the day's mean "
-        f"({spans(busy)}, local time), and off-peak."
+        f"({spans(busy)}, {zone}), and off-peak."
     )
     return f"{caption}\n\n{markdown(body)}"
 

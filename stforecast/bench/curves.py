@@ -23,23 +23,23 @@ which observations use, and yellow, which is faint on white."""
 HUES = (*COLORS, "#6b6b6b")
 """Colours of methods; grey is that of references that repeat past values."""
 
+OWN = (
+    "fedlean",
+    "fedavg fedprox fedavg_ft scaffold",
+    "fuels fedproto fedda fpl",
+    "fedtrees lightgbm fedper fedbn",
+    "solo ridge ditto apfl",
+    "boosting central fedrep chronos",
+    "seasonal_day seasonal_week last_value historical_average",
+)
+"""Methods of each colour, one for each line style; the darkest colour is the default's alone."""
+
 HOMES = {
-    method: place
-    for place, methods in enumerate(
-        (
-            *("fedlean fedta", "fedavg", "fuels pfpl", "fedtrees gldp", "solo", "boosting"),
-            "seasonal_day chance",
-            *("ridge", "fedprox", "fedproto", "lightgbm", "fedper", "central"),
-            "seasonal_week",
-            *("fedavg_ft", "scaffold", "fedrep", "fedda", "lg_fedavg", "ditto"),
-            "last_value",
-            *("perfedavg", "fedbn", "apfl fedvit", "moon", "feddyn", "chronos fpl"),
-            "historical_average",
-        )
-    )
-    for method in methods.split()
-}
-"""Place of methods that have one of their own, as in every figure: colours, then line styles."""
+    method: hue + len(HUES) * dash
+    for hue, methods in enumerate(OWN)
+    for dash, method in enumerate(methods.split())
+} | dict.fromkeys(("fedta", "gldp", "pfpl"), 0)
+"""Place of methods that have the same one in every figure; papers on images have the default's."""
 
 FAINT = "0.75"
 """Grey of curves in the background."""
@@ -122,9 +122,8 @@ class Curve(RunGroup[R]):
 def places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Return the place of each label, whatever the order of the labels.
 
-    A method in `HOMES` always has its place there, by its own name or by that of one variant. Any
-    other label begins at a colour that its text determines, and takes the next of which there are
-    fewest.
+    A method in `HOMES` has its place there, by its own name or by that of one variant. Any other
+    label begins at a colour that its text determines, and takes the next that is taken least.
 
     >>> places([("fedavg", "fedavg"), ("fedlean", "fedlean"), ("solo, day", "solo")])
     {'fedavg': 1, 'fedlean': 0, 'solo, day': 4}
@@ -147,9 +146,17 @@ def places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
 def _free(start: int, taken: Collection[int]) -> int:
     """Return a place of the colour that is taken least, from a colour on."""
     n_taken = Counter(place % len(HUES) for place in taken)
-    hue = min(range(len(COLORS)), key=lambda hue: (n_taken[hue], (hue - start) % len(COLORS)))
-    of_hue = [hue + len(HUES) * dash for dash in range(len(LINE_STYLES))]
-    return next((place for place in of_hue if place not in taken), hue)
+    first, *others = range(len(COLORS))
+    begin = start % len(others)
+    order = (*others[begin:], *others[:begin], first)
+    return _of_hue(min(order, key=n_taken.__getitem__), taken)
+
+
+def _of_hue(place: int, taken: Collection[int]) -> int:
+    """Return a place of the same colour whose line style is free, or the place itself."""
+    hue = place % len(HUES)
+    lines = (hue + len(HUES) * dash for dash in range(len(LINE_STYLES)))
+    return next((line for line in lines if line not in taken), place)
 
 
 def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
@@ -171,15 +178,22 @@ def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
 
 
 def curves_of(groups: Sequence[RunGroup[R]]) -> list[Curve[R]]:
-    """Return a curve for each group; of groups with one label, the first has the label's place."""
+    """Return a curve for each group.
+
+    Groups with one label have its colour in several line styles; all colours if there is no other
+    label.
+    """
     shown = set(current().highlight)
-    free = places((*current().among, *labels_of(run for group in groups for run in group.runs)))
-    taken = [free[label] for label in {group.base for group in groups}]
-    curves = []
+    of_label = places((*current().among, *labels_of(r for group in groups for r in group.runs)))
+    labels = {group.base for group in groups}
+    taken = {of_label[label] for label in labels}
+    curves: list[Curve[R]] = []
     for group in groups:
-        if (place := free.pop(group.base, None)) is None:
-            place = _free(crc32(group.name.encode()), taken)
-            taken.append(place)
+        place = of_label[group.base]
+        if any(curve.base == group.base for curve in curves):
+            start = crc32(group.name.encode())
+            place = _of_hue(place, taken) if len(labels) > 1 else _free(start, taken)
+            taken.add(place)
         faint = bool(shown) and not shown & {group.name, group.base}
         curves.append(Curve(group.base, group.tags, group.runs, place, faint))
     return curves

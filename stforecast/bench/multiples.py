@@ -77,7 +77,9 @@ def title_panel(ax: Axes, text: str, width: float) -> None:
 
 
 def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: float) -> None:
-    """Label the axes at the left and at the bottom of a grid of panels.
+    """Label the axes at the left and in the last row of a grid of panels.
+
+    Panels above a gap in the last row have numbers alone.
 
     Args:
         axes: the panels, row by row.
@@ -90,7 +92,6 @@ def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: flo
     lines = textwrap.fill(y, int(CHARACTERS_PER_INCH * (PANEL if len(axes) > 1 else height) * 0.8))
     x = textwrap.fill(x, int(CHARACTERS_PER_INCH * width / in_row * 0.85))
     for i, ax in enumerate(axes):
-        bottom = i + in_row >= len(axes)
-        ax.set_xlabel(x if bottom else "")
-        ax.tick_params(axis="x", labelbottom=bottom)
+        ax.set_xlabel(x if i // in_row == (len(axes) - 1) // in_row else "")
+        ax.tick_params(axis="x", labelbottom=i + in_row >= len(axes))
         ax.set_ylabel("" if i % in_row else lines)

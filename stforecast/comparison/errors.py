@@ -20,6 +20,9 @@ from stforecast.metrics.metric import Metric
 SEASONAL = "seasonal naive"
 """Name of the model that repeats the day before, which every run forecasts with."""
 
+SEASONAL_METHOD = "seasonal_day"
+"""Method that forecasts as seasonal naive."""
+
 SCALES = MappingProxyType({"mae": "seasonal_mae", "rmse": "seasonal_rmse"})
 """Variables of `forecasts.nc` that scaled metrics divide by."""
 

@@ -62,7 +62,7 @@ def per_cent(share: Estimate) -> str:
     >>> per_cent(Estimate(0.123, 0.1, 0.151))
     '12.3 [10.0, 15.1]'
     """
-    return str(Estimate(100 * share.value, 100 * share.low, 100 * share.high))
+    return str(share.times(100))
 
 
 def basis(board: Leaderboard) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from stforecast.bench.run_groups import RunGroup, group_runs
-from stforecast.comparison.steps import time_ahead
+from stforecast.comparison.steps import horizon_ahead
 from stforecast.results import ForecastRun
 
 APART = ("service", "split", "horizon", "scale", "path")
@@ -18,7 +18,8 @@ def by_task(
 ) -> dict[str, list[RunGroup[ForecastRun]]]:
     """Return groups of runs by task: data, service, split, horizon and scaling.
 
-    A task is named by its data, and by what distinguishes it from others of these data.
+    A task is named by its data, by its horizon if not all have the same, and by what else
+    distinguishes it from others of these data.
 
     Args:
         runs: finished runs; a folder given twice counts once.
@@ -31,7 +32,10 @@ def by_task(
     facts = [_facts(of_task[0]) for of_task in members.values()]
     names = [own["data"] for own in facts]
     for key in apart:
-        rivals = [[o for o, n in zip(facts, names, strict=True) if n == name] for name in names]
+        rivals = [
+            [o for o, n in zip(facts, names, strict=True) if n == name or key == "horizon"]
+            for name in names
+        ]
         names = [
             f"{name}, {own[key]}" if any(other[key] != own[key] for other in others) else name
             for name, own, others in zip(names, facts, rivals, strict=True)
@@ -43,11 +47,10 @@ def by_task(
 def _facts(run: ForecastRun) -> dict[str, str]:
     """Return what may distinguish tasks, as texts for their names."""
     settings = run.settings
-    horizon = settings.get("horizon")
     return {
         "path": run.about["data"],
         "split": f"split {settings.get('split')}",
         **run.facts(),
-        "horizon": "" if horizon is None else f"up to {time_ahead(int(horizon), run)} ahead",
+        "horizon": horizon_ahead(run),
         "scale": f"scaled by {settings.get('scale')}",
     }

@@ -26,6 +26,7 @@ from stforecast.bench.run_groups import ALL
 from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.folds import joined_targets
 from stforecast.comparison.skill import errors_by_cell
+from stforecast.forecast_tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.report.places import Places, places
@@ -122,8 +123,8 @@ def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
         return levels[max(levels)].by_cell()
     if show == "load":
         return joined_targets(curve.runs)["y"].mean(("time", "horizon")).to_numpy()
-    means = [run.forecasts()["y_hat"].mean(("time", "horizon")).to_numpy() for run in curve.runs]
-    return np.mean(means, axis=0)
+    forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.runs]
+    return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
 
 
 def _mean(values: np.ndarray) -> float:
@@ -189,7 +190,7 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
     drawn.set_cmap(colormaps[colors].with_extremes(bad="0.8"))
     drawn.set_norm(norm)
     ax.autoscale_view()
-    ax.set_aspect("equal")
+    ax.set_aspect("equal", anchor="S")  # The layout leaves no room for a title above such axes.
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
     ax.set_xticks([])

@@ -24,6 +24,7 @@ from stforecast.bench.multiples import (
 )
 from stforecast.bench.numbers import short
 from stforecast.comparison.steps import time_ahead
+from stforecast.forecast_tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.part import Span, named_cells, take_cells
 from stforecast.plots.scores import quantity
@@ -47,7 +48,8 @@ def predictions(
     """Forecasts and observations of the test part, in the data's units, one panel per cell.
 
     Each run is a line in the colour of its curve; more than six methods have a panel each, of one
-    cell. Gaps are missing observations. As Figure 3 (top) of FUELS (arXiv 2404.03702).
+    cell. Gaps are missing observations. Forecasts are as `predict` gives them: none below 0 where
+    the training data were never negative. As Figure 3 (top) of FUELS (arXiv 2404.03702).
 
     Args:
         runs: runs tested on the same data.
@@ -138,6 +140,8 @@ def time_axis(ax: Axes, ds: xr.Dataset, most_ticks: int = 8) -> None:
 def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
     """Return `y`, `y_hat` and any bounds `(cell, time)` of one step ahead, by target time.
 
+    Forecasts are those that `predict` would give.
+
     Args:
         run: a finished run.
         horizon: step ahead, from 1.
@@ -157,7 +161,7 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
             raise InputError(f"{run.folder}: a single test window is no line; test on more")
         targets = times + (horizon - 1) * (times[1] - times[0])
         shown = span.mask(targets, ds.attrs.get("time_zone"), run.folder)
-        chosen = ds.sel(horizon=horizon).isel(time=shown).load()
+        chosen = as_predicted(ds.sel(horizon=horizon).isel(time=shown).load())
     return chosen.assign_coords(time=targets[shown])
 
 

@@ -18,7 +18,7 @@ from stforecast.bench.numbers import plus_minus
 from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.skill import errors_by_cell, skill
-from stforecast.comparison.steps import shown_steps, time_ahead
+from stforecast.comparison.steps import horizon_ahead, shown_steps, time_ahead
 from stforecast.comparison.tasks import by_task
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows
@@ -57,9 +57,9 @@ def heatmap(
     Skill is 1 minus the geometric mean, over cells, of a method's error by that of seasonal naive,
     which repeats the day before: 100 % for no error, below 0 for more than that of seasonal naive.
     Errors are pooled over cells; their colour is the ratio to the lowest of the column. Both are
-    means over seeds. If all runs have the same data, the columns are the times ahead and the whole
-    horizon. Rows are sorted by the geometric mean of the ratios of a row, or by the whole horizon;
-    the best is on top. Grey: not run.
+    means over seeds. Columns are the data, with the horizon if it differs; if all runs have the
+    same data, times ahead and the whole horizon. Rows are sorted by the geometric mean of the
+    ratios of a row, or by the whole horizon; the best is on top. Grey: not run.
 
     Args:
         runs: finished runs.
@@ -81,11 +81,13 @@ def heatmap(
     ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
     table = table.loc[_order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)]
     fig, (ax,) = panels(width, 1.1 + ROW * len(table))
+    name, horizons = error_name(metric, runs), {horizon_ahead(run) for run in runs}
+    if len(tasks) > 1 and len(horizons) == 1:
+        name = f"{name}, {horizons.pop()}".removesuffix(", ")
     if show == "skill":
-        _draw_skill(fig, ax, table, f"skill against {SEASONAL}, %: {error_name(metric, runs)}")
+        _draw_skill(fig, ax, table, f"skill against {SEASONAL} in {name}, %")
     else:
-        label = f"test {error_name(metric, runs)}; colour: by the lowest of the column"
-        _draw_errors(fig, ax, table, label)
+        _draw_errors(fig, ax, table, f"test {name}; colour: ratio to the lowest of the column")
     ax.set_yticks(range(len(table)), table.index)
     n_characters = max(6, int(0.75 * width * CHARACTERS_PER_INCH / len(table.columns)))
     heads = [textwrap.fill(str(name), n_characters) for name in table.columns]
@@ -119,10 +121,10 @@ def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -
     table = pd.DataFrame(rows).T
     horizon = table.shape[1] - 1
     steps = range(1, horizon + 1) if horizon <= MOST_STEPS else shown_steps(horizon)
-    heads = {str(step): time_ahead(step, run) for step in steps}
+    heads = {str(step): f"{time_ahead(step, run)} ahead" for step in steps}
     if horizon == 1:
         return table[["1"]].rename(columns=heads)
-    return table[[*heads, ALL]].rename(columns={**heads, ALL: "all steps"})
+    return table[[*heads, ALL]].rename(columns={**heads, ALL: horizon_ahead(run)})
 
 
 def _order(ratios: pd.DataFrame) -> list[str]:

@@ -187,7 +187,7 @@ def _trim(axes: Sequence[Axes], in_row: int) -> None:
     """Leave out what small panels repeat: labels of inner axes with equal scales."""
     names = [ax.get_ylabel() for ax in axes]
     for i, ax in enumerate(axes):
-        if i + in_row < len(axes):
+        if i // in_row < (len(axes) - 1) // in_row:
             ax.set_xlabel("")
         if i % in_row and names[i] == names[i - 1]:
             ax.set_ylabel("")

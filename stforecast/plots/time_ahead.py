@@ -15,19 +15,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator
 
 from stforecast.bench.bars import bar_panel
-from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.curves import HUES, Curve, as_curves
 from stforecast.bench.drawing import ONE_COLUMN, add_legend
 from stforecast.bench.multiples import draw_curves, outer_labels
 from stforecast.bench.numbers import short
 from stforecast.bench.run_groups import by_step
-from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.errors import SEASONAL, SEASONAL_METHOD
 from stforecast.comparison.steps import time_ahead
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows, seasonal_errors
 from stforecast.results import ForecastRun
 
 NAIVE: dict[str, Any] = {
-    "label": SEASONAL, "color": "0.4", "linewidth": 1.0, "linestyle": (0, (1, 1)),
+    "label": SEASONAL, "color": HUES[-1], "linewidth": 1.0, "linestyle": (0, (1, 1)),
 }  # fmt: skip
 """Style of the line of seasonal naive."""
 
@@ -46,7 +46,8 @@ def horizon(
 
     Runs that differ only in the seed are drawn as their mean, with whiskers from lowest to highest.
     Curves are sorted by their mean error, the best first; more than six have a panel each. A dotted
-    grey line is seasonal naive, which repeats the day before, if all runs have the same targets.
+    grey line is seasonal naive, which repeats the day before, if all runs have the same targets and
+    none is of `seasonal_day`, which is the same.
 
     Args:
         runs: finished runs.
@@ -61,7 +62,8 @@ def horizon(
     order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
     curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
     name = f"test {error_name(metric, runs)}"
-    naive = seasonal_errors(runs, metric)
+    repeated = any(run.method == SEASONAL_METHOD for run in runs)
+    naive = None if repeated else seasonal_errors(runs, metric)
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
@@ -121,7 +123,8 @@ def axis_ahead(
     Returns:
         Places of the steps 1 to `n_steps` on the axis, by the run's folder; and the axis.
     """
-    whole, steps = partial(MaxNLocator, integer=True, min_n_ticks=1), np.arange(1, n_steps + 1)
+    whole = partial(MaxNLocator, "auto", integer=True, steps=[1, 2, 3, 6, 10], min_n_ticks=1)
+    steps = np.arange(1, n_steps + 1)
     lengths = {run.folder: float(run.about.get("step_minutes", math.nan)) for run in runs}
     if not all(map(math.isfinite, lengths.values())):
         return dict.fromkeys(lengths, steps), TimeAxis("steps ahead", whole)

@@ -13,6 +13,7 @@ from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.coverage import coverages
 from stforecast.comparison.errors import SEASONAL, ModelErrors, model_errors, variables
 from stforecast.comparison.folds import by_seed, folds_of, join_errors
+from stforecast.forecast_tables import as_predicted
 from stforecast.report.successive import Successive, successive
 from stforecast.results import ForecastRun
 
@@ -43,11 +44,11 @@ class MethodNumbers:
     Attributes:
         errors: in the metric of the page.
         mae: `(cells,)` mean absolute error in the data's units.
-        forecast: `(cells,)` mean forecast.
+        forecast: `(cells,)` mean forecast, as `predict` gives it.
         load: `(cells,)` mean observed value.
         coverage: `(cells,)` share of targets inside the widest interval; None without intervals.
         nominal: what the widest interval promises; NaN without intervals.
-        path: forecasts of successive windows.
+        path: forecasts of successive windows, as `predict` gives them.
         naive: errors of seasonal naive; None where it could not forecast.
     """
 
@@ -83,14 +84,15 @@ def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
         mae.append(_joined(forecasts, "raw_mae").by_cell())
     nominal, coverage = _coverage(first)
     known = all(SEASONAL in variables(part) for part in first)
+    given = [as_predicted(part) for part in first]
     return MethodNumbers(
         _mean(found),
         np.mean(mae, axis=0),
-        _mean_by_cell(first, "y_hat"),
+        _mean_by_cell(given, "y_hat"),
         _mean_by_cell(first, "y"),
         coverage,
         nominal,
-        successive(first),
+        successive(given),
         _errors(first, metric, SEASONAL) if known else None,
     )
 

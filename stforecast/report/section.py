@@ -15,6 +15,7 @@ from data_prep.errors import InputError
 from stforecast.bench.curves import Curve, curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.compare import Task
+from stforecast.comparison.errors import SEASONAL_METHOD
 from stforecast.comparison.hours import clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line
 from stforecast.comparison.names import error_title
@@ -83,12 +84,13 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
         cells = forecasts["cell"].to_numpy()
         known = forecasts.attrs if "time_zone" in forecasts.attrs or cube is None else cube.attrs
         zone = str(known.get("time_zone", ""))
+    clock = clock_of(zone)
     title = error_title(board.metric, units_of(first))
     claims = [claim.replace("**", "") for claim in conclusions(board, task.name)]
     charts = {
         "name": task.name,
         "quantity": _quantity(first),
-        "clock": clock_of(zone),
+        "clock": clock,
         "error": title,
         "methods": [_look(curve) for curve in curves_of(groups)],
         "cells": [str(cell) for cell in cells.tolist()],
@@ -108,7 +110,7 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
         task.name,
         tuple(claims),
         _board(board, lines, numbers, units_of(first)),
-        worst_tables(cells, numbers[0], groups[0].name, title, _quantity(first)),
+        worst_tables(cells, numbers[0], groups[0].name, title, _quantity(first), clock),
         data_sheet(first, cube),
         runs_sheet(groups),
         shown.note,
@@ -210,7 +212,8 @@ def _curves(
     groups: Sequence[RunGroup[ForecastRun]], numbers: Sequence[MethodNumbers], zone: str
 ) -> dict[str, Any]:
     """Return the numbers of the charts over all cells."""
-    naive = numbers[0].naive
+    repeated = any(group.runs[0].method == SEASONAL_METHOD for group in groups)
+    naive = None if repeated else numbers[0].naive
     run = groups[0].runs[0]
     places, axis = axis_ahead([run], len(numbers[0].errors.by_step))
     return {

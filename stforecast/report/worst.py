@@ -11,7 +11,7 @@ N_WORST = 10
 
 
 def worst_tables(
-    cells: np.ndarray, best: MethodNumbers, name: str, error: str, quantity: str
+    cells: np.ndarray, best: MethodNumbers, name: str, error: str, quantity: str, clock: str
 ) -> tuple[Table, ...]:
     """Return tables of the cells, hours and days where the best method is worst.
 
@@ -21,12 +21,13 @@ def worst_tables(
         name: its name.
         error: title of its errors.
         quantity: service and unit.
+        clock: clock of hours and days, such as "UTC".
     """
     own = f"{error} of {name}"
     return (
         _cells(cells, best, name, own, quantity),
-        _hours(best, name, own),
-        _days(best, name, own),
+        _hours(best, name, own, clock),
+        _days(best, name, own, clock),
     )
 
 
@@ -45,17 +46,17 @@ def _cells(cells: np.ndarray, best: MethodNumbers, name: str, own: str, quantity
     return Table(f"Cells with the highest errors of {name}", rows, opens="cell")
 
 
-def _hours(best: MethodNumbers, name: str, own: str) -> Table:
+def _hours(best: MethodNumbers, name: str, own: str, clock: str) -> Table:
     errors = best.errors.by_hour
     rows = [
         {"hour": f"{hour:02d}:00", own: number(errors[hour])}
         | ({} if best.naive is None else {"of seasonal naive": number(best.naive.by_hour[hour])})
         for hour in highest(errors)
     ]
-    return Table(f"Hours with the highest errors of {name}", rows)
+    return Table(f"Hours with the highest errors of {name}, {clock}", rows)
 
 
-def _days(best: MethodNumbers, name: str, own: str) -> Table:
+def _days(best: MethodNumbers, name: str, own: str, clock: str) -> Table:
     errors = best.errors.by_day
     rows = [
         {"day": f"{errors.index[i]:%Y-%m-%d}", "weekday": f"{errors.index[i]:%A}"}
@@ -63,7 +64,7 @@ def _days(best: MethodNumbers, name: str, own: str) -> Table:
         | ({} if best.naive is None else {"of seasonal naive": number(best.naive.by_day.iloc[i])})
         for i in highest(errors.to_numpy())
     ]
-    return Table(f"Days with the highest errors of {name}", rows)
+    return Table(f"Days with the highest errors of {name}, {clock}", rows)
 
 
 def highest(errors: np.ndarray) -> list[int]:

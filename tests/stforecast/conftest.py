@@ -59,7 +59,8 @@ def tested(tmp_path):
 
     def make(
         label, y_hat, y, *, seed=1, start="2013-11-04", step_minutes=60.0, zone=None, units="1",
-        naive=None, data="milan.nc", service="internet", about=None, cells=None, **settings,
+        naive=None, data="milan.nc", service="internet", about=None, cells=None, attrs=None,
+        **settings,
     ):  # fmt: skip
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         out.mkdir()
@@ -82,7 +83,7 @@ def tested(tmp_path):
         xr.Dataset(
             values,
             {"cell": ids, "time": times, "horizon": np.arange(1, horizon + 1)},
-            {"step_minutes": step_minutes, **clock},
+            {"step_minutes": step_minutes, **clock, **(attrs or {})},
         ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
         return ForecastRun.open(out)
 

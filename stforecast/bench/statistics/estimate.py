@@ -33,6 +33,10 @@ class Estimate:
         """Return whether a value lies outside the interval; False if there is no interval."""
         return value < self.low or value > self.high
 
+    def times(self, factor: float) -> Estimate:
+        """Return the estimate in other units."""
+        return Estimate(factor * self.value, factor * self.low, factor * self.high)
+
     def __str__(self) -> str:
         ends, width = (self.value, self.low, self.high), self.high - self.low
         if not math.isfinite(width):

@@ -62,7 +62,9 @@ def test_each_data_set_is_a_task_and_skill_is_averaged(make_run, compare, tmp_pa
     fuels = numbers[numbers.method == "fuels"]
     assert fuels["error"].tolist() == pytest.approx([1.0, 4.0])
     assert fuels["percent_above_reference"].tolist() == pytest.approx([-50, -50])
+    assert fuels["skill_percent"].tolist() == pytest.approx([75, 0])
     assert set(numbers["reference"]) == {"solo"}
+    assert set(numbers["error_name"]) == {"MSE of z-scores"}
     page = (tmp_path / "out" / "comparison.md").read_text()
     assert "## milan" in page
     assert "## All 2 tasks" in page

@@ -48,7 +48,7 @@ def test_errors_stand_by_time_ahead_and_their_mean(ridge, naive):
     by_step = np.nanmean(np.abs(error), axis=(0, 1))
     root = np.sqrt(np.nanmean(error**2, axis=(0, 1)))
     share = 100 * np.nanmean(np.abs(error / ds.y.to_numpy()), axis=(0, 1))
-    shown = {"60 min": 0, "2 h": 1, "4 h": 3}
+    shown = {"1 h": 0, "2 h": 1, "4 h": 3}
     for heading, i in shown.items():
         assert float(rows[1][f"MAE, {heading}"]) == pytest.approx(by_step[i], rel=1e-3)
         assert float(rows[1][f"RMSE, {heading}"]) == pytest.approx(root[i], rel=1e-3)
@@ -64,7 +64,7 @@ def test_published_errors_have_rows_of_their_own(ridge):
     )
     text = results_table([ridge], {}, published)
     _, row = table(text, "Errors by time ahead")
-    assert (row["method"], row["MAE, 60 min"], row["MAE, 2 h"]) == ("DCRNN*", "2.77", "-")
+    assert (row["method"], row["MAE, 1 h"], row["MAE, 2 h"]) == ("DCRNN*", "2.77", "-")
     assert row["MAE, mean of 4"] == "3.03"
     assert r"\* printed in a paper: the same data" in text
 

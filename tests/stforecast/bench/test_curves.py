@@ -33,6 +33,14 @@ def test_labels_have_one_look_in_any_order_and_six_have_six_colours(throw):
     assert len({color for color, _ in looks.values()}) == 6
 
 
+def test_settings_of_one_method_share_its_colour_beside_other_methods(throw):
+    fuels = [throw("fuels", tau=tau) for tau in (0.1, 0.2, 0.5)]
+    curves = as_curves([*fuels, throw("fedavg")])
+    assert {c.color for c in curves if c.base == "fuels"} == {COLORS[2]}
+    assert len({c.dash for c in curves if c.base == "fuels"}) == 3
+    assert len({c.color for c in as_curves(fuels)}) == 3
+
+
 def test_some_of_the_runs_look_as_among_all(throw):
     runs = [throw(f"m{i}") for i in range(12)]
     with looking(Look(among=labels_of(runs))):

@@ -16,9 +16,9 @@ def test_tasks_are_named_by_what_distinguishes_them(tested):
     ]
     found = by_task(runs)
     assert {name: [group.label for group in groups] for name, groups in found.items()} == {
-        "milan, up to 60 min ahead": ["a (2 runs)", "b"],
+        "milan, 1 h ahead": ["a (2 runs)", "b"],
         "milan, up to 12 h ahead": ["a"],
-        "la": ["a"],
+        "la, 1 h ahead": ["a"],
     }
 
 

@@ -8,7 +8,7 @@ from stforecast.plots import PLOTS
 from stforecast.plots.scores import error_name
 
 hours, horizon, ranks = PLOTS["hours"], PLOTS["horizon"], PLOTS["critical-difference"]
-heatmap, cells = PLOTS["heatmap"], PLOTS["cells"]
+heatmap, cells, predictions = PLOTS["heatmap"], PLOTS["cells"], PLOTS["predictions"]
 
 DAY = np.arange(24.0)[None, :, None]
 BUSY = np.where((DAY >= 8) & (DAY < 20), 3.0, 1.0)
@@ -100,8 +100,15 @@ def test_one_step_names_the_time_ahead_and_seasonal_naive(tested):
     fig = horizon([tested("b", y_hat, y, naive=y + 3), tested("a", y_hat - 1, y, naive=y + 3)])
     (ax,) = fig.axes
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b"]
-    assert ax.get_xlabel() == "test MAE of internet, 60 min ahead"
+    assert ax.get_xlabel() == "test MAE of internet, 1 h ahead"
     assert labelled(ax)["seasonal naive: 3"].get_xdata()[0] == 3
+
+
+@pytest.mark.parametrize("errors", [(3,), (3, 3)])
+def test_a_method_that_is_seasonal_naive_is_drawn_once(tested, errors):
+    y_hat, y = steps(*errors)
+    runs = [tested("a", y_hat - 1, y, naive=y_hat), tested("seasonal_day", y_hat, y, naive=y_hat)]
+    assert not any("seasonal naive" in label for label in labelled(horizon(runs).axes[0]))
 
 
 def test_seasonal_naive_of_other_targets_is_not_drawn(tested):
@@ -143,7 +150,7 @@ def test_a_heat_map_of_several_data_sets_shows_skill_and_what_was_not_run(tested
     np.testing.assert_allclose(image.get_array().data[1:], [[0, 50], [-100, -50]])
     assert image.get_array().mask.tolist() == [[False, True], [False, False], [False, False]]
     assert image.norm.vmin == -image.norm.vmax == -100
-    label = "skill against seasonal naive, %: MAE of traffic"
+    label = "skill against seasonal naive in MAE of traffic, 1 h ahead, %"
     assert fig.axes[1].get_xlabel() == label
 
 
@@ -153,9 +160,9 @@ def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
     ax, scale = heatmap(runs, metric="raw_mae", show="error").axes
     assert heat_rows(ax) == {"near": ["2.00", "3.00", "2.50"], "far": ["1.00", "5.00", "3.00"]}
     heads = [text.get_text() for text in ax.get_xticklabels()]
-    assert heads == ["60 min", "2 h", "all steps"]
+    assert heads == ["1 h ahead", "2 h ahead", "up to 2 h ahead"]
     np.testing.assert_allclose(ax.images[0].get_array(), [[2, 1, 1], [1, 5 / 3, 1.2]])
-    assert scale.get_xlabel() == "test MAE of internet; colour: by the lowest of the column"
+    assert scale.get_xlabel() == "test MAE of internet; colour: ratio to the lowest of the column"
 
 
 def test_texts_of_a_heat_map_differ_from_their_colour_in_brightness(tested):
@@ -273,3 +280,10 @@ def test_ranks_of_an_unknown_metric(tested):
 )
 def test_scaled_errors_have_no_unit(tested, metric, name):
     assert error_name(metric, [tested("a", BUSY, BUSY, units="MB")]) == name
+
+
+@pytest.mark.parametrize(("non_negative", "lowest"), [(1, 0), (0, -2)])
+def test_forecasts_are_drawn_as_predict_gives_them(tested, non_negative, lowest):
+    y_hat, y = steps(-2)
+    (ax,) = predictions([tested("a", y_hat, y, attrs={"non_negative": non_negative})]).axes
+    assert labelled(ax)["a"].get_ydata().tolist() == [lowest] * 3

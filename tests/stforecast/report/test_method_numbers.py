@@ -23,6 +23,14 @@ def test_errors_are_means_over_seeds_and_the_rest_is_of_the_first(tested):
     assert found.naive is None
 
 
+def test_forecasts_are_shown_as_predict_gives_them_and_errors_are_not(tested):
+    run = tested("a", Y - 1, Y, attrs={"non_negative": 1})
+    found = method_numbers(group_runs([run])[0], "raw_mae")
+    assert found.path.y_hat.min() == 0
+    np.testing.assert_allclose(found.forecast, Y.clip(1).mean(axis=(1, 2)) - 1)
+    np.testing.assert_allclose(found.errors.by_cell, [1.0, 1.0])
+
+
 def test_hours_and_days_are_of_local_time(tested):
     error = np.zeros((1, 24, 1))
     error[0, 22:] = 6.0  # 22:00 and 23:00 UTC are 23:00 and, the day after, 00:00 in Rome
