@@ -35,6 +35,7 @@ from experiments.benchmarks.prepare import in_own_process
 from experiments.benchmarks.problem import BATCH, HIDDEN
 from experiments.benchmarks.results import processor, save
 from experiments.benchmarks.rounds import counts
+from stforecast.bench.curves import HUES, places
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels, save_figure
 from stforecast.federated.prototypes import jensen_shannon
 
@@ -173,6 +174,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
         "ms a participant": "participant_ms",
         "GB without files": "memory_gb",
     }
+    place_of = places((row["method"], row["method"]) for row in rows)
     fig, axes = panels(TWO_COLUMNS, 2.6, len(shown), n_columns=len(shown))
     for ax, (label, column) in zip(axes, shown.items(), strict=True):
         slopes = slopes_of(rows, column)
@@ -180,7 +182,8 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
             of_one = [row for row in rows if row["method"] == name]
             found = f", slope {slopes[name]:.2f}" if name in slopes else ""
             sizes, values = [r["clients"] for r in of_one], [r[column] for r in of_one]
-            ax.loglog(sizes, values, "o-", label=name + found)
+            color = HUES[place_of[name] % len(HUES)]
+            ax.loglog(sizes, values, "o-", color=color, label=name + found)
         ax.set_xlabel("clients")
         ax.set_ylabel(label)
         ax.xaxis.set_major_formatter("{x:,.0f}")

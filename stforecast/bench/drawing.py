@@ -140,9 +140,14 @@ def _styled(axes: list[Axes]) -> list[Axes]:
     return axes
 
 
-def count_axis(ax: Axes, label: str) -> None:
+def count_axis(ax: Axes, label: str, *, logarithmic: bool = False) -> None:
     """Format the x axis for whole numbers."""
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if logarithmic:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set_xlabel(label)
 
 

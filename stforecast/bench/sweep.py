@@ -186,9 +186,9 @@ def _scale(ax: Axes, values: Sequence[float]) -> None:
         ax.set_xscale("log")
     else:
         ax.set_xscale("symlog", linthresh=min(sizes))
+    ax.xaxis.set_major_formatter("{x:g}")
     if len(values) <= MOST_TICKS:
         ax.xaxis.set_major_locator(FixedLocator(values))
-        ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_locator(NullLocator())
 
 

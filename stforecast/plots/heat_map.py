@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -90,7 +91,7 @@ def heatmap(
         _draw_errors(fig, ax, table, f"test {name}; colour: ratio to the lowest of the column")
     ax.set_yticks(range(len(table)), table.index)
     n_characters = max(6, int(0.75 * width * CHARACTERS_PER_INCH / len(table.columns)))
-    heads = [textwrap.fill(str(name), n_characters) for name in table.columns]
+    heads = [_in_lines(str(name), n_characters) for name in table.columns]
     ax.set_xticks(range(len(heads)), heads)
     ax.set_title("" if len(tasks) > 1 else next(iter(tasks)), fontsize=SMALL, loc="left")
     return fig
@@ -125,6 +126,16 @@ def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -
     if horizon == 1:
         return table[["1"]].rename(columns=heads)
     return table[[*heads, ALL]].rename(columns={**heads, ALL: horizon_ahead(run)})
+
+
+def _in_lines(text: str, n_characters: int) -> str:
+    r"""Divide the head of a column into lines; a number stays with its unit.
+
+    >>> _in_lines("milan, up to 24 h ahead", 12)
+    'milan, up to\n24 h ahead'
+    """
+    kept = re.sub(r"(?<=\d) ", "\N{NO-BREAK SPACE}", text)
+    return textwrap.fill(kept, n_characters).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _order(ratios: pd.DataFrame) -> list[str]:

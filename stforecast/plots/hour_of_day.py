@@ -117,6 +117,6 @@ def spans(busy: Sequence[int]) -> Iterator[tuple[float, float]]:
 def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
     load = hourly_load(forecasts)
     ax.bar(load.index, load, width=1, color="0.6", linewidth=0, label=f"mean observed {name}")
-    ax.axhline(load.mean(), color="0.3", linestyle="--", linewidth=0.9, label="its mean")
+    ax.axhline(load.mean(), color="0.3", linestyle=":", linewidth=0.9, label="its mean")
     ax.set_ylim(bottom=min(0.0, load.min()))
     ax.set_ylabel("observed")

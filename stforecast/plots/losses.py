@@ -30,8 +30,10 @@ from stforecast.results import ForecastRun
 LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 """Losses of the task, without a method's further terms, and their columns in `rounds.csv`."""
 
-
 HEIGHT = 2.0
+
+MOST_TIMES = 20
+"""Ratio of the longest run's rounds to the shortest's above which their axis is logarithmic."""
 
 
 @figure_of_training
@@ -84,7 +86,8 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
 
     Each run is a line in the colour of its curve. Training losses of different kinds, which do not
     compare, have a panel each; of more than six methods, each has a panel of its own for its
-    validation loss. Runs without a loss, such as reference forecasters, are named below the panels.
+    validation loss. Where some have many more rounds than others, their axis is logarithmic.
+    Runs without a loss, such as reference forecasters, are named below the panels.
 
     Args:
         runs: finished runs.
@@ -109,7 +112,11 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
         losses = table[column[ax.get_ylabel()]].to_numpy()
         _loss_line(ax, table["round"].to_numpy(), losses, curve, label)
 
-    return _draw_views(views, draw, lambda ax: count_axis(ax, "round"), width, _not_drawn(absent))
+    def scale(ax: Axes) -> None:
+        lengths = [np.size(line.get_ydata()) for line in ax.lines]
+        count_axis(ax, "round", logarithmic=max(lengths) > MOST_TIMES * min(lengths))
+
+    return _draw_views(views, draw, scale, width, _not_drawn(absent))
 
 
 Table = tuple[Curve[ForecastRun], pd.DataFrame]

@@ -40,7 +40,7 @@ def bars(
     scores = [score(curve.runs, selection, name, mask) for curve, name in models]
     fig, ax = score_bars(curves, scores, width)
     several = any(len(some) > 1 for some in scores)
-    ax.set_xlabel(_axis_name(f"{selection} round, {mask}", seeds=several))
+    ax.set_xlabel(_axis_name(selection, mask, seeds=several))
     return fig
 
 
@@ -78,14 +78,15 @@ def sweep(
         setting,
         lambda some: score(some, selection, view, mask),
         _default,
-        lambda several: _axis_name(selection, seeds=several),
+        lambda several: _axis_name(selection, mask, seeds=several),
         width,
     )
 
 
-def _axis_name(of: str, *, seeds: bool) -> str:
+def _axis_name(selection: str, mask: str, *, seeds: bool) -> str:
     spread = "\n(mean ± std over seeds)" if seeds else ""
-    return f"test accuracy in %, {of}{spread}"
+    rounds = "rounds" if selection == "last ten" else "round"
+    return f"test accuracy in %, {selection} {rounds}, {mask}{spread}"
 
 
 def _default(run: ImageRun, setting: str) -> object:

@@ -24,6 +24,9 @@ MARKERS = ("s", "o", "D", "^")
 FULL = 0.92
 """Side of the largest marker as a share of its place."""
 
+MARGIN = 1.0
+"""Inches beside a panel, for the names of clients."""
+
 PARTS = {"train": "training", "test": "test"}
 
 
@@ -67,7 +70,7 @@ def division(
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
         rows = table[table["part"] == part]
-        _name_axes(ax, classes, _client_names(table, n_clients))
+        _name_axes(ax, classes, _client_names(table, n_clients), width / n_columns - MARGIN)
         ax.label_outer()
         total, most = rows["samples"].sum(), rows["samples"].max()
         ax.set_title(f"{title}: {total:,} samples, largest marker {most:,}", fontsize=TEXT)
@@ -94,9 +97,10 @@ def _client_names(table: pd.DataFrame, n_clients: int) -> list[str]:
     return [f"{own[0]}  {i}" if len(own) == 1 else str(i) for i, own in enumerate(owned)]
 
 
-def _name_axes(ax: Axes, classes: Sequence[str], clients: Sequence[str]) -> None:
+def _name_axes(ax: Axes, classes: Sequence[str], clients: Sequence[str], inches: float) -> None:
+    size = min(SMALL, 72 * inches / len(classes))
     rotation = 90 if max(map(len, classes)) > 2 or len(classes) > SIDE_BY_SIDE else 0
-    ax.set_xticks(range(len(classes)), classes, rotation=rotation, fontsize=SMALL)
+    ax.set_xticks(range(len(classes)), classes, rotation=rotation, fontsize=size)
     ax.set_yticks(range(len(clients)), clients, fontsize=SMALL)
     ax.set_xticks([x - 0.5 for x in range(1, len(classes))], minor=True)
     ax.set_yticks([y - 0.5 for y in range(1, len(clients))], minor=True)

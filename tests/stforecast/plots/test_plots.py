@@ -474,6 +474,12 @@ def test_rounds_need_rounds(make_run):
         rounds([make_run(history=ROUNDS[:0])])
 
 
+@pytest.mark.parametrize(("n", "scale"), [(40, "linear"), (41, "log")])
+def test_many_more_rounds_than_others_stand_on_a_logarithmic_axis(make_run, n, scale):
+    some = [make_run(label=str(k), history=pd.concat([ROUNDS[:1]] * k)) for k in (2, n)]
+    assert {ax.get_xscale() for ax in PLOTS["rounds"](some).axes} == {scale}
+
+
 def test_horizon_draws_the_pooled_error_of_each_step(make_run):
     fig = horizon([make_run(by_step=(1.0, 2.0, 4.0)), make_run("solo", by_step=(3.0,))])
     (ax,) = fig.axes
