@@ -20,7 +20,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
 """Okabe and Ito's colours for all kinds of colour vision (jfly.uni-koeln.de/color), without black,
 which observations use, and yellow, which is faint on white."""
 
-HUES = (*COLORS, "#6b6b6b")
+HUES = (*COLORS, "#808080")
 """Colours of methods; grey is that of references that repeat past values."""
 
 OWN = (
