@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIGURES = ("critical-difference", "horizon", "hours", "cells")
-"""Figures of each data set."""
+"""Figures of each task."""
 
 
 @click.command(context_settings=HELP)
@@ -145,7 +145,7 @@ def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
 
 
 def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
-    """Draw the figures, those of single data sets once for each; a failed one is only logged."""
+    """Draw the figures, those of single tasks once for each; a failed one is only logged."""
     import inspect
 
     from stforecast.bench.curves import labels_of
@@ -153,11 +153,14 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     from stforecast.bench.figures import dates_tested
     from stforecast.bench.look import Look, looking
     from stforecast.bench.names import slug
+    from stforecast.comparison.compare import APART
+    from stforecast.comparison.tasks import by_task
     from stforecast.plots import PLOTS
 
-    parts: dict[str, list[ForecastRun]] = {}
-    for run in runs:
-        parts.setdefault(slug("-".join(run.facts().values())), []).append(run)
+    parts = {
+        slug(name): [run for group in groups for run in group.runs]
+        for name, groups in by_task(runs, APART).items()
+    }
     wanted = [("heatmap", "all", list(runs))]
     wanted += [(figure, name, some) for name, some in parts.items() for figure in FIGURES]
     drawn = []

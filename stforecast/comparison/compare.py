@@ -14,6 +14,9 @@ from stforecast.comparison.rows import Row
 from stforecast.comparison.tasks import by_task
 from stforecast.results import ForecastRun
 
+APART = ("service", "horizon", "path")
+"""Facts in which the runs of one task agree, see `by_task`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -64,7 +67,7 @@ def compare(
     """
     tasks = []
     known: set[str] = set()
-    for name, groups in by_task(runs, ("service", "horizon", "path")).items():
+    for name, groups in by_task(runs, APART).items():
         rows = [Row(group) for group in groups]
         names = {row.name for row in rows} | {SEASONAL}
         known |= names

@@ -72,6 +72,15 @@ def test_each_data_set_is_a_task_and_skill_is_averaged(make_run, compare, tmp_pa
     assert latex.count(r"\begin{tabular}") == 3
 
 
+def test_each_horizon_has_figures_of_its_own(make_run, compare, monkeypatch, tmp_path):
+    monkeypatch.setattr(compare_command, "FIGURES", ("cells",))
+    runs = [make_run(m, horizon=h, n_days=9) for h in (1, 2) for m in ("fuels", "solo")]
+    code, _, err = compare(*folders(*runs), "--metric", "mse", "--out", tmp_path / "out")
+    assert not code, err
+    figures = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert figures >= {"milan-step-1-ahead-cells.png", "milan-up-to-step-2-ahead-cells.png"}
+
+
 def test_each_task_says_how_many_days_it_was_tested_on(make_run, compare, tmp_path):
     lowest = {"milan": ("fuels", 9), "rome": ("solo", 5)}
     runs = [
