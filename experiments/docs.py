@@ -39,7 +39,7 @@ from experiments.site.performance import (
 )
 from experiments.site.results import gather, replaced, sections_of, shrunk
 from experiments.site.sent import forecasts_sent, images_sent
-from experiments.site.skills import few_cells_table, skill_table
+from experiments.site.skills import few_cells_table, skill_figure, skill_table
 from experiments.site.tutorials import pictures, refreshed
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +93,13 @@ def guided(text: str, results: str) -> str:
     return replaced(text, "skill", lambda: skill_table(sections_of(results), "results/default.md"))
 
 
+def write_guide() -> None:
+    """Write the skill that the page of the default method states to the guide, and draw it."""
+    results = DEFAULT.read_text()
+    GUIDE.write_text(guided(GUIDE.read_text(), results))
+    (ROOT / "docs" / "figures" / "skill.png").write_bytes(skill_figure(sections_of(results)))
+
+
 def run_tutorial(page: Path) -> None:
     """Run a tutorial in an empty folder, and write what it printed and drew."""
     text = page.read_text()
@@ -115,13 +122,13 @@ def main(folders: tuple[Path, ...]) -> None:
             run_tutorial(page)
     elif folders:
         gather(folders, RESULTS)
-        GUIDE.write_text(guided(GUIDE.read_text(), DEFAULT.read_text()))
+        write_guide()
     else:
         METHODS.write_text(updated(METHODS.read_text(), measured=True))
         for name, (page, make) in BENCHMARKS.items():
             page.write_text(replaced(page.read_text(), name, make))
         (PERFORMANCE.parent / "figures" / "growth.png").write_bytes(growth_figure())
-        GUIDE.write_text(guided(GUIDE.read_text(), DEFAULT.read_text()))
+        write_guide()
 
 
 if __name__ == "__main__":

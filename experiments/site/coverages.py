@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import geometric_mean
 
-from experiments.site.markdown_tables import rows_of
-from experiments.site.skills import data_of
+from experiments.site.markdown_tables import data_of, rows_of
 from stforecast.bench.tables import markdown
 
 CLIENTS = "lowest – median – highest client"

@@ -1,4 +1,4 @@
-"""Markdown tables of pages, read back."""
+"""Tables of pages and the data that they name, read back."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ def rows_of(text: str, column: str) -> list[dict[str, str]]:
         if column in head:
             return [dict(zip(head, cells, strict=True)) for cells in body]
     return []
+
+
+def data_of(text: str) -> str:
+    r"""Return the data of a section of forecasts, such as "milan, 25 cells, 1 step ahead".
+
+    >>> data_of("**milan, calls**: 25 cells, 3 folds of 3 days, 1 step\nahead, z-scores by cell")
+    'milan, 25 cells, 1 step ahead'
+    """
+    found = re.search(
+        r"^\*\*([^*,]+),[^*]*\*\*:\s(\d+\scells),[^|]*?\s(\d+\ssteps?)(?:\(s\))?\sahead", text, re.M
+    )
+    return " ".join(f"{found[1]}, {found[2]}, {found[3]} ahead".split()) if found else ""
 
 
 def _cells(line: str) -> list[str]:

@@ -22,7 +22,7 @@ from data_prep.atomic import atomic_path
 from data_prep.errors import InputError, no_file
 from experiments.images.answers import HEADING
 from experiments.site.coverages import coverage_table
-from experiments.site.skills import data_of
+from experiments.site.markdown_tables import data_of
 from experiments.site.standings import standing_table
 
 MOST_BYTES = 200_000

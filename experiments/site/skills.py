@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.site.markdown_tables import rows_of
+from experiments.site.markdown_tables import data_of, rows_of
+from experiments.site.results import shrunk
 from stforecast.bench.tables import markdown
 
 HEADS = ("skill in MSE, %", "skill, %")
@@ -41,18 +43,37 @@ def skill_table(sections: Mapping[str, str], page: str) -> str:
         sections: sections of a page by the benchmark's name.
         page: that page, for links.
     """
+    found, columns = _who_wins(sections)
+    pooled = set[str]().union(*(m.pooled for m in found.values()))
+    head = ["data", *(f"{c} †" if c in pooled else c for c in columns)]
+    rows = [[f"[{m.about}]({page}#{name})", *_cells(m, columns)] for name, m in found.items()]
+    return markdown([dict(zip(head, row, strict=True)) for row in rows])
+
+
+def skill_figure(sections: Mapping[str, str]) -> bytes:
+    """Draw the numbers of `skill_table` but the zeros of seasonal naive, as a PNG."""
+    import pandas as pd
+
+    from stforecast.bench.drawing import save_figure
+    from stforecast.plots.heat_map import skill_map
+
+    found, columns = _who_wins(sections)
+    table = pd.DataFrame([m.skill for m in found.values()], [m.about for m in found.values()])
+    with tempfile.TemporaryDirectory() as folder:
+        figure = skill_map(table[columns].loc[:, table.any()], "MSE", digits=0)
+        return shrunk(save_figure(figure, Path(folder) / "skill.png"))
+
+
+def _who_wins(sections: Mapping[str, str]) -> tuple[dict[str, Measured], list[str]]:
+    """Return what each benchmark "Who wins" measured, and methods from the best to the worst."""
     found = {n: m for n, text in sections.items() if n.startswith("who_wins") and (m := read(text))}
     methods = {method for m in found.values() for method in m.skill}
-    pooled = set[str]().union(*(m.pooled for m in found.values()))
 
     def mean(method: str) -> float:
         known = [m.skill[method] for m in found.values() if method in m.skill]
         return sum(known) / len(known)
 
-    columns = sorted(methods, key=mean, reverse=True)
-    head = ["data", *(f"{c} †" if c in pooled else c for c in columns)]
-    rows = [[f"[{m.about}]({page}#{name})", *_cells(m, columns)] for name, m in found.items()]
-    return markdown([dict(zip(head, row, strict=True)) for row in rows])
+    return found, sorted(methods, key=mean, reverse=True)
 
 
 def read(text: str) -> Measured | None:
@@ -64,18 +85,6 @@ def read(text: str) -> Measured | None:
     skill = {row["method"]: float(row[head].split()[0]) for row in rows}
     pooled = set(re.findall(r"^\| (.+?) † +\|", text, re.M))
     return Measured(about, skill, pooled)
-
-
-def data_of(text: str) -> str:
-    r"""Return the data of a section of forecasts, such as "milan, 25 cells, 1 step ahead".
-
-    >>> data_of("**milan, calls**: 25 cells, 3 folds of 3 days, 1 step\nahead, z-scores by cell")
-    'milan, 25 cells, 1 step ahead'
-    """
-    found = re.search(
-        r"^\*\*([^*,]+),[^*]*\*\*:\s(\d+\scells),[^|]*?\s(\d+\ssteps?)(?:\(s\))?\sahead", text, re.M
-    )
-    return " ".join(f"{found[1]}, {found[2]}, {found[3]} ahead".split()) if found else ""
 
 
 def _cells(measured: Measured, columns: list[str]) -> list[str]:

@@ -81,20 +81,46 @@ def heatmap(
     table = _by_step(columns, runs[0]) if len(tasks) == 1 else _by_task(columns)
     ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
     table = table.loc[_order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)]
-    fig, (ax,) = panels(width, 1.1 + ROW * len(table))
     name, horizons = error_name(metric, runs), {horizon_ahead(run) for run in runs}
     if len(tasks) > 1 and len(horizons) == 1:
         name = f"{name}, {horizons.pop()}".removesuffix(", ")
     if show == "skill":
-        _draw_skill(fig, ax, table, f"skill against {SEASONAL} in {name}, %")
+        fig = skill_map(table, name, width=width)
     else:
+        fig, ax = _empty(table, width)
         _draw_errors(fig, ax, table, f"test {name}; colour: ratio to the lowest of the column")
+    title = "" if len(tasks) > 1 else next(iter(tasks))
+    fig.axes[0].set_title(title, fontsize=SMALL, loc="left")
+    return fig
+
+
+def skill_map(
+    table: pd.DataFrame, error: str, *, digits: int = 1, width: float = TWO_COLUMNS
+) -> Figure:
+    """Draw skill against seasonal naive.
+
+    Args:
+        table: skill in per cent, NaN where unknown; its names are those of rows and columns.
+        error: name of the error that the skill is about.
+        digits: number of decimals.
+        width: width of the figure in inches.
+    """
+    fig, ax = _empty(table, width)
+    reach = max(1.0, min(100.0, _largest(table.abs())))
+    texts = table.map(lambda v: f"{v:+.{digits if abs(v) < 100 else 0}f}")
+    label = f"skill against {SEASONAL} in {error}, %"
+    _draw(fig, ax, table.to_numpy(), texts, Normalize(-reach, reach), DIVERGING, label)
+    return fig
+
+
+def _empty(table: pd.DataFrame, width: float) -> tuple[Figure, Axes]:
+    """Return an empty figure and its axes, which name rows and columns."""
+    fig, (ax,) = panels(width, 1.1 + ROW * len(table))
     ax.set_yticks(range(len(table)), table.index)
     n_characters = max(6, int(0.75 * width * CHARACTERS_PER_INCH / len(table.columns)))
     heads = [_in_lines(str(name), n_characters) for name in table.columns]
     ax.set_xticks(range(len(heads)), heads)
-    ax.set_title("" if len(tasks) > 1 else next(iter(tasks)), fontsize=SMALL, loc="left")
-    return fig
+    return fig, ax
 
 
 def _skill(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
@@ -142,12 +168,6 @@ def _order(ratios: pd.DataFrame) -> list[str]:
     """Return the names of the rows by the geometric mean of their known ratios."""
     mean = np.log(ratios.clip(lower=1e-9)).mean(axis=1)
     return list(mean.sort_values(kind="stable").index)
-
-
-def _draw_skill(fig: Figure, ax: Axes, table: pd.DataFrame, label: str) -> None:
-    reach = max(1.0, min(100.0, _largest(table.abs())))
-    texts = table.map(lambda v: f"{v:+.1f}" if abs(v) < 100 else f"{v:+.0f}")
-    _draw(fig, ax, table.to_numpy(), texts, Normalize(-reach, reach), DIVERGING, label)
 
 
 def _draw_errors(fig: Figure, ax: Axes, table: pd.DataFrame, label: str) -> None:

@@ -13,7 +13,7 @@ from experiments.site.coverages import coverage_table
 from experiments.site.hooks import PAGES, moved
 from experiments.site.maths import with_mathml
 from experiments.site.references import commands_page, options_page
-from experiments.site.skills import skill_table
+from experiments.site.skills import skill_figure, skill_table
 from experiments.site.standings import standing_table
 from experiments.site.tutorials import refreshed
 
@@ -117,6 +117,7 @@ def test_skill_is_tabulated_best_method_first():
         "| [milan, 9 cells, 1 step ahead](page.md#who_wins_a) | **32** | 10 |",
         "| [milan, 9 cells, 24 steps ahead](page.md#who_wins_b) | **4** | **4** |",
     ]
+    assert skill_figure(sections).startswith(b"\x89PNG")
 
 
 def test_the_defaults_standing_counts_benchmarks_by_rival():
