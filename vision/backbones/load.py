@@ -13,6 +13,7 @@ from torch import Tensor
 from data_prep.errors import InputError, reading
 from data_prep.limits import check_size
 from vision.backbones.backbone import Backbone, Pool, Precision
+from vision.backbones.hub import reachable_hub
 from vision.backbones.vit import Geometry, ViT, geometry_of
 from vision.torchvision_ops import torchvision_models
 
@@ -173,13 +174,18 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
     if not timm.is_model(name):
         close = ", ".join(timm.list_models(f"*{name.split('.')[0]}*")[:5]) or "vit_base_patch16_224"
         raise InputError(f"timm has no model {name!r}; choose e.g. {close}, or {TINY}")
-    try:
-        model = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as e:  # The hub's client raises many types: no network, no such file.
-        raise InputError(
-            f"{name}: timm could not download the weights ({type(e).__name__}: {e}); download them "
-            "on a machine with network access and give the file (--backbone FILE)"
-        ) from e
+    with reachable_hub() as reachable:
+        try:
+            model = timm.create_model(name, pretrained=True, num_classes=0)
+        except Exception as e:  # The hub's client raises many types: no network, no such file.
+            known = timm.get_pretrained_cfg(name)
+            reason = f"{type(e).__name__}: {e}" if reachable else "no network"
+            half = " --normalisation half" if tuple(known.mean) == (0.5, 0.5, 0.5) else ""
+            raise InputError(
+                f"{name}: cannot download its weights ({reason}); where there is a network, get "
+                f"model.safetensors from https://huggingface.co/{known.hf_hub_id} and give it with "
+                f"--backbone FILE{half}, or try --backbone {TINY}"
+            ) from e
     if not isinstance(model, timm.models.VisionTransformer):
         raise InputError(f"{name} is a {type(model).__name__}; use a plain Vision Transformer")
     timm_model: Any = model

@@ -322,3 +322,36 @@ def test_timms_names_are_known():
     timm_vit()
     with pytest.raises(InputError, match="timm has no model 'vit_enormous'"):
         load_backbone("vit_enormous", input_size=224)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_hub_without_an_answer_is_asked_once(monkeypatch, caplog, tmp_path, answers):
+    timm_vit()
+    import huggingface_hub
+    import timm
+
+    asked, constants = [], huggingface_hub.constants
+
+    class Session:
+        def head(self, address, timeout):
+            asked.append(address)
+            if not answers:
+                raise OSError("no route to host")
+
+    def refused(*args, **kwargs):
+        assert not constants.HF_HUB_OFFLINE
+        raise OSError("disk full")
+
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    if answers:
+        monkeypatch.setattr(timm, "create_model", refused)
+    with pytest.raises(InputError) as e:
+        load_backbone("vit_tiny_patch16_224.augreg_in21k", input_size=224)
+    assert ("(OSError: disk full)" if answers else "(no network)") in str(e.value)
+    assert "huggingface.co/timm/vit_tiny_patch16_224.augreg_in21k and" in str(e.value)
+    assert "--backbone FILE --normalisation half" in str(e.value)
+    assert asked == [constants.ENDPOINT]
+    assert not caplog.records
+    assert not constants.HF_HUB_OFFLINE
