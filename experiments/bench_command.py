@@ -99,7 +99,7 @@ def bench(
 def execute(
     grid: Grid[Any], out: Path, what: str, engine: str, *, as_json: bool, progress: bool
 ) -> None:
-    """Run a grid, write its report if it is of forecasts, and print its table.
+    """Run a grid, write its report, and print its table.
 
     Args:
         grid: the benchmark.
@@ -121,7 +121,7 @@ def execute(
     else:
         click.echo(outcome.table)
         if page:
-            click.echo(f"\nleaderboard, map and series to click on: open {page} in a browser")
+            click.echo(f"\nleaderboard and charts to click on: open {page} in a browser")
         click.echo(f"\n{what} and runs in {out}")
     if outcome.failures:
         raise InputError(
@@ -141,14 +141,24 @@ def _described(out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:
-    """Write `report.html`, for a benchmark of forecasts."""
+    """Write `report.html`, if there are runs."""
+    from stforecast.report.write import try_report, write_report
     from stforecast.results import ForecastRun
 
-    if grid.kind.run_type is not ForecastRun:
-        return None
-    from stforecast.report.write import try_report
+    page = out / "report.html"
 
-    return try_report(runs, out / "report.html", title=grid.title, command=grid.repeat(out))
+    title, command = grid.title, grid.repeat(out)
+
+    def write() -> Path:
+        if grid.kind.run_type is ForecastRun:
+            return write_report(runs, page, title=title, command=command)
+        from experiments.images.comparison import rows_by_data
+        from experiments.images.page import image_sections
+
+        sections = image_sections(rows_by_data(runs), grid.reference)
+        return write_report([], page, title=title, command=command, more=sections)
+
+    return try_report(write, page) if runs else None
 
 
 def _forecast_grid(

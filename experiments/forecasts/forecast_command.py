@@ -91,7 +91,7 @@ def forecast(
     check = check_forecasts(run.forecasts())
     written = write_forecast(Forecaster.load(out / RUN), cube, out / FORECAST, given.get("events"))
     tested = Forecaster(method, **plan.settings).backtest(cube, folds) if folds else None
-    has_report = _write_report(run, out, data)
+    has_report = _write_report(run, out, data) is not None
     if as_json:
         click.echo(to_json(_described(out, plan, check, tested, has_report)))
         return
@@ -139,12 +139,13 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
     return write_cube(ds, out / CUBE)
 
 
-def _write_report(run: ForecastRun, out: Path, data: Path) -> bool:
-    from stforecast.report.write import try_report
+def _write_report(run: ForecastRun, out: Path, data: Path) -> Path | None:
+    from stforecast.report.write import try_report, write_report
 
-    words = ["stforecast", "report", str(out / RUN), "--out", str(out / REPORT)]
+    page = out / REPORT
+    command = shlex.join(["stforecast", "report", str(out / RUN), "--out", str(page)])
     title = f"Forecast of {data.name}"
-    return try_report([run], out / REPORT, title=title, command=shlex.join(words)) is not None
+    return try_report(lambda: write_report([run], page, title=title, command=command), page)
 
 
 _DEFAULT = click.core.ParameterSource.DEFAULT

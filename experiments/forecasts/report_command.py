@@ -15,15 +15,15 @@ from experiments.options import HELP, PATH, check_runs
 from experiments.targets import check_ending
 
 if TYPE_CHECKING:
-    from stforecast.report.tables import Table
+    from stforecast.report.plain_section import PlainSection
 
-TITLE, METRIC = "Forecasts compared", "mase"
+METRIC = "mase"
 
 
 @click.command(context_settings=HELP)
 @click.argument("runs", nargs=-1, required=True, type=PATH)
 @click.option("--out", type=PATH, required=True, help="Page to write: .html.")
-@click.option("--title", default=TITLE, show_default=True, help="Heading.")
+@click.option("--title", help="Heading.  [default: Forecasts, Images or Runs compared]")
 @click.option(
     "--metric", default=METRIC, show_default=True,
     help="Error to compare, as in stforecast list metrics: mse and mae of z-scores, raw_… in the "
@@ -31,15 +31,15 @@ TITLE, METRIC = "Forecasts compared", "mase"
 )  # fmt: skip
 @click.option("--reference", help="Label that the others are compared with, as for compare.")
 def report(
-    runs: tuple[Path, ...], out: Path, title: str, metric: str, reference: str | None
+    runs: tuple[Path, ...], out: Path, title: str | None, metric: str, reference: str | None
 ) -> None:
     """Write one HTML page on finished runs, which opens without a network.
 
     A leaderboard with intervals, a map of the cells, series and errors of each cell, curves, worst
     cells and hours, a data sheet, settings, and the commands that repeat the runs.
 
-    RUNS are folders of runs, benchmarks or backtests. Of image runs the page has a table of their
-    accuracies.
+    RUNS are folders of runs, benchmarks or backtests. Of image runs the page has a leaderboard,
+    accuracies by round, client and class, who has what, settings and commands.
     """
     check_ending(out, ".html")
     check_runs(runs)
@@ -51,7 +51,7 @@ def report(
     of_images = [folder for folder in folders if _is_of_images(folder)]
     found = [ForecastRun.open(folder) for folder in folders if folder not in of_images]
     words = ["stforecast", "report", *map(str, runs), "--out", str(out)]
-    words += ["--title", title] if title != TITLE else []
+    words += ["--title", title] if title else []
     words += ["--metric", metric] if metric != METRIC else []
     words += ["--reference", reference] if reference else []
     write_report(
@@ -59,12 +59,18 @@ def report(
         out,
         metric=metric,
         reference=reference if found else None,
-        title=title,
+        title=title or _title(bool(found), bool(of_images)),
         command=shlex.join(words),
-        more=_accuracies(of_images, None if found else reference),
+        more=_image_sections(of_images, None if found else reference),
     )
     size = out.stat().st_size / 1e6
     click.echo(f"{out}: {counted(len(folders), 'run')}, {size:.1f} MB; open it in a browser")
+
+
+def _title(forecasts: bool, images: bool) -> str:
+    if forecasts and images:
+        return "Runs compared"
+    return "Forecasts compared" if forecasts else "Images compared"
 
 
 def _is_of_images(folder: Path) -> bool:
@@ -74,22 +80,15 @@ def _is_of_images(folder: Path) -> bool:
     return read_about(folder, ForecastRun.command).get("task") == IMAGES
 
 
-def _accuracies(folders: Sequence[Path], reference: str | None) -> list[Table]:
-    """Return a table of the accuracies of image runs for each image set and scenario."""
+def _image_sections(folders: Sequence[Path], reference: str | None) -> list[PlainSection]:
     if not folders:
         return []
-    from experiments.images.comparison import comparisons
-    from experiments.images.comparison_table import basis, claims, comparison_rows
-    from stforecast.report.tables import Table
+    from experiments.images.comparison import rows_by_data
+    from experiments.images.page import image_sections
     from vision.results import ImageRun
 
-    found = comparisons([ImageRun.open(folder) for folder in folders], reference)
-    tables = []
-    for name, comparison in found.items():
-        said = [claim.replace("**", "") for claim in claims(comparison, name)]
-        rows = comparison_rows(comparison)
-        tables.append(Table(f"{name}: accuracy", rows, [*said, basis(comparison)]))
-    return tables
+    runs = [ImageRun.open(folder) for folder in folders]
+    return image_sections(rows_by_data(runs, reference), reference)
 
 
 COMMANDS = (report,)

@@ -13,7 +13,7 @@ from experiments.images.comparison_table import basis, claims, compared_masks, c
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import with_ends
 from stforecast.bench.tables import latex, markdown, plain, write_comparison
-from vision.comparison import Comparison, compare, rows_of
+from vision.comparison import Comparison, Row, compare, rows_of
 from vision.results import ImageRun
 
 
@@ -53,20 +53,29 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
     Raises:
         InputError: if no table has the reference, or runs were tested on different images.
     """
-    parts: dict[str, list[ImageRun]] = {}
-    for run in runs:
-        parts.setdefault(run.data_name, []).append(run)
-    tables = {name: rows_of(group_runs(some)) for name, some in parts.items()}
-    known = {row.name for rows in tables.values() for row in rows}
-    if reference is not None and reference not in known:
-        raise choose("reference", reference, known)
     found = {}
-    for name, rows in tables.items():
+    for name, rows in rows_by_data(runs, reference).items():
         own = reference if reference in {row.name for row in rows} else None
         try:
             found[name] = compare(rows, compared_masks(rows), own)
         except InputError as e:
             raise InputError(f"{name}: {e}") from e
+    return found
+
+
+def rows_by_data(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, list[Row]]:
+    """Return the rows of each image set and scenario.
+
+    Raises:
+        InputError: if none of them is the reference.
+    """
+    parts: dict[str, list[ImageRun]] = {}
+    for run in runs:
+        parts.setdefault(run.data_name, []).append(run)
+    found = {name: rows_of(group_runs(some)) for name, some in parts.items()}
+    known = {row.name for rows in found.values() for row in rows}
+    if reference is not None and reference not in known:
+        raise choose("reference", reference, known)
     return found
 
 

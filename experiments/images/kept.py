@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.images.comparison_table import compared_masks
 from stforecast.bench.numbers import spread
-from stforecast.bench.tables import markdown
+from vision.comparison import Row
 from vision.evaluation import TRAINED
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known
@@ -26,19 +27,13 @@ def stages_in_turn(run: ImageRun) -> bool:
     return run.about.get("stages", 1) > 1 and run.settings["stage_order"] == "sequential"
 
 
-def kept(rows: Sequence[tuple[str, str, Sequence[ImageRun]]], masks: Sequence[str]) -> str:
-    """Tabulate accuracy after each stage, forgetting and retention as Markdown.
-
-    Args:
-        rows: name, view, and runs that differ only in their seed.
-        masks: classes that predictions choose from.
-    """
-    table = [
-        {"method": name, "choosing from": mask, **_row(runs, view, mask)}
-        for name, view, runs in rows
-        for mask in masks
+def kept_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return the rows of the table of accuracy after each stage, forgetting and retention."""
+    return [
+        {"method": row.name, "choosing from": mask, **_row(row.group.runs, row.view, mask)}
+        for row in rows
+        for mask in compared_masks(rows)
     ]
-    return f"{markdown(table)}\n\n{NOTE}"
 
 
 def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from experiments.images.comparison_table import compared
-from experiments.images.kept import kept, stages_in_turn
+from experiments.images.comparison_table import compared, compared_masks
+from experiments.images.kept import NOTE, kept_rows, stages_in_turn
 from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
@@ -20,7 +20,7 @@ from stforecast.bench.tables import (
 )
 from stforecast.bench.traffic import left_out
 from vision.comparison import Row, rows_of
-from vision.evaluation import MASKS, TASK
+from vision.evaluation import MASKS
 from vision.methods import METHODS
 from vision.results import ImageRun
 
@@ -97,15 +97,10 @@ def results_table(
     )
 
 
-def _section(runs: Sequence[ImageRun], published: Published | None, reference: str | None) -> str:
-    """Return heading and table of runs on the same data."""
-    scenario = runs[0].facts()["scenario"]
-    groups = group_runs(runs)
-    rows = rows_of(groups)
-    names = [row.name for row in rows]
-    printed = published.columns(scenario, names) if published else {}
-    masks = [m for m in (*MASKS[1:], TASK) if all(m in r.masks for r in runs)]
-    table = [
+def accuracy_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return the rows of the table of accuracies, floats and seconds of models on the same data."""
+    masks = [*MASKS[1:], *compared_masks(rows)[1:]]
+    return [
         {
             "method": _marked(row),
             "judged with": row.group.runs[0].judged(row.view) or "-",
@@ -113,29 +108,50 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
             **_measured(row.group.runs, row.view, masks),
             "floats a round, up / down": _floats(row.group.runs[0]),
             "seconds": mean_seconds(row.group.runs, 0),
-            **{heading: numbers[i] for heading, numbers in printed.items()},
         }
-        for i, row in enumerate(rows)
+        for row in rows
+    ]
+
+
+def accuracy_notes(rows: Sequence[Row]) -> list[str]:
+    """Explain the columns of the table of accuracies."""
+    runs = [run for row in rows for run in row.group.runs]
+    judged = {run.judged(view) for run in runs for view in run.views}
+    return [
+        f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
+        "client's training images; best: selected by the test itself, as in papers; by domain: "
+        "all clients' test images together, last round",
+        *[f"{POOLED_MARK} trained on the images of all clients together"]
+        * any(map(is_pooled, runs)),
+    ]
+
+
+def _section(runs: Sequence[ImageRun], published: Published | None, reference: str | None) -> str:
+    """Return heading and table of runs on the same data."""
+    scenario = runs[0].facts()["scenario"]
+    groups = group_runs(runs)
+    rows = rows_of(groups)
+    names = [row.name for row in rows]
+    printed = published.columns(scenario, names) if published else {}
+    table = [
+        {**row, **{heading: numbers[i] for heading, numbers in printed.items()}}
+        for i, row in enumerate(accuracy_rows(rows))
     ]
     about = runs[0].about
-    judged = {run.judged(view) for run in runs for view in run.views}
     name = runs[0].data_name
+    columns, *pooled = accuracy_notes(rows)
     lines = [
         f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
         markdown(table),
-        f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
-        "client's training images; best: selected by the test itself, as in papers; by domain: "
-        "all clients' test images together, last round",
+        columns,
         *([published.footnote] if published and printed else []),
-        *[f"{POOLED_MARK} trained on the images of all clients together"]
-        * any(map(is_pooled, runs)),
+        *pooled,
         *filter(None, (left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
-        named = [(row.name, row.view, row.group.runs) for row in rows]
-        lines.append(kept(named, [MASKS[0], *masks[1:]]))
+        lines += [markdown(kept_rows(rows)), NOTE]
     if len(rows) > 1:
         lines += compared(rows, name, reference if reference in names else None)
     return "\n\n".join(lines)

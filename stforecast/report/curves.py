@@ -1,18 +1,43 @@
-"""Losses by round and by communication."""
+"""Lines of the charts: their looks, and losses by round and by communication."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from stforecast.bench.curves import HUES
 from stforecast.bench.run_groups import RunGroup
 from stforecast.plots.losses import LOSSES
 from stforecast.results import ForecastRun
 
 MOST_ROUNDS = 400
 """Largest number of rounds to draw of a run."""
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""Line styles, in the order of those of figures."""
+
+
+def looks(places: Mapping[str, int]) -> list[dict[str, str]]:
+    """Return name, colour and line style of each line.
+
+    Args:
+        places: name of each line to its place, see `stforecast.bench.curves.places`.
+    """
+    return [
+        {
+            "name": name,
+            "color": HUES[place % len(HUES)],
+            "dash": DASHES[place // len(HUES) % len(DASHES)],
+        }
+        for name, place in places.items()
+    ]
+
+
+def evenly(n: int) -> np.ndarray:
+    """Return the places to draw of `n` rounds: all, or evenly spread ones with the last."""
+    return np.unique(np.linspace(0, n - 1, MOST_ROUNDS).round().astype(int))
 
 
 def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
@@ -33,7 +58,7 @@ def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
             if not any(np.isfinite(v).any() for v in values.values()):
                 continue
             sent = (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy(float)
-            shown = np.unique(np.linspace(0, len(table) - 1, MOST_ROUNDS).round().astype(int))
+            shown = evenly(len(table))
             found.append(
                 {
                     "method": place,

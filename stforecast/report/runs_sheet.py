@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from data_prep.errors import InputError
-from stforecast.bench.run_groups import RunGroup
+from stforecast.bench.run_groups import R, RunGroup
 from stforecast.comparison.folds import folds_of
+from stforecast.federated.runs.run import Run
 from stforecast.report.tables import Table, number
 from stforecast.results import ForecastRun, data_of
 
@@ -19,23 +20,36 @@ class RunsSheet:
     """How runs were made.
 
     Attributes:
-        dates: first and last target of each part.
+        dates: first and last target of each part; None without a clock.
         settings: all settings of each method.
         commands: command that repeats the first run of each method, by its name.
         versions: versions of packages.
     """
 
-    dates: Table
+    dates: Table | None
     settings: Table
     commands: dict[str, str]
     versions: str
 
 
-def runs_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
+def forecasts_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
+    """Describe the forecast runs of one task.
+
+    Args:
+        groups: runs of each method.
+    """
+    return runs_sheet(groups, repeat_command, _dates(groups))
+
+
+def runs_sheet(
+    groups: Sequence[RunGroup[R]], repeat: Callable[[R], str], dates: Table | None = None
+) -> RunsSheet:
     """Describe the runs of one task.
 
     Args:
         groups: runs of each method.
+        repeat: returns the command that repeats a run.
+        dates: first and last target of each part.
     """
     names = list(dict.fromkeys(name for group in groups for name in group.runs[0].settings))
     rows = []
@@ -52,9 +66,9 @@ def runs_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
         for package, version in run.about.get("versions", {}).items()
     }
     return RunsSheet(
-        _dates(groups),
+        dates,
         Table("All settings, as asked for", rows),
-        {group.name: repeat_command(group.runs[0]) for group in groups},
+        {group.name: repeat(group.runs[0]) for group in groups},
         ", ".join(sorted(versions)),
     )
 
@@ -79,9 +93,20 @@ def _shown(value: Any) -> str:
 
 
 def repeat_command(run: ForecastRun) -> str:
-    """Return the command that repeats a run, with the settings that are not defaults."""
-    words = ["stforecast", "run", "--method", run.method, "--data", str(data_of(run.about))]
+    """Return the command that repeats a forecast run."""
     usual = _defaults(run.method, str(run.settings.get("model", "")))
+    return command_of(run, usual, "--data", str(data_of(run.about)))
+
+
+def command_of(run: Run, usual: Mapping[str, Any], *words_before: str) -> str:
+    """Return the command of a run, with the settings that are not defaults.
+
+    Args:
+        run: the run.
+        usual: default settings.
+        *words_before: words before the settings.
+    """
+    words = [*run.command.split(), "--method", run.method, *words_before]
     for name, value in run.settings.items():
         if name == "method" or value is None or (name in usual and usual[name] == value):
             continue

@@ -12,7 +12,7 @@ import xarray as xr
 
 from data_prep.cube import open_cube
 from data_prep.errors import InputError
-from stforecast.bench.curves import Curve, curves_of
+from stforecast.bench.curves import curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.compare import Task
 from stforecast.comparison.errors import SEASONAL_METHOD
@@ -22,19 +22,16 @@ from stforecast.comparison.names import error_title
 from stforecast.comparison.steps import time_ahead
 from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
 from stforecast.plots.time_ahead import axis_ahead
-from stforecast.report.curves import losses
+from stforecast.report.curves import looks, losses
 from stforecast.report.data_sheet import DataSheet, data_sheet
 from stforecast.report.method_numbers import MethodNumbers, method_numbers
 from stforecast.report.packing import Arrays
 from stforecast.report.places import places
-from stforecast.report.runs_sheet import RunsSheet, runs_sheet
+from stforecast.report.runs_sheet import RunsSheet, forecasts_sheet
 from stforecast.report.series import series
 from stforecast.report.tables import Table, number, share
 from stforecast.report.worst import worst_tables
 from stforecast.results import ForecastRun, data_of, units_of
-
-DASHES = ("solid", "dash", "dot", "dashdot")
-"""Line styles, in the order of those of figures."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
         "quantity": _quantity(first),
         "clock": clock,
         "error": title,
-        "methods": [_look(curve) for curve in curves_of(groups)],
+        "methods": looks({curve.name: curve.place for curve in curves_of(groups)}),
         "cells": [str(cell) for cell in cells.tolist()],
         "map": {
             "kind": shown.kind,
@@ -112,7 +109,7 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
         _board(board, lines, numbers, units_of(first)),
         worst_tables(cells, numbers[0], groups[0].name, title, _quantity(first), clock),
         data_sheet(first, cube),
-        runs_sheet(groups),
+        forecasts_sheet(groups),
         shown.note,
         charts,
     )
@@ -144,10 +141,6 @@ def _quantity(run: ForecastRun) -> str:
     """Return the service with its unit, if it has one."""
     units = str(run.about.get("units", "1"))
     return run.about["service"] if units == "1" else f"{run.about['service']} ({units})"
-
-
-def _look(curve: Curve[ForecastRun]) -> dict[str, str]:
-    return {"name": curve.name, "color": curve.color, "dash": DASHES[curve.dash]}
 
 
 def _board(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -22,7 +22,8 @@ from stforecast.bench.look import Look, looking
 from stforecast.comparison.compare import Overall, Task, compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.report.packing import Arrays, as_json, packed
-from stforecast.report.section import section
+from stforecast.report.plain_section import PlainSection
+from stforecast.report.section import Section, section
 from stforecast.report.tables import Table
 from stforecast.results import ForecastRun
 
@@ -47,18 +48,18 @@ def write_report(
     reference: str | None = None,
     title: str = "Forecasts compared",
     command: str = "",
-    more: Sequence[Table] = (),
+    more: Sequence[PlainSection] = (),
 ) -> Path:
     """Write a page on finished runs: leaderboard, map, series, curves, data sheet, settings.
 
     Args:
-        runs: finished runs, of one or several data sets; may be empty if there are further tables.
+        runs: finished forecasts of one or several data sets; may be empty if there is `more`.
         out: the HTML file.
         metric: error to compare, as in `metrics.csv`.
         reference: label of the runs that the others are compared with, see `compare`.
         title: heading of the page.
         command: command that writes the page again.
-        more: further tables, at the end.
+        more: sections on other runs, such as those of images, at the end.
 
     Returns:
         `out`.
@@ -75,12 +76,15 @@ def write_report(
     return out
 
 
-def try_report(runs: Sequence[ForecastRun], out: Path, *, title: str, command: str) -> Path | None:
-    """Write a page at the end of a benchmark; a failure is logged, as the results are there."""
-    if not runs:
-        return None
+def try_report(write: Callable[[], Path], out: Path) -> Path | None:
+    """Write a page at the end of a benchmark; a failure is logged, as the results are there.
+
+    Args:
+        write: writes the page.
+        out: its file, for the message.
+    """
     try:
-        return write_report(runs, out, title=title, command=command)
+        return write()
     except Exception as e:  # whatever it is, the benchmark is done
         reason = e if isinstance(e, InputError) else repr(e)
         log.warning("%s: not written: %s", out, reason)
@@ -93,14 +97,15 @@ def render(
     reference: str | None,
     title: str,
     command: str,
-    more: Sequence[Table],
+    more: Sequence[PlainSection],
 ) -> str:
     """Return the page as HTML; arguments as for `write_report`."""
     tasks = compare(runs, metric, reference) if runs or not more else []
     arrays = Arrays()
     room = MOST_VALUES // max(1, len(tasks))
     with looking(Look(among=labels_of(runs))):
-        sections = [section(task, arrays, room) for task in tasks]
+        sections: list[Section | PlainSection] = [section(task, arrays, room) for task in tasks]
+    sections += more
     judged = overall(tasks) if len(tasks) > 1 else []
     folder = resources.files("stforecast.report") / "page"
     environment = jinja2.Environment(
@@ -114,12 +119,11 @@ def render(
         command=command,
         sections=sections,
         overall=_overall(judged, tasks),
-        more=more,
         style=(folder / "page.css").read_text(encoding="utf-8"),
         script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
         numbers=packed(as_json({"tasks": [s.charts for s in sections], "scales": _scales()})),
         arrays=packed(arrays.bytes()),
-        plotly=_library() if sections else "",
+        plotly=_library(),
     )
 
 

@@ -178,7 +178,7 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
         try:
             model = timm.create_model(name, pretrained=True, num_classes=0)
         except Exception as e:  # The hub's client raises many types: no network, no such file.
-            known = timm.get_pretrained_cfg(name)
+            known: Any = timm.get_pretrained_cfg(name)
             reason = f"{type(e).__name__}: {e}" if reachable else "no network"
             half = " --normalisation half" if tuple(known.mean) == (0.5, 0.5, 0.5) else ""
             raise InputError(

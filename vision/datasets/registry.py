@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from data_prep.errors import InputError, choose
@@ -51,7 +50,7 @@ def load(
     given = {**options, "size": size}
     if root is not None:
         given["root"] = Path(root)
-    return replace(join([_read(part, given) for part in names], size), name="+".join(names))
+    return join([_read(part, given) for part in names], size)
 
 
 def _read(name: str, given: dict[str, object]) -> ImageSet:

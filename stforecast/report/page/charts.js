@@ -1,5 +1,7 @@
 // The charts, by plotly.js.
 
+const SHARES = { range: [0, 1.02], tickformat: ".0%" };
+const DOTS = { mode: "lines+markers", marker: { size: 4 } };
 const OBSERVED = { name: "observed" };
 const SEASONAL = "seasonal naive";
 
@@ -40,6 +42,13 @@ function line(method, x, y, more = {}) {
 
 function naiveLine(x, y) {
   return line({ name: SEASONAL, color: ofPage("faint"), dash: "dot" }, x, y);
+}
+
+// The line of a distribution: the share of values up to each of them.
+function distribution(method, values) {
+  const sorted = known(values);
+  const { color, dash } = method;
+  return line(method, sorted, sorted.map((_, k) => (k + 1) / sorted.length), { line: { color, dash, width: 1.8, shape: "hv" } });
 }
 
 function translucent(color) {
@@ -109,12 +118,8 @@ class Charts {
 
   cdf() {
     const { methods, values, error } = this.task;
-    const traces = values[0].of.map((place, i) => {
-      const sorted = known(this.numbers.floats(place));
-      const shares = sorted.map((_, k) => (k + 1) / sorted.length);
-      return line(methods[i], sorted, shares, { line: { color: methods[i].color, dash: methods[i].dash, width: 1.8, shape: "hv" } });
-    });
-    this.show("cdf", traces, layout(title(`${error} of a cell`), { ...title("share of cells"), range: [0, 1.02], tickformat: ".0%" }),
+    const traces = values[0].of.map((place, i) => distribution(methods[i], this.numbers.floats(place)));
+    this.show("cdf", traces, layout(title(`${error} of a cell`), { ...title("share of cells"), ...SHARES }),
       "Share of cells with an error of at most x, for each method.");
   }
 
@@ -122,7 +127,7 @@ class Charts {
     const { methods, curves, error } = this.task;
     const { axis, x, of, naive } = curves.ahead;
     if (x.length < 2) return this.hide("ahead");
-    const traces = of.map((y, i) => line(methods[i], x, y, { mode: "lines+markers", marker: { size: 4 } }));
+    const traces = of.map((y, i) => line(methods[i], x, y, DOTS));
     if (naive) traces.push(naiveLine(x, naive));
     this.show("ahead", traces, layout(title(axis), title(error)), "Error of each method by time ahead.");
   }
@@ -146,12 +151,28 @@ class Charts {
     const traces = shown.map((run) => {
       const alone = !first.has(run.method);
       first.add(run.method);
-      const more = { name: plain(run.name), mode: "lines+markers", marker: { size: 4 } };
+      const more = { name: plain(run.name), ...DOTS };
       return line(methods[run.method], x(run), run[kind], { ...more, opacity: alone ? 1 : 0.6 });
     });
     const kinds = [...new Set(shown.map((run) => run.loss))].join(", ");
     const what = kind === "validation" ? "validation MSE of z-scores" : `training loss (${kinds})`;
     this.show(name, traces, layout({ ...title(axis), rangemode: "tozero" }, { ...title(what), rangemode: "tozero" }), `The ${what} of each run.`);
+  }
+
+  // Charts whose lines and axes the numbers give; lines without x are distributions.
+  plots() {
+    const { methods, plots } = this.task;
+    plots.forEach(({ caption, x, y, lines }, i) => {
+      const places = lines[0].x;
+      const named = typeof places?.[0] === "string";
+      const dots = named ? { mode: "markers", marker: { size: 8 } } : DOTS;
+      const traces = lines.map((one) => {
+        const of = methods[one.method];
+        return places ? line(of, one.x, one.y, { ...dots, marker: { ...dots.marker, color: of.color } }) : distribution(of, one.y);
+      });
+      const ofX = named ? { type: "category" } : { nticks: places ? Math.min(8, places.length) : 8 };
+      this.show(i, traces, layout({ ...title(x), ...ofX }, { ...title(y), ...(places ? {} : SHARES) }), caption);
+    });
   }
 
   overall() {

@@ -1,29 +1,22 @@
 // Joins the parts of the page.
 
-class TaskSection {
+// A section with charts of lines alone.
+class PlainSection {
   constructor(section, task, numbers) {
-    Object.assign(this, { section, task, numbers, cell: 0, method: 0 });
+    Object.assign(this, { section, task, numbers });
     this.charts = new Charts(section, task, numbers);
-    this.fill("select.value", task.values.map((value) => value.title));
-    this.fill("select.method", task.methods.map((method) => method.name));
     this.switches();
-    this.map = new CellMap(section.querySelector(".map"), task, numbers, (i) => this.select(i));
-    this.listen();
-    this.aboutSeries();
-    this.charts.overall();
-    this.recolor();
-    this.select(this.worst());
+    this.begin();
   }
 
-  fill(selector, names) {
-    const options = names.map((name, i) => new Option(name, i));
-    this.section.querySelector(selector).replaceChildren(...options);
+  begin() {
+    this.redraw();
   }
 
   // One button for each line in the charts; it shows and hides the line in all of them.
   switches() {
     const names = this.task.methods.map((method) => [method.name, method.color, method.dash]);
-    if (this.task.curves.hours.naive) names.push([SEASONAL, "", "dot"]);
+    if (this.task.curves?.hours.naive) names.push([SEASONAL, "", "dot"]);
     const buttons = names.map(([name, color, dash]) => {
       const [button, swatch] = [document.createElement("button"), document.createElement("span")];
       swatch.className = `line ${dash}`;
@@ -40,6 +33,31 @@ class TaskSection {
       return button;
     });
     this.section.querySelector(".switches").replaceChildren(...buttons);
+  }
+
+  redraw() {
+    this.charts.plots();
+  }
+}
+
+// A section with a map of the cells.
+class TaskSection extends PlainSection {
+  begin() {
+    const { section, task, numbers } = this;
+    Object.assign(this, { cell: 0, method: 0 });
+    this.fill("select.value", task.values.map((value) => value.title));
+    this.fill("select.method", task.methods.map((method) => method.name));
+    this.map = new CellMap(section.querySelector(".map"), task, numbers, (i) => this.select(i));
+    this.listen();
+    this.aboutSeries();
+    this.charts.overall();
+    this.recolor();
+    this.select(this.worst());
+  }
+
+  fill(selector, names) {
+    const options = names.map((name, i) => new Option(name, i));
+    this.section.querySelector(selector).replaceChildren(...options);
   }
 
   get value() {
@@ -129,7 +147,6 @@ async function start() {
   const sections = [...document.querySelectorAll("section.task")];
   const shown = new Map();
   themeSwitch(() => shown.forEach((section) => section.redraw()));
-  if (!sections.length) return;
   const library = document.createElement("script");
   library.textContent = await unpackText("plotly");
   document.head.append(library);
@@ -137,7 +154,8 @@ async function start() {
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting || shown.has(target)) continue;
-      shown.set(target, new TaskSection(target, numbers.tasks[sections.indexOf(target)], numbers));
+      const task = numbers.tasks[sections.indexOf(target)];
+      shown.set(target, task.plots ? new PlainSection(target, task, numbers) : new TaskSection(target, task, numbers));
       target.dataset.drawn = "yes";
       observer.unobserve(target);
     }

@@ -122,5 +122,31 @@ def test_image_runs_have_their_tables_on_a_page(capsys, outcome, tmp_path):
     assert code == 0
     assert said.startswith(f"{out}: 8 runs, ")
     page = out.read_text()
-    assert "digits8x8, n = 3: accuracy" in page
+    assert "<h1>Images compared</h1>" in page
+    assert "<p>2 tasks, written" in page
+    assert page.count(">digits8x8, n = 3</h2>") == 1
     assert "choosing from all classes, solo " in page
+    assert page.count("Leaderboard, the highest accuracy first</caption>") == 2
+    assert page.count("data:image/png") == 2
+    assert "1,797 of 8 × 8 pixels" in page
+    again = (
+        "stforecast vision run --method pfpl --size 8 --clients 3 --share 0.3 --ways 2 --rounds 2"
+    )
+    assert f"{again} --batch-size 64 --workers 1 --alpha 0.3 " in page
+
+
+def test_a_benchmark_of_images_writes_its_page(capsys, write_grid, tmp_path):
+    code, out, err = call(capsys, "bench", write_grid(), "--out", tmp_path)
+    assert code == 0
+    assert f"open {tmp_path / 'report.html'} in a browser" in out
+    assert "<h1>tiny</h1>" in (tmp_path / "report.html").read_text()
+    assert "not written" not in err
+
+
+def test_runs_that_do_not_compare_have_a_page_that_says_so(capsys, tmp_path):
+    for clients in ("3", "4"):
+        words = [*TINY, "--method", "solo", "--label", clients, "--clients", clients]
+        assert call(capsys, "vision", "run", "--out", tmp_path / clients, *words)[0] == 0
+    page = tmp_path / "page.html"
+    assert call(capsys, "report", tmp_path, "--out", page)[0] == 0
+    assert "Not compared: " in page.read_text()

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from data_prep.errors import InputError
+from stforecast.report.data_sheet import DataSheet
+from stforecast.report.plain_section import Chart, Picture, PlainSection
+from stforecast.report.runs_sheet import RunsSheet
 from stforecast.report.tables import Table
 from stforecast.report.write import try_report, write_report
 
@@ -56,11 +59,39 @@ def test_a_method_that_diverged_is_drawn_without_numbers(tested, runs, tmp_path)
     assert "wild diverged" in page
 
 
-def test_further_tables_need_no_forecasts(tmp_path):
-    table = Table("Accuracy of image runs", [{"method": "fedavg", "accuracy, %": "61.2"}])
-    page = write_report([], tmp_path / "report.html", more=[table]).read_text()
-    assert "61.2" in page
-    assert len(page) < 100_000  # no library for charts
+def plain_section(name):
+    return PlainSection(
+        name,
+        ["a is best."],
+        [Table("Leaderboard", [{"method": "a", "accuracy, %": "61.2"}])],
+        ["a", "b"],
+        [
+            Chart("By round.", "round", "%", [{"method": 1, "x": [1, 2], "y": [3.0, 4.0]}]),
+            Chart("By class.", "class", "%", [{"method": 0, "x": ["0", "1"], "y": [3.0, 4.0]}]),
+            Chart("Of clients.", "%", "share", [{"method": 0, "y": [3.0, 4.0]}]),
+        ],
+        Picture("Who has what", "data:image/png;base64,", "Images by client."),
+        DataSheet({"images": "8"}, None, {}),
+        RunsSheet(None, Table("All settings", []), {"a": "stforecast vision run"}, "torch 2"),
+    )
+
+
+def test_sections_without_cells_are_tasks_like_those_of_forecasts(runs, tmp_path, browser):
+    page = write_report([], tmp_path / "plain.html", more=[plain_section("digits")])
+    text = page.read_text()
+    assert "<p>1 task, written" in text
+    assert text.count(">digits<") == 1
+    assert "61.2" in text
+    browser.open(page)
+    assert browser.problems == []
+    assert browser.run("document.querySelectorAll('.chart .main-svg').length") >= 3
+    browser.run("document.querySelector('.switches button:last-child').click()")
+    drawn = "document.querySelector('[data-chart=\"0\"]').data.length"
+    assert browser.run(drawn) == 0
+    both = write_report(runs, tmp_path / "both.html", more=[plain_section("digits")])
+    assert "<p>2 tasks, written" in both.read_text()
+    browser.open(both)
+    assert browser.problems == []
 
 
 def test_several_tasks_have_a_table_over_all(tested, runs, tmp_path):
@@ -81,6 +112,6 @@ def test_nothing_is_written_without_runs(tmp_path):
 def test_a_benchmark_goes_on_without_its_report(tested, tmp_path, caplog):
     other = tested("other", Y[:, 1:], Y[:, 1:])
     out = tmp_path / "report.html"
-    assert try_report([tested("one", Y, Y), other], out, title="t", command="c") is None
+    assert try_report(lambda: write_report([tested("one", Y, Y), other], out), out) is None
     assert "report.html: not written" in caplog.text
     assert not out.exists()
