@@ -255,6 +255,7 @@ def test_npz_layouts(tmp_path, pixels, expected):
     np.testing.assert_array_equal(images.images, expected)
     assert (images.class_names, images.domain_names) == (("0", "1"), ("mine",))
     assert images.is_test.tolist() == [False, True]
+    assert images.name == "mine"  # Two files are two data sets in tables.
 
 
 def test_npz_with_domains(tmp_path):
