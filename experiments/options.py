@@ -187,6 +187,10 @@ def _click_type(hint: Any) -> click.ParamType | None:
     return known[hint]
 
 
+DECISIVE = ("--method", "--model", "--partition")
+"""Options on which others depend."""
+
+
 class OptionSections(click.Command):
     """A command with options that depend on its arguments, shown in sections of its help.
 
@@ -209,7 +213,14 @@ class OptionSections(click.Command):
         """Add the options that the arguments call for, then parse."""
         self._sections = self.make_sections(args)
         self.params = self.fixed + [o for options in self._sections.values() for o in options]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as e:
+            known = {flag for option in self.params for flag in option.opts}
+            if not e.possibilities:
+                others = " or ".join(flag for flag in DECISIVE if flag in known)
+                e.message = f"No such option {e.option_name!r}, unless with another {others}."
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the fixed options, then each section under its title."""

@@ -10,7 +10,15 @@ import click
 from experiments import shared_commands
 from experiments.endings import say_next, to_json
 from experiments.lists import IMAGE_LISTS
-from experiments.options import HELP, JSON, PATH, OptionSections, from_dataclass, peek
+from experiments.options import (
+    HELP,
+    JSON,
+    PATH,
+    OptionSections,
+    check_runs,
+    from_dataclass,
+    peek,
+)
 from experiments.targets import check_ending
 from vision.plots import PLOTS
 
@@ -137,6 +145,7 @@ def diagnose(run: Path, images: Path | None) -> None:
     One more round of local training estimates the constants of the paper's Corollary 1; a client
     violates its conditions if its weight or learning rate exceeds the printed limit.
     """
+    check_runs((run,), "stforecast vision run")
     from tabulate import tabulate
 
     from vision.convergence import diagnose_run

@@ -113,7 +113,8 @@ def _domains_in_counts(counts: str, names: Sequence[str], clients: int) -> list[
         drawn += [names.index(name)] * int(number)
     if len(drawn) != clients:
         raise InputError(
-            f"domains is {counts!r}, which are {len(drawn)} clients in all; clients is {clients}"
+            f"domains is {counts!r}, which are {len(drawn)} clients in all; clients is {clients}: "
+            f"give --clients {len(drawn)}, or other domains"
         )
     return drawn
 

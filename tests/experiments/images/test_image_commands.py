@@ -64,6 +64,10 @@ def test_lists(capsys, what):
         (["--data", "mnist"], "mnist"),
         (["--alpha", "2"], "alpha is 2.0; it must be in [0, 1]"),
         (["--ways", "30"], "ways is 30"),
+        (
+            ["--backbone", "x"],
+            "'--backbone', unless with another --method or --model or --partition",
+        ),
     ],
 )
 def test_mistakes_give_one_line(capsys, tmp_path, args, message):
@@ -72,6 +76,12 @@ def test_mistakes_give_one_line(capsys, tmp_path, args, message):
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "r" / "run.json").exists()
+
+
+def test_only_a_run_is_diagnosed(capsys, tmp_path):
+    code, _, err = call(capsys, "vision", "diagnose", tmp_path / "nowhere")
+    assert code == 2
+    assert "no finished run here; `stforecast vision run` writes one" in err
 
 
 def test_bench_knows_both_kinds(capsys, write_grid, tmp_path):
