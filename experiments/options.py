@@ -217,10 +217,11 @@ class OptionSections(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as e:
             known = {flag for option in self.params for flag in option.opts}
-            if not e.possibilities:
-                others = " or ".join(flag for flag in DECISIVE if flag in known)
-                e.message = f"No such option {e.option_name!r}, unless with another {others}."
-            raise
+            others = " or ".join(flag for flag in DECISIVE if flag in known)
+            if e.possibilities or not others:
+                raise
+            message = f"No such option {e.option_name!r}, unless with another {others}."
+            raise click.NoSuchOption(e.option_name, message, ctx=ctx) from e
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the fixed options, then each section under its title."""

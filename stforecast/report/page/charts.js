@@ -170,7 +170,7 @@ class Charts {
         const of = methods[one.method];
         return places ? line(of, one.x, one.y, { ...dots, marker: { ...dots.marker, color: of.color } }) : distribution(of, one.y);
       });
-      const most = places ? Math.max(...lines.map((one) => one.x.length)) : 8;
+      const most = Number.isInteger(places?.[0]) ? Math.max(...lines.map((one) => one.x.length)) : 8;
       const ofX = named ? { type: "category" } : { nticks: Math.min(8, most) };
       this.show(i, traces, layout({ ...title(x), ...ofX }, { ...title(y), ...(places ? {} : SHARES) }), caption);
     });

@@ -84,6 +84,16 @@ def test_only_a_run_is_diagnosed(capsys, tmp_path):
     assert "no finished run here; `stforecast vision run` writes one" in err
 
 
+def test_an_unknown_option_names_those_that_others_depend_on(capsys):
+    for command, message in (
+        (["vision", "divide"], "No such option '--xyzq', unless with another --partition."),
+        (["simulate"], "No such option '--xyzq'."),
+    ):
+        code, _, err = call(capsys, *command, "--xyzq", "1")
+        assert code == 2
+        assert message in err
+
+
 def test_bench_knows_both_kinds(capsys, write_grid, tmp_path):
     code, _, err = call(capsys, "bench", write_grid(), "--out", tmp_path, "--service", "sms")
     assert code == 2
