@@ -20,9 +20,8 @@ class Chart:
         caption: what it shows.
         x: title of the horizontal axis.
         y: title of the vertical axis.
-        lines: place of the `method`, and values `x` and `y` of each line; without `x`, the
+        lines: number of the `method`, and values `x` and `y` of each line; without `x`, the
             values of a distribution.
-        steps: whether the lines are those of a distribution, in steps.
     """
 
     caption: str

@@ -64,7 +64,7 @@ def plain_section(name):
         name,
         ["a is best."],
         [Table("Leaderboard", [{"method": "a", "accuracy, %": "61.2"}])],
-        ["a", "b"],
+        {"a": 0, "b": 1},
         [
             Chart("By round.", "round", "%", [{"method": 1, "x": [1, 2], "y": [3.0, 4.0]}]),
             Chart("By class.", "class", "%", [{"method": 0, "x": ["0", "1"], "y": [3.0, 4.0]}]),
