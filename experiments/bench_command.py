@@ -78,11 +78,11 @@ def bench(
     check_folder(out)
     config = find_config(config)
     of_images = is_image_file(config)
-    given = {"--service": service} if of_images else {"--images": images, "--preset": preset}
-    for flag, value in given.items():
-        if value:
-            kind = "images" if of_images else "forecasts"
-            raise click.UsageError(f"{config} is a benchmark of {kind}, which has no {flag}.")
+    kind, flag, given = (
+        ("images", "--service", service) if of_images else ("forecasts", "--images", images)
+    )
+    if given:
+        raise click.UsageError(f"{config} is a benchmark of {kind}, which has no {flag}.")
     settings: dict[str, Any] = {} if images is None else {"images": str(images)}
     settings |= dict(map(parse_setting, more))
     if rounds is not None:
@@ -90,7 +90,7 @@ def bench(
     grid = (
         _image_grid(config, preset, data, seed, settings)
         if of_images
-        else _forecast_grid(config, data, service, seed, settings)
+        else _forecast_grid(config, preset, data, service, seed, settings)
     )
     what = "table, figures, accuracies" if of_images else "table, errors"
     execute(grid, out, what, engine, as_json=as_json, progress=obj["progress"])
@@ -162,14 +162,14 @@ def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | Non
 
 
 def _forecast_grid(
-    config: Path, data: tuple[str, ...], service: tuple[str, ...], seed: tuple[int, ...],
-    settings: dict[str, Any],
+    config: Path, preset: str | None, data: tuple[str, ...], service: tuple[str, ...],
+    seed: tuple[int, ...], settings: dict[str, Any],
 ) -> Grid[Any]:  # fmt: skip
     from experiments.forecasts.benchmark import FORECAST_KIND, services
     from stforecast.bench.grid import load_grid
 
-    paths = [Path(path) for path in data]
-    return load_grid(config, FORECAST_KIND).replace(paths, services(service), seed, settings)
+    grid = load_grid(config, FORECAST_KIND, preset)
+    return grid.replace(list(map(Path, data)), services(service), seed, settings)
 
 
 def _image_grid(

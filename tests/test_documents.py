@@ -193,11 +193,7 @@ def check_bench(line):
     path = next((p for p in (ROOT / words[2], CONFIGS / words[2]) if p.exists()), None)
     assert path, line
     preset = words[words.index("--preset") + 1] if "--preset" in words else None
-    if is_image_file(path):
-        assert load_grid(path, IMAGE_KIND, preset).entries
-    else:
-        assert preset is None
-        assert load_grid(path, FORECAST_KIND).entries
+    assert load_grid(path, IMAGE_KIND if is_image_file(path) else FORECAST_KIND, preset).entries
 
 
 CHECKED = {"make ": check_make, "pip install ": check_pip, "stforecast bench ": check_bench}

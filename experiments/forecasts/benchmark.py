@@ -24,6 +24,9 @@
     folds = 3
     test = "7d"
 
+    [presets.small]                        # `--preset small` replaces the keys above by these
+    settings = { rounds = 2 }              # but for settings, which it adds
+
 In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
 figure may have a `name`, options of its plot, and `methods` (labels) and `seeds` to select runs.
 """

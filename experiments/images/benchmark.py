@@ -65,7 +65,6 @@ class ImageKind(Kind[ImageRun]):
         "references": ROWS,
         "claims": (list[dict[str, Any]], "tables of the fields of a claim"),
         "scenarios": (dict[str, dict[str, Any]], "tables of settings, by name"),
-        "presets": (dict[str, dict[str, Any]], "tables of the keys above, by name"),
     }
     needed = frozenset({"task", "methods"})
     plots = PLOTS

@@ -38,6 +38,7 @@ COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "settings": (dict[str, Any], "a table"),
     "reference": (str, "the label of a row"),
     "published": (dict[str, Any], "a table"),
+    "presets": (dict[str, dict[str, Any]], "tables of the other keys, by name"),
 }
 """Keys common to the files of all kinds."""
 

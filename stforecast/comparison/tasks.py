@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stforecast.bench.run_groups import RunGroup, group_runs
 from stforecast.comparison.steps import horizon_ahead
-from stforecast.results import ForecastRun
+from stforecast.results import ForecastRun, data_of
 
 APART = ("service", "split", "horizon", "scale", "path")
 """Facts by which tasks of data with one name differ, in the order of their use in names."""
@@ -27,7 +27,7 @@ def by_task(
     """
     members: dict[str, list[ForecastRun]] = {}
     for run in runs:
-        own = _facts(run)
+        own = _facts(run) | {"path": str(data_of(run.about).resolve())}  # However it was typed.
         members.setdefault(json.dumps([own["data"], *(own[k] for k in apart)]), []).append(run)
     facts = [_facts(of_task[0]) for of_task in members.values()]
     names = [own["data"] for own in facts]

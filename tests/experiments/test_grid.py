@@ -45,6 +45,20 @@ def test_a_row_may_have_seeds_of_its_own(write):
     assert (given.seeds_of(solo), given.seeds_of(ridge)) == ((7,), (3,)), "--seed leaves its own"
 
 
+def test_a_preset_replaces_keys_and_adds_settings(tmp_path):
+    path = tmp_path / "bench.toml"
+    path.write_text(
+        'data = ["a.nc"]\nmethods = ["solo", "ridge"]\n[settings]\nrounds = 9\nsplit = "fuels"\n'
+        '[presets.main]\nmethods = ["solo"]\nsettings = { rounds = 2 }'
+    )
+    grid = load_grid(path, FORECAST_KIND, "main")
+    assert [entry.label for entry in grid.entries] == ["solo"]
+    assert grid.settings == {"rounds": 2, "split": "fuels"}
+    assert "--preset main" in grid.repeat(tmp_path / "out")
+    with pytest.raises(InputError, match="unknown preset 'tiny'; choose one of: main"):
+        load_grid(path, FORECAST_KIND, "tiny")
+
+
 def test_what_is_left_out_has_its_default(write):
     grid = write(data='[{ cells = 4, days = 7 }, "a.nc"]')
     assert (grid.title, grid.seeds) == ("bench", (1,))

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 
 from stforecast.comparison.tasks import by_task
@@ -20,6 +22,11 @@ def test_tasks_are_named_by_what_distinguishes_them(tested):
         "milan, up to 12 h ahead": ["a"],
         "la, 1 h ahead": ["a"],
     }
+
+
+def test_a_cube_is_one_task_however_its_path_was_typed(tested):
+    runs = [tested(str(path), Y, Y, data=str(path)) for path in ("x.nc", Path("x.nc").resolve())]
+    assert list(by_task(runs)) == ["x"]
 
 
 def test_equal_names_of_data_are_told_apart_by_their_paths(tested):
