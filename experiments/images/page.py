@@ -115,6 +115,7 @@ def _charts(rows: Sequence[Row], in_turn: bool) -> list[Chart]:
         Chart(
             f"Accuracy against what all clients sent and received, choosing from {every}.",
             "megabytes sent and received by all clients", accuracy, _by_traffic(rows, every),
+            log=True,
         ),
         Chart(
             f"Distribution of the accuracies over clients after the last round, from {every}.",

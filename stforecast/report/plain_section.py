@@ -22,12 +22,14 @@ class Chart:
         y: title of the vertical axis.
         lines: number of the `method`, and values `x` and `y` of each line; without `x`, the
             values of a distribution.
+        log: whether the horizontal axis is logarithmic.
     """
 
     caption: str
     x: str
     y: str
     lines: Sequence[dict[str, Any]]
+    log: bool = False
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class Charts {
   // Charts whose lines and axes the numbers give; lines without x are distributions.
   plots() {
     const { methods, plots } = this.task;
-    plots.forEach(({ caption, x, y, lines }, i) => {
+    plots.forEach(({ caption, x, y, lines, log }, i) => {
       const places = lines[0].x;
       const named = typeof places?.[0] === "string";
       const dots = named ? { mode: "markers", marker: { size: 8 } } : DOTS;
@@ -171,7 +171,8 @@ class Charts {
         return places ? line(of, one.x, one.y, { ...dots, marker: { ...dots.marker, color: of.color } }) : distribution(of, one.y);
       });
       const most = Number.isInteger(places?.[0]) ? Math.max(...lines.map((one) => one.x.length)) : 8;
-      const ofX = named ? { type: "category" } : { nticks: Math.min(8, most) };
+      const type = named ? "category" : log ? "log" : "linear";
+      const ofX = { type, ...(named ? {} : { nticks: Math.min(8, most) }) };
       this.show(i, traces, layout({ ...title(x), ...ofX }, { ...title(y), ...(places ? {} : SHARES) }), caption);
     });
   }
