@@ -137,8 +137,7 @@ class Prompted(nn.Module):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy under the prompts that a batch selects, and their pull."""
-        with torch.no_grad():
-            query = self.backbone._run(x, {}, "feature")[None]
+        query = self.backbone.prompted(x)[None]  # unlike `query`, without a cache
         chosen = chosen_prompts(query, self.keys[None], PROMPTS.top_n, vote=True)
         tokens = prompt_tokens(self.pool[None], chosen)[0]
         features = self.backbone.prompted(x, tokens, read="prompts")

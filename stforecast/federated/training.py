@@ -31,8 +31,8 @@ class Training(CheckedOptions):
     Attributes:
         rounds: communication rounds.
         epochs: local epochs per round.
-        batch_size: samples per batch, of a client with several cells times of all of them; FUELS
-            needs it equal to the period.
+        batch_size: samples per batch. A sample of a forecaster is a time, with all cells of the
+            client; FUELS needs as many as the period has steps.
         lr: learning rate in the first round.
         schedule: `constant`, or `cosine`: from lr down to 0 over the rounds by half a cosine.
         optimizer: `adam` or `sgd`.
@@ -44,8 +44,8 @@ class Training(CheckedOptions):
             gradients are scaled down. 0 never clips. A client's second model is clipped separately.
         participation: share α of the clients that take part in a round.
         full_start: all clients take part in the first round (FUELS, section 3.3.2).
-        shuffle: draw batches in random order instead of in order of time.
-        drop_last: leave out an epoch's last batch if it is not full; the paper's slots need it.
+        shuffle: draw the samples of batches at random instead of in their order, that of time.
+        drop_last: leave out an epoch's last batch if it is not full; FUELS's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
         mixed_precision: `no`, or `bf16`: models multiply matrices in bfloat16 by torch's autocast;
             parameters, losses and uploads stay in single precision. On a CPU only where a
