@@ -5,15 +5,16 @@
   www.cs.utexas.edu/~yzhang/research/AbileneTM/.
 - 24 weeks of 2,016 steps of 5 minutes, 2004-03-01 to 2004-09-10; 144 cells: ordered pairs of
   routers, called `ORIGIN_DESTINATION` by the file `demands`, or numbered from 1 without it.
-- Files: `X01.gz` to `X24.gz`. A line is a matrix of five values for each pair; the first, which was
-  measured, is read, the four estimates are not. Instead, a folder of SNDlib's
-  `demandMatrix-abilene-*`, `.xml` or `.txt`, the same traffic without loops.
+- Files: `X01.gz` to `X24.gz`. A line is a matrix with five values for each pair. Only the first,
+  which was measured, is read; the other four are estimates. A folder of SNDlib's
+  `demandMatrix-abilene-*` (`.xml` or `.txt`) can be given instead; it has the same traffic without
+  loops.
 - `traffic` in Mbit/s, from units of 100 bytes in 5 minutes (100 is the sampling rate). 0 is data.
 - Times are taken as UTC; the publisher states no zone. There are days without data between some
   weeks: the steps are NaN, and counted in a warning.
 - There is no road graph and no place of a cell, since a cell is a pair of routers.
 - Licence: none stated by the publishers.
-- Trap: by the publisher's dates, X21 begins on the last day of X20. Both must hold the same there.
+- Trap: by the publisher's dates, X21 begins on the last day of X20. Both must agree there.
 """
 
 from data_prep.download import File

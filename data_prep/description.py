@@ -12,10 +12,10 @@ import xarray as xr
 from data_prep.cube import local_time, observed, services_of
 
 SLAB = 2**22
-"""Number of values that are read at once."""
+"""Number of values to read at once."""
 
 SHOWN = 5
-"""Number of cells that are named."""
+"""Number of cells to name."""
 
 
 def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def describe_service(ds: xr.Dataset, name: str) -> dict[str, Any]:
     """Describe the values of one service.
 
     Returns:
-        `units` and `zero_is_missing`; `missing`, the share of values that are; `empty_steps` and
-        `empty_cells`, which have none; `blank`, whether nothing but 0 was recorded; and `min`,
-        `mean` and `max`, None without a value.
+        `units` and `zero_is_missing`; `missing`, the share of missing values; `empty_steps` and
+        `empty_cells`, the numbers of steps and cells without values; `blank`, whether nothing but
+        0 was recorded; and `min`, `mean` and `max`, None without values.
     """
     values = observed(ds, name)
     n_steps, n_cells = values.shape

@@ -8,7 +8,7 @@
 - A cell's column is its **id - 1**, as FedDA's code reads it (`f["net"][()][:, cell - 1]`), so the
   arrays may be wider than `cell`. `write` uses this layout. `prepare` also accepts arrays with one
   column per entry of `cell` when the ids are too large to be positions.
-- Missing activity is stored as 0 and cannot be distinguished from none. NaN in a file stays NaN.
+- Missing activity is stored as 0, which also stands for no activity. NaN in a file stays NaN.
 - Activity has no physical unit. Licence of the records: ODbL 1.0.
 - Origin: `write` stores the cube's title, source and licence as attributes of the file, which
   FedDA's code ignores, and `prepare` reads them.
@@ -37,7 +37,7 @@ from data_prep.tabular.origin import Origin
 from data_prep.tabular.times import check_time_zone, regular_steps
 
 SOURCES: tuple = ()
-# Each service, and the variables that sum to it where a cube does not have it.
+# Each service, and the variables whose sum replaces it in a cube without it.
 SERVICES = {"sms": ("sms_in", "sms_out"), "call": ("call_in", "call_out"), "net": ("internet",)}
 # Smallest value of a time since 1970 in each unit; smaller numbers are step numbers.
 UNITS = {"nanoseconds": 1e17, "microseconds": 1e14, "milliseconds": 9e9, "seconds": 5e8}

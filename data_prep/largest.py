@@ -11,8 +11,8 @@
   sensor (ID, Lat, Lng, District, County, Fwy, Lane, Type, Direction); `ca_rn_adj.npy`, the road
   graph in the order of that table. `ca_meta.csv` is needed, the graph is not.
 - `flow`: vehicles in 5 minutes. NaN is missing (1.51 % of five years), 0 is data. The benchmark
-  reads 2019 in steps of 15 minutes, the rounded mean of the three (`--step 15min`), writes missing
-  ones as 0 and leaves targets of 0 out of its errors (`--zero-is-missing`).
+  reads 2019 in steps of 15 minutes, each the rounded mean of three values (`--step 15min`). It
+  writes missing values as 0 and leaves targets of 0 out of its errors (`--zero-is-missing`).
 - Coordinates of the cells beside `lon` and `lat`: `district`, `county`, `fwy`, `lane`, `direction`.
 - Road graph: `adjacency`, dimensions `(cell, cell_to)`, as published.
 - Licence: CC BY-NC 4.0.

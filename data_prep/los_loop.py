@@ -11,7 +11,7 @@
   1 on the diagonal. It is not METR-LA's matrix.
 - Positions: METR-LA's `graph_sensor_locations.csv`, if it is beside the speeds.
 - Licence: none stated by the publishers.
-- Trap: the filled gaps make this another task than METR-LA; errors of the two do not compare.
+- Trap: the filled gaps make this another task than METR-LA; errors of the two cannot be compared.
 """
 
 from data_prep.download import File

@@ -5,15 +5,15 @@
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
   Services: one column per service of a single cell, which is named like the file.
-- What only one reading fits is taken, and said: the usual names of the columns of times and cells
-  (Timestamp, Station), dates such as 23/10/2017, decimal commas. Where two fit, the error says
+- If only one reading fits, it is taken and reported: the usual names of the columns of times and
+  cells (Timestamp, Station), dates such as 23/10/2017, decimal commas. If two fit, the error says
   which option to give. `--dry-run` shows what was understood and writes nothing.
 - Times: ISO 8601, or `time_format`. Times with an offset (`+01:00`, `Z`) are converted to UTC;
   those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
   1970, distinguished by their size; a number outside the years 1985 to 2030 in both units
   (`20240101`, `202401010000`) is refused. A table without times takes `start` and `step`.
 - Missing: an empty field, `NA`, `N/A`, `NaN`, `nan` or `null`. Negative values are kept. A cell
-  with rows in a part of the time only is NaN outside of it.
+  with rows in only a part of the period is NaN in the rest.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
   Columns such as lon and lat of a long table place the cells on a map.
@@ -116,8 +116,8 @@ def read(
         sheet: Sheet of an Excel file with several.
         resample: Longer step to put records of uneven times into, such as 10min; needs --agg. 1D
             means days of the time zone.
-        agg: Merge the records of a step and cell by their sum (counts), which is missing if records
-            are, or mean (levels) of those that there are.
+        agg: Merge the records of a step and cell by sum, for counts, or by mean, for levels. A sum
+            is missing if records are missing; a mean is that of the available records.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.

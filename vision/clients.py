@@ -42,7 +42,7 @@ def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
 
 
 def for_everyone(state: State, n_clients: int) -> State:
-    """Return the state in which each client has the model of the only one, as views.
+    """Return a state in which each client has the one model that was trained, as views.
 
     Args:
         state: state of a method that pools the data.

@@ -2,13 +2,13 @@
 
 The bootstrap is that of forecasts (`stforecast.bench.statistics.bootstrap`), over other factors:
 its days are clients here, and its groups of cells are seeds. A seed decides how images are divided
-among clients, and that division is the same for all methods, so both factors are drawn in common
-and comparisons are paired. Of methods with different seeds, a difference is that of their common
-ones. One or two seeds are not resampled, as they say next to nothing about others: intervals are
-then about these seeds' divisions and models alone.
+among clients, and this division is the same for all methods. Both factors are therefore drawn in
+common, and comparisons are paired. Methods with different seeds are compared on their common seeds.
+One or two seeds are not resampled, since they say next to nothing about others: intervals then
+describe only the divisions and models of these seeds.
 
-All accuracies are those after the last round, mean over clients, in per cent. So is what is
-retained in a task stream (`vision.streams.retention`).
+All accuracies are means over clients after the last round, in per cent. So are the shares that
+clients retain in a task stream (`vision.streams.retention`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REFERENCE = "reference"
 
 
 FEWEST_SEEDS = 3
-"""Minimum number of seeds that are resampled; of two, Student's t would be 12.7."""
+"""Minimum number of seeds that are resampled; with two, Student's t would be 12.7."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> Estimate
 
 
 def _sums(table: pd.DataFrame) -> ErrorSums:
-    """Return sums `(1, seeds, clients)` whose ratio is the mean over seeds of that over clients."""
+    """Return sums `(1, seeds, clients)`; their ratio is the mean over seeds of clients' means."""
     share = table["share"].unstack("client").to_numpy()
     tested = np.isfinite(share)
     weight = tested / tested.sum(axis=1, keepdims=True)
@@ -236,7 +236,7 @@ def _sums(table: pd.DataFrame) -> ErrorSums:
 
 
 def _seeds(table: pd.DataFrame) -> np.ndarray:
-    """Return the group of each row of `_sums`: each seed is one, or all are if they are few."""
+    """Return the group of each row of `_sums`: its seed, or one for all seeds if they are few."""
     n_seeds = len(table.index.unique("seed"))
     return np.arange(n_seeds) * (n_seeds >= FEWEST_SEEDS)
 

@@ -34,8 +34,8 @@ TRAINING: dict[str, Any] = {
 }
 """Training defaults for images; a method may override them.
 
-An optimiser begins anew in every round, as in the image papers' code: moments that survive go on
-moving parameters that get no gradient, such as a head's columns of former classes.
+Optimisers are reset at the start of every round, as in the image papers' code. Moments that were
+kept would move parameters without a gradient, such as a head's columns of former classes.
 """
 
 

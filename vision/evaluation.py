@@ -1,8 +1,8 @@
 """Accuracy of every client and model, by domain and class, with and without class masks.
 
-Where a method averages what a client predicts with, its views are judged in both ways: with the
-client's own model, as it was after its latest local training, and with the averaged one; only with
-the averaged one where clients do not keep their own.
+If a method averages the models that predict, its views are judged in two ways: with the client's
+own model, as it was after its latest local training, and with the averaged one. If clients do not
+keep their own models, only the averaged one is judged.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TASK = "task classes"
 It gives predictions the task, as in task-incremental learning; the other masks do not."""
 
 TRAINED = "trained"
-"""Name of the own model of each client, where a method's first view predicts with averaged ones."""
+"""Name of the clients' own models if a method's first view predicts with averaged ones."""
 
 OTHER_WAY: dict[Way, str] = {"own": TRAINED, "averaged": "averaged"}
-"""Name of the model of a view that predicts in the way that is not its method's."""
+"""Name of a view that is judged in the way in which its method does not predict."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class JudgedModel:
 
 
 def judged_models(method: Method, state: State, data: ClientData) -> tuple[JudgedModel, ...]:
-    """Return a method's views, and after each the same in the other way if that differs.
+    """Return a method's views, each followed by the same in the other way if that differs.
 
     Args:
         method: the method.
@@ -117,8 +117,8 @@ class Counts:
     Attributes:
         views: names of the judged models, in order.
         masks: classes that predictions choose from, in order.
-        right: `(views, masks, clients, domains, classes)` correctly predicted samples; one of which
-            n classes are equally likely counts 1 / n if its class is among them.
+        right: `(views, masks, clients, domains, classes)` correctly predicted samples. If n
+            classes are equally likely for a sample, it counts 1 / n if its class is among them.
         total: `(clients, domains, classes)` samples.
     """
 
@@ -185,7 +185,7 @@ def evaluate(
         models: models to evaluate; by default those of `judged_models`.
         task: `(clients, classes)` classes of the test samples' task, for the mask `TASK`.
         trained: state after the latest training, for models that are not judged in the method's
-            way: clients do not fit them to their data before. By default `state`.
+            way, which clients do not first fit to their data; by default `state`.
     """
     models = judged_models(method, state, test) if models is None else models
     masks = dict(zip(MASKS, (torch.ones_like(own), own), strict=True))

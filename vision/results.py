@@ -67,7 +67,7 @@ class ImageRun(Run):
     def judged(self, view: str) -> str:
         """Return `own` or `averaged`: the clients' model that predicts; "" if nothing is averaged.
 
-        Unknown, so "", in runs before it was recorded.
+        Runs from before it was recorded have "".
         """
         return str(self.about.get("judged", {}).get(view, ""))
 

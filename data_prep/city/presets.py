@@ -1,4 +1,4 @@
-"""Presets of an invented city: how much happens in its cells, and how alike they are."""
+"""Presets of an invented city: how much activity its cells have, and how similar they are."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LABEL = 128
 """Bytes of memory for a sensor's label."""
 
 DAY = 288
-"""Rows that are read at a time where some columns are wanted only."""
+"""Rows to read at a time if only some columns are wanted."""
 
 
 def read_frame(path: Path, year: int, cells: np.ndarray | None = None) -> pd.DataFrame:

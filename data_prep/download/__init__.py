@@ -9,9 +9,9 @@ download resumes where it stopped, and two processes do not write to one file.
 Listings use Dataverse's native API (https://guides.dataverse.org/en/latest/api/), resuming follows
 RFC 9110: `Range` (section 14), `If-Range` (13.1.5).
 
-Pooch (1.9) would need fewer lines, but restarts a file of 300 MB after every interruption, replaces
-a file that differs, and checks neither sizes, disk space and web pages served in place of files,
-nor the unpacked size of a zip.
+Pooch (1.9) would need fewer lines. But it restarts a file of 300 MB after every interruption and
+replaces a file that differs. It does not check sizes, disk space or the unpacked size of a zip, nor
+whether a web page was served in place of a file.
 """
 
 from __future__ import annotations

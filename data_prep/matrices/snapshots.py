@@ -36,10 +36,10 @@ Demands = dict[tuple[str, str], float]
 
 
 def time_of(path: Path) -> pd.Timestamp:
-    """Return the time that a matrix's name ends in.
+    """Return the time at the end of a matrix's name.
 
     Raises:
-        InputError: if it ends in none.
+        InputError: if there is none.
 
     >>> time_of(Path("demandMatrix-abilene-zhang-5min-20040301-0005.xml"))
     Timestamp('2004-03-01 00:05:00')

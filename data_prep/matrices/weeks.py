@@ -1,8 +1,9 @@
 """Read Abilene's weeks of traffic matrices, `X01.gz` to `X24.gz`.
 
-A line is a matrix: for each pair of routers five values, the measured one and four estimates of it,
-in units of 100 bytes in 5 minutes, 100 being the sampling rate of packets. The files have no times;
-the publisher's readme dates the first day of each (www.cs.utexas.edu/~yzhang/research/AbileneTM/).
+A line is a matrix. It has five values for each pair of routers, the measured one and four estimates
+of it, in units of 100 bytes in 5 minutes; 100 is the sampling rate of packets. The files have no
+times; the publisher's readme dates the first day of each file
+(www.cs.utexas.edu/~yzhang/research/AbileneTM/).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def read_week(path: Path) -> pd.DataFrame:
     """Return the measured traffic of a week in Mbit/s, `(time, pair)`.
 
     Raises:
-        InputError: if it has not 2,016 lines of five values for each pair.
+        InputError: if it does not have 2,016 lines of five values for each pair.
     """
     with reading(path.name, "as a week of traffic matrices", REMEDY):
         text = gunzip(path, lambda part: len(part) + FIELD * part.count(b" "))

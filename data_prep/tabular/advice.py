@@ -1,4 +1,4 @@
-"""Recognise dates and headers, for what a table means and for the ends of error messages."""
+"""Recognise dates and headers, to understand a table and to give advice in error messages."""
 
 from __future__ import annotations
 

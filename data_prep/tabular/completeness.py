@@ -15,8 +15,8 @@ def count_records(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Count the records in each longer step of each cell, and those that belong there.
 
-    A cell's records belong as far apart as most of them are; if that does not fit all of them, as
-    far as those of the table are.
+    The expected distance of a cell's records is that of most of them. If it does not fit all of
+    them, it is that of most records of the table.
 
     Args:
         cells: the records of each cell.
@@ -24,8 +24,8 @@ def count_records(
         lengths: `(steps,)` length of each longer step in ns.
 
     Returns:
-        The number of recorded times and the expected number, both `(steps, cells)`. 0 are expected
-        if times are uneven, since it is unknown then.
+        The number of recorded times and the expected number, both `(steps, cells)`. The latter is 0
+        if times are uneven, since it is then unknown.
     """
     usual = even_step(np.unique(times))
     found, expected = [], []
@@ -38,7 +38,7 @@ def count_records(
 
 
 def even_step(times: np.ndarray) -> int | None:
-    """Return the difference of most increasing times if the others are multiples of it.
+    """Return the difference of most neighbouring times if all others are its multiples.
 
     Times of single events may all be multiples of a second, but few are a second apart.
     """

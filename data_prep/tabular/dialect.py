@@ -1,4 +1,4 @@
-"""How a file of a table is written, as its reader must know it."""
+"""How a table is written to a file, which its reader must know."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
 
 
 def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of a sheet, all of the same length, without empty rows and columns after."""
+    """Return the rows of a sheet, equally long, without empty rows and columns at the end."""
     rows: list[tuple[Any, ...]] = []
     n_bytes = width = 0
     for row in sheet.iter_rows(values_only=True):
@@ -105,7 +105,7 @@ def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str
 
 
 def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
-    """Return a column as numbers, times or text, by what all its filled cells hold."""
+    """Return a column as numbers, times or text, depending on what all its filled cells hold."""
     kinds = {type(value) for value in values if value is not None}
     if kinds and kinds <= {datetime.datetime, datetime.date}:
         midnight = datetime.time()

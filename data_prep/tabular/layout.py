@@ -46,8 +46,8 @@ class Layout:
 def find_time(df: pd.DataFrame, time: str, origin: Origin, *, header: bool) -> str:
     """Return the column of times: the named one, else one with a usual name.
 
-    The first column will do if it has no name, as `DataFrame.to_csv` writes an index, or if the
-    table has no header and times stand there.
+    The first column is taken if it has no name, as `DataFrame.to_csv` writes an index, or if the
+    table has no header and the column holds times.
 
     Raises:
         InputError: if there is none, or several have usual names.
@@ -76,7 +76,7 @@ def find_layout(
     values: Sequence[str] | None,
     origin: Origin,
 ) -> Layout:
-    """Recognise a table's layout, and say what was taken.
+    """Recognise a table's layout, and log what was recognised.
 
     Args:
         df: the table.
@@ -133,7 +133,7 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
 
 
 def _ask_if_wide(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None:
-    """Ask what a table is if a column is named as cells' ids are, but may be a cell itself.
+    """Raise an error if a column is named like one of cells' ids, but may be a cell itself.
 
     Raises:
         InputError: naming the options to choose with.
@@ -160,7 +160,7 @@ def _may_be_values(df: pd.DataFrame, time: str, column: str) -> bool:
 
 
 def _of_wide(columns: list[str], origin: Origin) -> str:
-    """Return what the columns of a table without cells are, if their names leave no doubt."""
+    """Return the kind of a table without cells, if the names of its columns leave no doubt."""
     if len(columns) == 1 or number_cells(columns):
         return "wide"
     raise InputError(

@@ -46,7 +46,7 @@ def named(columns: Iterable[str], usual: frozenset[str]) -> list[str]:
 
 
 def number_cells(names: Iterable[str]) -> bool:
-    """Return whether names are surely those of cells: numbers, or such as `cell_1` and `cell_2`.
+    """Return whether names are certainly those of cells: numbers, or `cell_1` and `cell_2`.
 
     >>> number_cells(["4142", "4143"]), number_cells(["sensor 1"]), number_cells(["counter1"])
     (True, True, False)

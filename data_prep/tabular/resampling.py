@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resampling:
-    """Even steps that records are put into; those of one step and cell are merged.
+    """Even steps into which records are put; records of one step and cell are merged.
 
-    A sum over a step that lacks records is missing: a day with 14 of 24 hours would seem quiet. A
-    mean is that of the recorded values. Both are reported.
+    A sum over a step with missing records is missing: a day with 14 of 24 hours would seem quiet. A
+    mean is over the recorded values. Both cases are logged.
 
     Args:
         step: length of a step.

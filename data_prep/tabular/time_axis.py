@@ -53,8 +53,8 @@ def place_times(
 ) -> TimeAxis:
     """Put rows on even steps.
 
-    Times on the wall clock of a given zone become UTC, unless their steps are even on that clock
-    only, as days are. Longer steps of whole days are days of the zone, on its clock; the others
+    Times on the wall clock of a given zone become UTC, unless their steps are even only on that
+    clock, such as days. Longer steps of whole days are days on the zone's clock; other longer steps
     are even in UTC.
 
     Args:

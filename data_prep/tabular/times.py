@@ -41,7 +41,7 @@ def read_times(
         clock: meaning of times without a zone, `"utc"` or `"local"`.
         origin: location of the rows, for errors.
         time_format: format of texts: of strptime, `"dayfirst"` or `"monthfirst"`; `""` takes
-            ISO 8601, or dates that allow one order of day and month only.
+            ISO 8601, or dates that allow only one order of day and month.
 
     Raises:
         InputError: if a row is empty, ambiguous or not a time.
@@ -104,7 +104,7 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
 
 
 def _in_only_order(texts: pd.Series, wrong: int, origin: Origin) -> pd.DatetimeIndex:
-    """Parse dates that allow one order of day and month only; refuse others.
+    """Parse dates that allow only one order of day and month; refuse others.
 
     Args:
         texts: `(rows,)` times that are not ISO 8601.

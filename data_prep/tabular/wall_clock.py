@@ -19,7 +19,7 @@ def to_wall(times: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
 
 
 def begin_in_utc(wall: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
-    """Return the UTC times at which, or next after which, a clock first shows some times."""
+    """Return the UTC times at which a clock first shows some times, or the next later ones."""
     summer = np.ones(len(wall), dtype=bool)
     zoned = wall.tz_localize(zone, ambiguous=summer, nonexistent="shift_forward")
     return zoned.tz_convert("UTC").tz_localize(None).as_unit("ns")
@@ -38,7 +38,7 @@ def to_utc(
         cell_at: `(rows,)` position of each row's cell.
         zone: IANA name of the zone.
         origin: location of the rows, for errors.
-        allow_gaps: accept such an hour if it is in the table once.
+        allow_gaps: accept such an hour if the table has it only once.
 
     Raises:
         InputError: if the clock never shows a time, or times cannot be told apart.

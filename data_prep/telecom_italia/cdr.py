@@ -4,9 +4,9 @@ A raw file holds one local day: no header, eight tab-separated fields per row (s
 the ten-minute interval in epoch milliseconds, country code, SMS in, SMS out, calls in, calls out,
 internet), one row per (square, interval, country), an empty field where no activity was recorded.
 
-The file is read in blocks of whole lines. So checksum, field count and parser see the same bytes,
-memory does not grow with the file, a packed file is read like a plain one, and the line of an error
-is found by checking one block again.
+The file is read in blocks of whole lines. This way, the checksum, the field count and the parser
+see the same bytes, memory does not grow with the file, a packed file is read like a plain one, and
+the line of an error is found by checking one block again.
 """
 
 from __future__ import annotations

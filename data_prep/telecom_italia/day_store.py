@@ -1,8 +1,8 @@
 """Cache of summed days beside the result, so that a killed run continues where it stopped.
 
 The cache is a hidden folder with one `.npz` per day, which holds the checksum of the raw file. Its
-name contains a hash of everything else that the sums depend on. So a day is read again if its file
-or the step has changed.
+name contains a hash of everything else that the sums depend on. A day is therefore read again if
+its file or the step has changed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DayStore:
         if path.exists():
             with suppress(InputError):
                 stored = _load(raw, path)
-                # Not size and time: an editor or a copy may keep both.
+                # Size and time are not enough: an editor or a copy may keep both.
                 if stored.checksum == text_checksum(raw.path):
                     return stored
         _save(read_day(raw, self.per_step), path)

@@ -35,7 +35,7 @@ def plain_mean(stacked: Tensor) -> Tensor:
 
 
 def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
-    """Return `‖w - w^t‖²` of each client, over all its parameters that w^t has.
+    """Return `‖w - w^t‖²` of each client, over the parameters that both have.
 
     Args:
         params: w, each `(clients, …)`.
@@ -93,7 +93,7 @@ def with_axes(t: Tensor, n: int) -> Tensor:
 
 
 def repeated(tensors: Mapping[str, Tensor], n: int) -> dict[str, Tensor]:
-    """Return tensors `(…)` as the same for each of n clients `(n, …)`, as views.
+    """Repeat tensors `(…)` for n clients: views `(n, …)` with equal rows.
 
     Example:
         >>> repeated({"w": torch.zeros(3)}, 2)

@@ -56,7 +56,7 @@ class ClientData:
         return low
 
     def cohorts(self, limit: int) -> Sequence[Tensor]:
-        """Split the clients in order, at most `limit` together, which have equal groups."""
+        """Split the clients, in order, into parts of at most `limit` with groups of equal size."""
         ids = torch.arange(len(self))
         if self.group_sizes is None:
             return ids.split(limit)
@@ -75,7 +75,7 @@ class ClientData:
         return ClientData(tensors, self.sizes, self.augment, self.group_sizes)
 
     def chunks(self, rows: int) -> Iterator[Batch]:
-        """Yield all samples in order, `rows` or one group at a time, for prediction.
+        """Yield all samples in order, about `rows` at a time, in whole groups; for prediction.
 
         Yields:
             Batches that also have `valid` `(clients, rows)`: False where a client is padded.
@@ -122,7 +122,7 @@ def batches(
     if generators is None:
         used = {name: t[:, : samples * group] for name, t in data.tensors.items()}
         parts = [t.split(batch_size * group, dim=1) for t in used.values()]
-        for _, *batch in zip(starts, *parts, strict=False):  # The last part may be left out.
+        for _, *batch in zip(starts, *parts, strict=False):  # `starts` may exclude the last part.
             yield dict(zip(used, batch, strict=True))
         return
     order = torch.stack([torch.randperm(samples, generator=g) for g in generators])

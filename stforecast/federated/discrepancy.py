@@ -12,7 +12,7 @@ KERNELS = 5
 def mmd(x: Tensor, y: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of two samples with a sum of Gaussian kernels.
 
-    The width of the middle one of the `KERNELS` is the mean squared distance between all points.
+    The middle one of the `KERNELS` is as wide as the mean squared distance between all points.
 
     Args:
         x: `(clients, n, d)`.

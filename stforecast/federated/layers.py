@@ -1,7 +1,7 @@
 """Stacked layers: every parameter has a leading client axis, so N clients are one batched product.
 
-They belong to the core, as models of series and of images use them. Parameters are created with a
-client axis of length 1; `Population` expands it.
+They belong to the core because models of series and models of images use them. Parameters are
+created with a client axis of length 1; `Population` expands it.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class LocalClients:
         return range(self.first, self.first + len(self))
 
     def _choose_precision(self) -> None:
-        """Leave bfloat16, if the run asks for it, where it saves no time on a CPU."""
+        """Use single precision instead of bfloat16 on a CPU where bfloat16 saves no time."""
         training, population = self.method.training, self.method.population
         if not population.mixed or self.device.type != "cpu":
             return

@@ -18,7 +18,7 @@ from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 
 Sums = Literal["none", "samples", "clients"]
-"""Sums over clients that suffice a server: none, weighted by samples, or of clients alike."""
+"""Which sums over clients a server can work with: none, weighted by samples, or unweighted."""
 
 
 class Task(Protocol):
@@ -86,13 +86,13 @@ class Method:
     keeps_trained: ClassVar[bool] = True
     """Whether a client keeps the model that it trained until it receives the next one."""
     keeps_own: ClassVar[bool] = False
-    """Whether a client keeps a part of its own under the names of what it receives."""
+    """Whether a client keeps its own values of a part of the tensors that it receives."""
     keeps_apart: ClassVar[bool] = False
     """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
     sums: ClassVar[Sums] = "none"
-    """Sums of uploads that suffice the server, see `Sums`; secure aggregation needs them."""
+    """Which sums of uploads the server can work with, see `Sums`; secure aggregation needs one."""
     needs_each: ClassVar[str] = "its server may need each client's upload by itself"
-    """Why there are no such `sums`, after the method's name and a colon."""
+    """Why `sums` is `none`, in words that follow the method's name and a colon in messages."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
     reads_next: ClassVar[bool] = False
@@ -105,8 +105,8 @@ class Method:
     """What it needs beside data and model, in words for the table of what methods send."""
     Options: ClassVar[type] = NoOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of the run's settings with this method, by name. Those of options of the model that
-    it names hold only while that model is used."""
+    """Defaults of the run's settings with this method, by name. If they name a model, those of its
+    options hold only while that model is used."""
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None
@@ -118,7 +118,7 @@ class Method:
 
     @classmethod
     def rounds_for(cls, rounds: int, n_series: int, options: Any) -> int:
-        """Return how many rounds, `rounds` at most, the method trains on this many series."""
+        """Return the number of rounds, at most `rounds`, of a training on this many series."""
         return rounds
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class Method:
         return {}
 
     def sample_memory(self, data: ClientData) -> Params:
-        """Return further memory of the clients before training, of shapes that depend on samples.
+        """Return initial tensors of the clients' memory whose shapes depend on the samples.
 
         Args:
             data: training samples of the clients.
@@ -193,7 +193,7 @@ class Method:
 
         Args:
             server: the state.
-            ids: `(n,)` id that each of them had, -1 for one that has never taken part.
+            ids: `(n,)` ids of these clients in training; -1 for one that has never taken part.
         """
         return server
 
@@ -227,9 +227,9 @@ class Method:
 
 
 def overridden(method: Method, **functions: Callable[..., Any]) -> Method:
-    """Return a copy of a method, some of whose functions are replaced in this instance.
+    """Return a copy of a method in which some functions are replaced.
 
-    A subclass would be listed by the registries.
+    Only this instance changes, since the registries would list a subclass.
 
     Args:
         method: the method.

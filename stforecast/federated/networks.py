@@ -20,7 +20,7 @@ from stforecast.federated.population import Params, Population
 def feature_width(population: Population) -> int:
     """Return the size d of the features that the model's head takes.
 
-    It is the head's `in_features`, or those of its first module that has them or is linear.
+    It is the `in_features` of the head, or of its first module that has them or is linear.
 
     Raises:
         InputError: if there is none.

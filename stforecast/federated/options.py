@@ -41,7 +41,7 @@ Workers = Annotated[NonNegativeInt, Le(1024)]
 """Number of workers; each is a thread with its own copy of the model."""
 
 CONVERSIONS = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
-"""Rules of conversion: `extra_lags = 168` of a file is text of one number."""
+"""Rules of conversion: a number in a file, as in `extra_lags = 168`, may be given for text."""
 
 TOO_LOW = {"greater_than", "greater_than_equal", "finite_number"}
 TOO_HIGH = {"less_than", "less_than_equal"}
@@ -116,7 +116,7 @@ def _check_switch(name: str, value: Any, is_switch: bool) -> None:
     """Reject true and false for a field that is no switch, and other values for a switch.
 
     Raises:
-        InputError: as pydantic would convert between true, false and 1, 0.
+        InputError: since pydantic would otherwise convert between true, false and 1, 0.
     """
     if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
         raise InputError(f"{name} is {value}; it must be true or false")

@@ -43,7 +43,7 @@ class Part:
         mixed = method.population.mixed
         self.trainer = Trainer(_of_part(method, first), train, validation, first=first, **options)
         for worker in self.trainer.workers.methods:
-            worker.population.mixed = mixed  # It was measured once, for all parts.
+            worker.population.mixed = mixed  # The precision was measured once, for all parts.
         self._ready: State | None = None
 
     def train(self, sent: State, ids: Tensor) -> tuple[Trained, Params]:
@@ -99,10 +99,10 @@ def _of_part(method: Method, first: int) -> Method:
 
     here = overridden(method, broadcast=broadcast)
     here.population = copy.copy(method.population)
-    here.population.own = {}  # The clients' first state is sent.
+    here.population.own = {}  # The first state of the clients is sent to the part.
     return here
 
 
 def state_of(clients: Clients) -> Params:
-    """Return all tensors of the clients but their sizes."""
+    """Return all tensors of the clients except their sizes."""
     return {name: t for name, t in clients.flat().items() if name != "sizes"}

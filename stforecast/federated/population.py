@@ -139,7 +139,7 @@ class Population:
         }
 
     def loops(self, device: torch.device) -> bool:
-        """Return whether a part of the model runs client by client, so cohorts are not faster."""
+        """Return whether a part of the model runs client by client; cohorts are then not faster."""
         parts = [m for m in self.model.modules() if isinstance(m, PerClient)]
         return any(m.loops or device.type != "cpu" for m in parts)
 
@@ -189,7 +189,7 @@ class Population:
     def _run(self, module: nn.Module, part: str, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Apply a part of the model with given tensors in place of its own.
 
-        This does as `functional_call`, whose overhead exceeds the time of a small model.
+        This does the same as `functional_call`, whose overhead exceeds the time of a small model.
         """
         slots = self._slots[part]
         own = [table[key] for table, key, _ in slots]
@@ -226,7 +226,7 @@ class Population:
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
-        """Repeat the draws within the context after it."""
+        """Let draws after the context repeat those within it."""
         generators = self._dropouts[0].generators if self._dropouts else ()
         states = [g.get_state() for g in generators]
         yield

@@ -16,7 +16,7 @@ from stforecast.federated.population import Population
 log = logging.getLogger(__name__)
 
 REPETITIONS = 5
-"""Measured steps in each precision, in turns; the fastest counts."""
+"""Number of steps to measure in each precision, in turns; the fastest counts."""
 
 WORTH = 0.97
 """Bfloat16 is taken if its time is at most this share of single precision's."""
@@ -25,8 +25,9 @@ WORTH = 0.97
 def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
     """Return whether a training step of a population is faster in bfloat16.
 
-    A machine keeps the answer for the same model, batch, threads and version of torch, and with or
-    without tiles, so that repeated and resumed runs compute the same numbers.
+    The answer is kept on the machine, so that repeated and resumed runs compute the same numbers.
+    It is measured anew for another model, batch, number of threads or version of torch, and if the
+    processor has tiles for matrix products or no longer has them.
 
     Args:
         population: the model.

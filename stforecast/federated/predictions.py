@@ -16,8 +16,8 @@ COHORT = 16
 """Default number of clients that predict together."""
 
 Way = Literal["own", "averaged"]
-"""Model of a client that predicts, where its method averages models: `own` is the one that it had
-after its latest local training, `averaged` the same with what the server averaged in its place."""
+"""Which model of a client predicts if its method averages models: `own` is the client's model after
+its latest local training; in `averaged`, the averaged parts of that model are the server's."""
 
 ROWS_ON_CPU = 128
 """Samples of a client predicted at once on a CPU: activations then stay in cache."""
@@ -61,7 +61,7 @@ def predictions_of(
     view: str | None = None,
     way: Way | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield as `predictions`, for the clients `ids` together."""
+    """Yield the same as `predictions`, for the clients `ids` together."""
     method.population.train(False)
     clients = state.clients
     on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())

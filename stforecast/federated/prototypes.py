@@ -184,7 +184,7 @@ class _Separation:
         to_series[0] /= 2
         weights, vectors = torch.linalg.eigh(to_series @ m.mul(m.log()) @ to_series.mT)
         kept = weights.abs() > ACCURACY / 100 * weights.abs().max()
-        self._negative = int((weights[kept] < 0).sum())  # They come first.
+        self._negative = int((weights[kept] < 0).sum())  # Their eigenvalues come first.
         self._combine = (vectors * weights.abs().sqrt())[:, kept].mT.contiguous()
 
     def sums(self, u: Tensor, v: Tensor) -> Tensor:
@@ -288,7 +288,8 @@ def batch_distance(
         keys: `(clients, batch)`.
         prototypes: `(clients, n_keys, d)`.
         known: `(clients, n_keys)` whether there is a prototype.
-        weight: all `keys` of the batch weigh the same, or by their number of `samples`.
+        weight: with `keys`, all keys of the batch weigh the same; with `samples`, each key weighs
+            by its number of samples.
 
     Returns:
         `(clients,)`.

@@ -1,7 +1,7 @@
 """The server's side of a federation: participants, aggregation, the best round and the reports.
 
-It needs neither samples nor the transport of messages: in one process it shares its state with the
-clients' trainer, over a link it has its own state.
+It needs neither samples nor a transport of messages. In one process, it shares its state with the
+clients' trainer; over a link, it has its own state.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Server:
 
         Args:
             loss: the validation loss.
-            best: whether the round is the best so far; by default by its loss.
+            best: whether the round is the best so far; by default, whether its loss is the lowest.
         """
         if self.is_best(loss) if best is None else best:
             self.best_round = self.state.round

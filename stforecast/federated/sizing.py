@@ -27,13 +27,13 @@ USUAL_CACHE = 16 * 2**20
 """Assumed bytes if the system does not report its cache sizes."""
 
 FEWEST, MOST = 4, 64
-"""Clients of a cohort on a CPU; with fewer, torch's overhead exceeds the computation."""
+"""Bounds of a cohort on a CPU; with fewer clients, torch's overhead exceeds the computation."""
 
 ROWS = 1024
 """Samples in a cohort's batch on a CPU, so that activations stay in cache."""
 
 COPIES = 3
-"""Memory of a client in training, in multiples of its parameters: with gradients, activations."""
+"""Memory of a client in training, with gradients and activations, over that of its parameters."""
 
 KEPT_FREE = 256 * 2**20
 """Freed bytes that a thread's heap retains, see `keep_freed_memory`."""
@@ -42,7 +42,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD = -1, -3, 32 * 2**20
 """Parameters of glibc's `mallopt`."""
 
 WORTH_LOGGING = 10**9
-"""Predicted bytes from which the log shows the prediction at the start of a run."""
+"""Smallest prediction, in bytes, that is logged at the start of a run."""
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -85,8 +85,8 @@ def cache_bytes() -> int:
 def keep_freed_memory() -> None:
     """Let this process retain the memory that it frees, if the C library supports it.
 
-    glibc returns a batch's activations and gradients to the system and faults them in again for the
-    next batch, which takes a 20th of a round.
+    By default, glibc returns the memory of a batch's activations and gradients to the system and
+    requests it again for the next batch, which takes a 20th of a round.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -5,13 +5,13 @@ round all parts receive the server's state, train their participants, and return
 new state of these clients. The uploads are joined in the order of the clients, and the server
 aggregates them as in one process.
 
-This process keeps a copy of all clients' state. So checkpoints are those of one process, and a part
-whose actor was lost begins anew from the state before the round and repeats its work.
+This process keeps a copy of all clients' state. Checkpoints are therefore those of one process. A
+part whose actor was lost starts again from the state before the round and repeats its work.
 
 The numbers equal those of one process with as many threads, bit for bit where the cohorts are the
 same: parts consist of whole cohorts if there are enough of these. Where cohorts are cut (if only
-some clients take part, or if they differ in their number of samples), sums round differently, and
-dropout draws other numbers, but not that of `ClientDropout`, which the perceptron has.
+some clients take part, or if they differ in their number of samples), sums are rounded differently.
+Dropout then also draws other numbers, except for `ClientDropout`, which the perceptron has.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from stforecast.federated.trainer import Trainer
 log = logging.getLogger(__name__)
 
 MOST_LOST = 3
-"""Actors in a row that may be lost during one task of a round."""
+"""Number of actors that may be lost in a row during one task of a round."""
 
 
 class Lost(Exception):
@@ -147,7 +147,7 @@ class SpreadTrainer(Trainer):
         return self._ready
 
     def scores(self, data: ClientData, state: State) -> list[tuple[float, float]]:
-        """Return the scores of `Trainer.scores`; those of validation samples are the actors'."""
+        """Return the scores of `Trainer.scores`; the actors compute those of validation samples."""
         if data is not self.validation or state is not self._ready:
             return super().scores(data, state)
         return [score for of_part in self._ask("scores") for score in of_part]

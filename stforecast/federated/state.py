@@ -18,7 +18,7 @@ from stforecast.federated.population import Params
 from stforecast.federated.training import STEPS, Moments, Optimizer, Training, zero_moments
 
 MOST_KEPT = 2**29
-"""Bytes of what a process keeps beside the state of its clients, see `Cohort.kept`."""
+"""Most bytes that a process keeps beside the state of its clients, see `Cohort.kept`."""
 
 
 @dataclass
@@ -131,8 +131,8 @@ def generator(seed: int, *key: int) -> torch.Generator:
 class Cohort:
     """Clients that train together, with equal sizes and equal numbers of optimiser steps.
 
-    The tensors are views of the population's if the ids are a range, unless `copied`; else copies,
-    which `write_back` returns.
+    If the ids are a range and `copied` is false, the tensors are views of the population's.
+    Otherwise they are copies, which `write_back` copies back.
 
     Args:
         clients: the whole population's state.
@@ -175,7 +175,7 @@ class Cohort:
         self.ids, self.data, self.training = ids, data, training
         self.round, self.stage = round, stage
         self.generators = [generator(seed, round, first + int(i)) for i in ids]
-        views = copied and is_range(ids)  # Of other rows, `take` returns copies.
+        views = copied and is_range(ids)  # If the ids are no range, `take` returns copies already.
         params, self.buffers, self.memory, *moments = (
             {name: t.clone() if views else t for name, t in take(group, ids).items()}
             for group in (
@@ -208,7 +208,7 @@ class Cohort:
         return self.epoch == self.training.epochs - 1
 
     def fresh(self) -> Tensor:
-        """Return whether each client's optimiser has no past yet, `(n,)`."""
+        """Return whether each client's optimiser has taken no step yet, `(n,)`."""
         moments = [t for tensors in self._moments.values() for t in tensors.values()]
         begun = [t.reshape(len(self), -1).any(1) for t in moments]
         return ~torch.stack(begun).any(0) if begun else torch.ones(len(self), dtype=torch.bool)
@@ -255,9 +255,9 @@ class Cohort:
         self.record("task_loss", losses)
 
     def kept(self, name: str, compute: Callable[[Cohort], Tensor]) -> Tensor:
-        """Return what depends on the clients' samples alone; it is computed once in a process.
+        """Return values that depend on the clients' samples alone; a process computes them once.
 
-        Where all clients' results take more than `MOST_KEPT`, it is computed every time.
+        If those of all clients take more than `MOST_KEPT` bytes, they are computed every time.
 
         Args:
             name: its name.
@@ -302,9 +302,10 @@ class Cohort:
 
 
 def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
-    """Split clients into even cohorts of equal sizes and step counts, at most `limit` in each.
+    """Split clients into cohorts of at most `limit`, which are about equally large.
 
-    Equal sizes give equal numbers of batches, and equal steps make the shared optimiser exact.
+    The clients of a cohort have the same number of samples, and so of batches, and their optimisers
+    have taken equally many steps, which makes the shared optimiser exact.
 
     Args:
         ids: `(n,)` increasing client ids.

@@ -111,7 +111,7 @@ class Trainer(LocalClients):
     def _seeded(self, method: Method, ids: Tensor) -> Iterator[None]:
         """Key each client's dropout to the run, the round and the client.
 
-        That of layers that draw from torch's global generators is keyed to the cohort.
+        Layers that draw from torch's global generators are keyed to the cohort.
         """
         with ExitStack() as stack:
             if method.population.drops:

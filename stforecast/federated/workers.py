@@ -62,7 +62,7 @@ class Workers:
                 free.put(method)
 
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # Also sets the math library, for all threads of the process.
+        torch.set_num_threads(1)  # This also limits the math library, in all threads.
         try:
             with ThreadPoolExecutor(len(self.methods), initializer=_use_one_thread) as pool:
                 return list(pool.map(run, items))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 SECONDS = 10
-"""Longest wait for an answer of the hub, as of its own client."""
+"""Longest wait for an answer of the hub, as in its own client."""
 
 
 @contextmanager

@@ -78,5 +78,5 @@ class DomainFolders:
 
 
 def _bare(name: str) -> str:
-    """Return a name as names are compared: `Real World` and `real_world` are one."""
+    """Return the form in which names are compared; `Real World` and `real_world` are equal."""
     return re.sub(r"[\s_-]", "", name.lower())

@@ -16,7 +16,7 @@ from stforecast.federated.state import Cohort
 from vision.methods.prompt_pool import cosines
 
 UNKNOWN = -1e9
-"""Logit of classes without prototype: their share is 0, and gradients are finite if all are so."""
+"""Logit of classes without a prototype: their softmax is 0, and gradients are always finite."""
 
 
 KEPT = ("anchor.values", "anchor.keys")
@@ -108,7 +108,7 @@ def consistency_loss(
 
 
 def prototype_scores(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Return cosines with prototypes `(clients, batch, n_classes)`, -inf for classes without."""
+    """Return cosines with prototypes `(clients, batch, n_classes)`; -inf if a class has none."""
     return cosines(features, prototypes).masked_fill(~known[:, None], -torch.inf)
 
 
@@ -118,11 +118,11 @@ def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tupl
     Args:
         local: `(clients, n_classes, width)`.
         holders: `(clients, n_classes)` whether a client has the class.
-        same_class: similarity of two prototypes of one class, including that with itself: `one`,
-            or `exclude`d from the average.
+        same_class: `one`: two prototypes of one class, or a prototype and itself, have similarity
+            1; `exclude`: the average leaves such pairs out.
 
     Returns:
-        `(n_classes, width)`, and the average similarity of each `(n_classes,)`, infinite for a
+        `(n_classes, width)`, and the average similarity of each, `(n_classes,)`: infinite for a
         class that no client has, or that is compared with no other.
     """
     label = holders.nonzero()[:, 1]
@@ -141,7 +141,7 @@ def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tupl
 
 
 def mean_prototypes(local: Tensor, holders: Tensor) -> Tensor:
-    """Return the plain mean of the clients' prototypes `(n_classes, width)`, zeros without any."""
+    """Return the plain mean of the clients' prototypes, `(n_classes, width)`; zeros without any."""
     weight = holders.to(local.dtype)
     total = torch.einsum("nc,ncd->cd", weight, local)
     return total / weight.sum(0).clamp(min=1)[:, None]

@@ -7,7 +7,7 @@ Clients train the averaged model as in FedAvg. Before that they compute, for eac
 the mean gradient of the loss with respect to the re-trained classifier. The server averages these
 over the clients that have the class, moves a few learnable features per class so that their
 gradients have the same direction (gradient matching), and trains a new classifier on these balanced
-features. It is used for predictions; clients continue with the averaged classifier.
+features. Predictions use the new classifier, while clients continue with the averaged one.
 
 Where the paper gives no details this follows the released code:
 
@@ -17,7 +17,8 @@ Where the paper gives no details this follows the released code:
   of batches of 32; here a step uses all features at once, with the learning rate multiplied by the
   number of batches in an epoch, so that it moves as far as an epoch of small steps.
 - Real gradients are computed with the received model in evaluation mode. The code averages ten
-  draws of 32 samples per class with random augmentation; here all samples are used once, without.
+  draws of 32 samples per class with random augmentation. Here all samples are used once, without
+  augmentation.
 - Features of a class that no participant has are not moved (initially, normal noise), and the
   classifier is trained on them too.
 
@@ -216,7 +217,7 @@ class CReFF(FedAvg):
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with the averaged body and the re-trained classifier, or with the own model."""
         params: Mapping[str, Tensor] = {**state, **payload}
-        averaged = [n for n in self.head if n in payload]  # None where the client's own predicts.
+        averaged = [n for n in self.head if n in payload]  # Absent if the client's own predicts.
         retrained = {n: payload[RETRAINED + n] for n in averaged if RETRAINED + n in payload}
         return super().predict({**params, **retrained}, {}, x, view)
 

@@ -1,8 +1,8 @@
 """Exemplar memory of limited size for frozen features of former tasks, on each client.
 
 Features of a frozen backbone never change, so storing them is equivalent to storing the images,
-without augmentation. Each class, also of the present task, has equally many: those nearest to its
-mean.
+without augmentation. Each class, including those of the present task, keeps the same number of
+samples: those nearest to its mean.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def remember(
         features: `(clients, samples, d)`.
         classes: `(clients, samples)`.
         n_classes: number of classes over all clients.
-        limit: `(clients,)` samples to keep, of which at most the memory's size are kept, and at
-            least one of each class if it has room.
+        limit: `(clients,)` samples to keep, at most the memory's size; at least one of each class
+            is kept if there is room.
     """
     old = memory["exemplar.class"]
     size, present = old.shape[1], F.one_hot(classes, n_classes).any(1)

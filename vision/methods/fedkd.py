@@ -17,16 +17,15 @@ squares; T grows from `t_start` to `t_end` over the rounds.
 Format and size of the messages: vectors and running statistics are sent uncompressed. The update of
 a matrix (a kernel counts as `out × rest`) is sent as two factors, U Σ and Vᵀ, of rank r, or whole
 if the factors would not be smaller. All clients' factors have the same shape in a round, so r is a
-maximum: in the broadcast that of the update itself; in the uploads the largest rank that any client
-needed last time, which each client reports (an integer per matrix) and the server announces. A
-client that needs a smaller rank sends columns of zeros, which are counted: the bytes are an upper
-bound of the paper's. An update that needs a larger rank is truncated to r. In the first round no
-rank is known, and updates are sent whole. Delta coding of uploads has no use here, since ranks
-change.
+maximum. In the broadcast, it is the rank of the update itself. In the uploads, it is the largest
+rank that any client needed last time: each client reports its rank (an integer per matrix), and the
+server announces the largest. A client that needs a smaller rank sends columns of zeros, which are
+counted, so the bytes are an upper bound of the paper's. An update that needs a larger rank is
+truncated to r. In the first round no rank is known, and updates are sent whole. Delta coding of
+uploads is of no use here, since ranks change.
 
-- Every loss trains its own model, as its gradients are written in the paper; the other's outputs
-  and the divisor count as constants, and W is trained with the mentee. In the code, all gradients
-  flow.
+- Each loss trains only its own model, as the paper writes the gradients. The other model's outputs
+  and the divisor are constants, and W is trained with the mentee. In the code, all gradients flow.
 - Gradients are clipped to a norm of 10, separately for a client's mentor, mentee and W (the run's
   `clip_gradients`): 1 / (L_t + L_s) grows without bound as a client fits its images, and so do
   steps of SGD. The paper mentions no clipping. The authors' code has none either, but uses Adam
@@ -111,7 +110,7 @@ class FedKD(TwoModels):
     """FedKD. The mentee has the model's names, the mentor's start with `personal.`, W is `hidden`.
 
     A client's local update of the mentee's matrices is undone after the upload: it is replaced by
-    the average update of the next broadcast. So no client keeps the mentee that it trained.
+    the average update of the next broadcast. No client therefore keeps the mentee that it trained.
     """
 
     name = "fedkd"

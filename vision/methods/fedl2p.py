@@ -2,7 +2,7 @@
 
 Wang, Zhang, Lee, Zhang, Sun, Ren, Su, Perot, Dy, Pfister: Learning to Prompt for Continual
 Learning, CVPR 2022, arXiv 2112.08654, Eq. 3–5; averaged by FedAvg as in FedTA's Table 1 (Yu et al.,
-CVPR 2025), which gives no further details, and cites another paper beside its name there.
+CVPR 2025), which gives no further details and cites another paper for this name.
 
 The frozen class feature of an image selects the N prompts with the nearest keys. They are added to
 its tokens, and the head takes the mean of the prompts' outputs. A loss pulls the selected keys

@@ -14,8 +14,8 @@ Details from the released code, and differences:
 - The heads' input is the mean of the global prompts' outputs. In training, a sample has the local
   prompt of its class; a prediction uses the local prompt whose key is nearest to the head's input
   under global prompts only, the query. So the second stage pulls the key of the class.
-- All weights of pulls are 0.1; training predictions choose among the present task's classes
-  (`within_task`), on the server among those of all images that it trains on.
+- All weights of pulls are 0.1. On clients, training predictions choose among the present task's
+  classes (`within_task`); on the server, among the classes of all images that it trains on.
 - The code's heads have a hidden layer of 512; these are linear, as in the other methods here.
 - The code can exclude clients whose prompts do badly on the surrogate set, but this is switched
   off. It fuses into the first client's pool; here the target is drawn, as in FedTA (Eq. 8 there).

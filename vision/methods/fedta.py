@@ -13,16 +13,17 @@ is low enough (Eq. 9 and 10).
 
 Departures from the paper:
 
-- Features are standardised (`standardise`): of each component the clients' common mean is
-  subtracted and the result divided by the common standard deviation, before a query is compared
-  with the prompts' keys (Eq. 3), and for F_out everywhere in the second stage (Eq. 4–7). The cosine
+- Features are standardised (`standardise`): the clients' common mean of each component is
+  subtracted, and the result is divided by the common standard deviation. This is done before a
+  query is compared with the prompts' keys (Eq. 3), and for F_out in the whole second stage
+  (Eq. 4–7). The cosine
   of any two raw features is large, .7 between classes, so the pulls of Eq. 3 and 6 move all keys to
   the common mean, two or three anchors serve all classes, and no average in Eq. 10 falls below a
   threshold. The statistics are those of the first round: clients send the mean and the deviation
-  of their features, once, and train with their own until they have the common ones. So no global
-  prototype is fixed in the first round, whose local prototypes are on the clients' own scales, and
-  anchors and heads change scale once after it. The baselines take features as they are; the row
-  without prompts on raw features shows what the scale is worth.
+  of their features, once, and train with their own until they have the common ones. In the first
+  round, local prototypes are therefore on the clients' own scales, and no global prototype is
+  fixed; anchors and heads change scale once after it. The baselines take features as they are; the
+  row without prompts on raw features shows what the scale is worth.
 - "Once the training process of the tail anchor is done, the tail anchors will be frozen": when a
   client's next task begins, the anchors that its samples chose after their last round, and their
   keys, are fixed for good. The others remain for later tasks; a sample may choose any.
@@ -49,9 +50,9 @@ read; "related code" is that of FedMGP, by the same first author):
   the related code. The anchors' head starts at zero, so a class that no task has had scores 0; the
   anchors must not start at zero too, or concatenated ones would get no gradient from the
   cross-entropy.
-- Only the pulls reach the keys, so under Adam, but for the clipping of gradients, all λ₁ and λ₃
-  above 0 have the same effect on them. A pull moves a selected key towards all queries that select
-  it. A client that chooses fewer anchors than its task has classes logs a warning.
+- Only the pulls reach the keys. Under Adam, all λ₁ and λ₃ above 0 therefore have the same effect on
+  them, apart from the clipping of gradients. A pull moves a selected key towards all queries that
+  select it. A client that chooses fewer anchors than its task has classes logs a warning.
 - λ₁, Thr: from the related code (0.1, 0.15). λ₂, λ₃, τ are not published; 1, 0.1 and 0.1 are our
   choice.
 - The target KB_i of Eq. 8 is the pool that is trained. It starts from a client drawn at random; the
@@ -249,7 +250,7 @@ class FedTA(Method):
         return loss + o.lambda1 * key_distance(query, keys, chosen)
 
     def train_anchors(self, cohort: Cohort, data: Batch, payload: Payload) -> None:
-        """Train the second stage on F_out, `feature`, without the anchors of former tasks."""
+        """Train the second stage on F_out, `feature`, while anchors of former tasks stay fixed."""
         before = begin_task(cohort) if self.options.tail_anchor else {}
         train_parts(
             cohort,

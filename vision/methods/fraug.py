@@ -7,7 +7,7 @@ Model and generator are averaged; batch normalisation of the model stays on the 
 a representation transformation network (RTNet). From noise and a label, generator and RTNet compute
 a residual in the style of the client. Its sum with the embedding of a real sample, or with the
 client's mean embedding of a class, is a synthetic embedding. The head is trained on real and
-synthetic embeddings. Each batch makes two steps:
+synthetic embeddings. Each batch trains in two steps:
 
 1. the model, on `(1 - λ) L_real + λ L_syn`; synthetic embeddings have no gradient, so L_syn reaches
    the head only;

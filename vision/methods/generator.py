@@ -104,7 +104,7 @@ class DataFreeFedAvg(FedAvg):
         return super().local_update(cohort, payload)
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Return the task's loss, with `split` among new classes, plus that of former classes."""
+        """Return the task's loss (among new classes with `split`) plus that for former classes."""
         logits = self.population.decode(cohort.state, batch["query"])
         if "former" not in payload:
             return self.recorded(cohort, logits, batch)

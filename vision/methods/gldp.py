@@ -16,12 +16,13 @@ Choices where the paper contradicts itself or gives no details:
 
 - Eq. 7 is the divergence of two prototypes, Eq. 8 that of a prototype and a prediction, which have
   different sizes. With `form="feature"`, each sample's features are compared with the prototype of
-  its class, both after a softmax over the features; with `head`, the head's logits of both, with
-  those of the prototype constant. Samples of classes without a prototype count as 0.
+  its class, both after a softmax over the features. With `head`, the head's logits of both are
+  compared, and those of the prototype are constants. Samples of classes without a prototype count
+  as 0.
 - Eq. 10 weights the errors of class means by the classes' shares of the client's samples.
   `align="batch"` does so with the means and shares of a batch. `instance`, as in the authors' later
-  code, is the mean over a batch of each sample's error: the same plus the features' variance within
-  classes.
+  code, is the mean over a batch of each sample's error. It equals the former plus the features'
+  variance within classes.
 - Prototypes are means of features in training mode of batch normalisation; means with its running
   statistics predicted equally well in a trial (three seeds, both CIFAR sets).
 - Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once per stage. Here they
@@ -29,15 +30,15 @@ Choices where the paper contradicts itself or gives no details:
   head, in which the body is fixed, so they are those of the trained body (Eq. 6). With
   `fedrep_order` it is one of the body, and they are means over bodies that still change.
 - Algorithm 1 gives clients the global prototypes of the start of a global round in all its stages.
-  The text after Eq. 12 has them aggregated "for the next stage", as the body is; so it is here.
+  The text after Eq. 12 aggregates them "for the next stage", as the body; this is done here.
 - Uploads are C of Eq. 6, without the moving average; the later code sends the average and has none
   on the server (`server_beta=0`).
 - "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
   (`fedrep_order` with `body_epochs=25` of 30 epochs).
 - Eq. 13 predicts the class of the nearest prototype: the client's (view `local`, GLDP-LP), among
   the classes that it has had, or the global one (view `global`, GLDP-GP). It prints the client's as
-  C of Eq. 6, which only classes of its latest stage have. Here it is the moving average Ĉ of Eq. 9,
-  which classes of former stages have, too.
+  C of Eq. 6, which exists only for classes of its latest stage. Here it is the moving average Ĉ of
+  Eq. 9, which also exists for classes of former stages.
 - The features in Eq. 13 are those of f_μi, the client's own body after its latest training, and
   A^loc judges F_ωi = f_μi ∘ g_νi, that body with the client's own head (view `personal`). So a
   client predicts with its own body; evaluation also judges all three views with the averaged one

@@ -1,8 +1,8 @@
 """GLFC: rehearsal with compensated gradients, and distillation of relations between classes.
 
 Dong, Wang, Fang, Sun, Xu, Wang, Zhu: Federated Class-Incremental Learning, CVPR 2022, arXiv
-2203.11473, Eq. 3–8. A baseline in FedTA's Table 1 (Yu et al., CVPR 2025), here like the others on a
-frozen backbone, whose head is trained and averaged.
+2203.11473, Eq. 3–8. A baseline in FedTA's Table 1 (Yu et al., CVPR 2025). Like the others, it runs
+here on a frozen backbone whose head is trained and averaged.
 
 A client keeps samples of its former classes. In its loss on new and kept samples, each sample is
 weighted by the error of the prediction for its class, relative to the mean of the new or the former
@@ -21,9 +21,9 @@ and 8).
   nearest to the class's mean (the code uses herding, as iCaRL, and normalises features). Classes of
   the present task get their share of the memory from its first round on, since their data are gone
   when the next task begins; the code makes room for them only then. A batch has as many kept
-  samples as new ones; the paper joins the sets. Of 500 images a class,
-  2,000 samples are a small part in the end; where clients have fewer images they would keep all of
-  them, so the memory is also limited to a share of what a client has had (`memory_share`, ours).
+  samples as new ones; the paper joins the sets. With 500 images a class, 2,000 samples are a small
+  part in the end. Clients with fewer images would keep all of them, so the memory is also limited
+  to a share of what a client has had (`memory_share`, ours).
 - Its binary losses are over all classes by design: `within_task` does not concern them.
 - The paper's clients detect a new task when the mean entropy of the received model's predictions
   rises by 1.2 or more from one round to the next (`entropy_rise`). By default the task boundaries
@@ -215,7 +215,7 @@ class GLFC(TaughtFedAvg):
     def monitor(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return reconstructed features, their classes and the best score; the old without new."""
+        """Return reconstructed features, their classes and the best score; or the old ones."""
         old_features, old_classes, least = (server[name] for name in MONITOR)
         some, own = rebuilt({name: uploads[name] for name in self.encoding.parameters})
         if not (own != EMPTY).any():

@@ -15,7 +15,7 @@ Choices where the paper contradicts itself or gives no details:
   follows the formula.
 - The distance of two prototypes is the sum of squares, as printed below Eq. 4.
 - For a class that no other client has, the mixture is the client's own prototype.
-- Eq. 7 prints ‖·‖₂, by the notation below Eq. 4 a sum of squares. As in FedProto's released code,
+- Eq. 7 prints ‖·‖₂, a sum of squares by the notation below Eq. 4. As in FedProto's released code,
   the loss is between every sample and the prototype of its class, averaged over the features: it is
   smaller than the sum by their number, so λ is FedProto's, not Eq. 7's. `align="batch"` compares
   the batch's mean of each class, averaged over the classes, which Eq. 6 sums.
@@ -25,8 +25,8 @@ Choices where the paper contradicts itself or gives no details:
 - The head predicts; the view `nearest` predicts the class of the client's nearest mixture.
 - Learning rate 0.01, momentum 0.9 and batches of 4 are the paper's; its weight decay "e^-5" is read
   as 1e-5. All but the batches are the defaults of all image methods.
-- Clients' numbers of classes n and of images of a class k vary at random; by how much, the paper
-  does not say. Here n is within one of its mean, and the clients of a domain share a class's images
+- Clients' numbers of classes n and of images of a class k vary at random; the paper does not say by
+  how much. Here n is within one of its mean, and the clients of a domain share a class's images
   evenly, or have `shots` (`vision.partition.n_way`). A client's images are all of one domain.
 - The server keeps the last prototypes of clients that do not take part in a round.
 """

@@ -4,7 +4,8 @@ Features of a pre-trained network have a mean far from zero: the cosine of any t
 whatever their classes. Each client sends the mean and the logarithm of the standard deviation of
 each component over its samples, `(2, d)`; the server pools them. They do not grow with the samples,
 so that a robust guard can compare clients of all sizes. A lossy uplink rounds them, with 4 bits to
-a seventh of the largest; of the logarithm this is a factor, so no small deviation becomes 0.
+multiples of a seventh of the largest. In a logarithm, this changes the deviation by a factor, so no
+small deviation becomes 0.
 """
 
 from __future__ import annotations

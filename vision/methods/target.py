@@ -18,9 +18,9 @@ counterpart: see `vision.methods.generator`. In detail:
   The code adapts a copy of the generator, whose initial values it meta-learns; here the generator
   itself continues from batch to batch.
 - The divergence is KL(teacher ‖ student) where both predict the same class.
-- Student and adversary start after some batches (the code's adversary one batch earlier). The
-  code's settings for CIFAR-100 make 10 batches of 256, of 8,000 samples at most, and so have
-  neither; here there are 8,000 samples, in as many batches as they need.
+- Student and adversary start after some batches (the code's adversary one batch earlier). With
+  its settings for CIFAR-100, the code makes only 10 batches of 256 samples (at most 8,000 samples),
+  and so has neither. Here there are 8,000 samples, in as many batches as they need.
 - The server also generates after the last task; the code does not.
 - New classes are all but the former ones, including those of later tasks, since the head has them
   from the start (the code's grows with the tasks), and always those of a client's own task: in

@@ -20,7 +20,7 @@ from vision.datasets.strata import chosen
 from vision.partition.pools import Pool, deal_classes, deal_mix, make_pools
 
 THIN, DEAL, TEST = 3, 4, 5
-"""First numbers of the keys of generators, which have three; rounds use keys of two."""
+"""First of the three numbers of a generator's key; rounds use keys of two numbers."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Base of references that fit a linear head at once on the features of a frozen backbone.
 
-They tell what the features give without a federation: on the images of all clients in one place, or
-on each client's own. In a task stream they see the images of all tasks so far, and forget nothing.
-Features are standardised by the training images' own mean and deviation. A run has one round a
-stage, in which all clients take part, whatever the settings say.
+They show which accuracy the features allow without a federation: with the images of all clients in
+one place, or with each client's own. In a task stream they see the images of all tasks so far, and
+forget nothing. Features are standardised by the training images' own mean and deviation. A run has
+one round in each stage, in which all clients take part, whatever the settings say.
 
 They need a model with a frozen backbone. For a model that is trained from scratch, `chance` and
 `central` are the references.

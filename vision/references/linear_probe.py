@@ -1,8 +1,9 @@
 """Linear probe: logistic regression on frozen features.
 
 Alain and Bengio: Understanding Intermediate Layers Using Linear Classifier Probes, 2016, arXiv
-1610.01644. It is what a linear head on the backbone can reach, so the bound of methods that train
-nothing else. It is scikit-learn's, with its L2 penalty, by L-BFGS until it converges.
+1610.01644. Its accuracy is what a linear head on the backbone can reach, and so the bound of
+methods that train nothing else. The regression is scikit-learn's, with its L2 penalty, fitted by
+L-BFGS until it converges.
 """
 
 from __future__ import annotations

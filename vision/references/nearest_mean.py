@@ -1,9 +1,9 @@
 """Nearest class mean: the class whose mean feature is nearest to that of the image.
 
 Mensink, Verbeek, Perronnin, Csurka: Distance-Based Image Classification: Generalizing to New
-Classes at Near-Zero Cost, TPAMI 35(11), 2013. It trains nothing. Nearest is by the cosine of
-standardised features, which is better on frozen features than their distance: on Office-Caltech10
-at 112 px 53 % against 44 %.
+Classes at Near-Zero Cost, TPAMI 35(11), 2013. It trains nothing. The nearest mean has the
+largest cosine of standardised features. On frozen features, this is more accurate than the nearest
+by distance: 53 % against 44 % on Office-Caltech10 at 112 px.
 """
 
 from __future__ import annotations

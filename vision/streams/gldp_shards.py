@@ -25,9 +25,9 @@ class GLDPShards(Streamer):
     """Shards of images for N clients, S in each of M stages, [N, S, M].
 
     The setting of GLDP (STHFL; Guo et al.): classes and their frequencies differ between clients
-    and drift between a client's stages. With one stage it is the paper's spatial setting. Where the
-    paper says "each client contains S classes", this reads S in each stage. They are random, so a
-    client need not meet a new class in each.
+    and drift between a client's stages. With one stage it is the paper's spatial setting. The paper
+    says that "each client contains S classes"; here a client has S in each stage. They are random,
+    so a stage need not have a class that is new to the client.
 
     The paper requires that all clients have the same number of samples and exactly S classes. On
     long-tailed data, shards of equal size do not give the latter, and shards that cut each class

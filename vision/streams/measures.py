@@ -3,11 +3,11 @@
 All functions read the table of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`). With the
 order `inside`, stages repeat; then the last pass counts, or the mean of the last few.
 
-A^glo and A^loc of GLDP (section 5.1) are `known` after the last stage. A^glo is of averaged models:
-`global`, GLDP's `global averaged`, or FedRep's `personal`, which has the averaged body. A^loc is of
-clients' own models: `trained`, GLDP's `global` and `local`, or `personal` where the server averages
-no part of it. A^sel is `known` of participants only, after each stage. In all of them a client's
-accuracy is over the test images of all stages so far, and clients count equally.
+A^glo and A^loc of GLDP (section 5.1) are `known` after the last stage. A^glo judges averaged
+models: `global`, GLDP's `global averaged`, or FedRep's `personal`, which has the averaged body.
+A^loc judges clients' own models: `trained`, GLDP's `global` and `local`, or `personal` if the
+server averages no part of it. A^sel is `known` with `participants`, after each stage. In all of
+them, a client's accuracy is over the test images of all stages so far, and clients count equally.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from vision.evaluation import MASKS
 
 
 def temporal_retention(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -> pd.Series:
-    """Return KR_t: a local model's accuracy on the first task relative to that after this task.
+    """Return KR_t: a local model's accuracy on the first task, over that after the first task.
 
     Args:
         stages: table of stages.
@@ -38,7 +38,7 @@ def temporal_by_client(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -
 def spatial_retention(
     stages: pd.DataFrame, shared: str, local: str, mask: str = MASKS[0]
 ) -> pd.Series:
-    """Return KR_s: the global model's accuracy on a client's present task relative to its own's.
+    """Return KR_s: the global model's accuracy on a client's task, over that of its own model.
 
     Args:
         stages: table of stages.

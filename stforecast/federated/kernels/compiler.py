@@ -33,8 +33,8 @@ VARIANTS = {
     "bfloat16": {"REAL": "float", "INTEGER": "int", "BFLOAT16": "1"},
     "tiles": {"REAL": "float", "INTEGER": "int", "BFLOAT16": "1", "TILES": "1"},
 }
-"""Macros of each variant, by its name. The last two's tensors are float32; only product factors are
-rounded, and with tiles they are multiplied in the processor's (Intel AMX)."""
+"""Macros of each variant, by its name. Tensors of the last two are float32; only the factors of
+products are rounded. The last one multiplies them in the processor's tiles (Intel AMX)."""
 
 OPTIONAL = ("bfloat16", "tiles")
 """Variants that are left out if the processor or the compiler has no instructions for them."""

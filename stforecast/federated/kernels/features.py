@@ -26,7 +26,7 @@ def contrast(
     temperature: float,
     weight: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the features of a batch and their contrastive losses: both in one pass over a client.
+    """Return the features of a batch and their contrastive losses, in one pass over each client.
 
     With filters w, `encoded` holds the features and then as many others. With s = cosine similarity
     of feature b and other i / temperature, the first loss is the mean over a client's samples b of

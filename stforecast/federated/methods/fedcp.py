@@ -13,8 +13,8 @@ A client trains encoder, CPN and head_i on its own loss, plus λ times the maxim
 (MMD) between h and the features of the received encoder, which is frozen, too. Encoder and CPN are
 averaged and overwritten; head_i stays, and its mean with head_g is averaged into the next head_g.
 This follows Figure 2 of the paper and the authors' slides, and the released code (Apache 2.0) for
-what they do not show: the softmax, v, the MMD and the mean of the heads. Of the paper's text only
-the beginning was at hand.
+what they do not show: the softmax, v, the MMD and the mean of the heads. Only the beginning of the
+paper's text was available.
 
 - The CPN is a linear layer of twice the width, a layer normalisation and a rectifier, and then a
   softmax over the two values of each feature. The released code adds Gumbel noise, in predictions

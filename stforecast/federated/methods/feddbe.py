@@ -11,8 +11,8 @@ a penalty holds the mean of its shared features at a common mean z̄_g (mean reg
 
 z̄_{g,i} is a moving mean over the batches of a round, (1 - μ) z̄_{g,i} + μ mean(z_g), from 0; only
 the newest batch's share has a gradient. z̄_g is fixed after the first round: the mean over the
-clients of z̄_{g,i}, weighted by samples, which they send once. Encoder and head are FedAvg's. Of the
-paper's text only the beginning was at hand; this follows its figure and the released code
+clients of z̄_{g,i}, weighted by samples, which they send once. Encoder and head are FedAvg's. Only
+the beginning of the paper's text was available; this follows its figure and the released code
 (Apache 2.0).
 
 - The paper computes z̄_g before the first round, in which clients train without z̄_p and penalty,

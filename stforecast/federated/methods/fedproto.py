@@ -12,7 +12,7 @@ Choices where the paper leaves something open, or the released code differs:
 - Eq. 6 as printed also divides by the number of clients that hold the key, which shrinks a
   prototype by that factor; we read it as the mean weighted by samples. The code does not weight.
 - Eq. 8 sums the distances of the local prototypes; the code takes the squared error of every sample
-  to the prototype of its key, averaged over the batch and the features. This does as the code.
+  to the prototype of its key, averaged over the batch and the features. This follows the code.
 - Prototypes are means over the last local epoch's batches, as in the code, without another pass.
 - In the paper all clients take part. With partial participation, the participants' prototypes are
   averaged; a key that no participant holds keeps its last global prototype.

@@ -24,8 +24,8 @@ and 10).
   all prototypes at once and their mean loss, and is longer (`server_lr`).
 - Eq. 11 pulls a client's prototypes to the global ones by φ, with λ = 0.1. As in the released code
   and in our FedProto, the loss is the squared error of every sample to the prototype of its key,
-  averaged over the features. λ is that of this loss, for which the authors set 10, in FedProto,
-  too; the default is that of our FedProto, so that only the servers differ.
+  averaged over the features. λ is the weight of this loss. The authors set it to 10, in FedProto,
+  too; the default here is that of our FedProto, so that only the servers differ.
 - With forecasts, keys are slots of the period: neighbouring hours are pushed apart like classes.
 - A key that nobody has held is pushed away by all others, but is not sent as known.
 - Prototypes are means over the last local epoch, and the head predicts, as in our FedProto. The
@@ -111,7 +111,7 @@ class FedTGP(FedProto):
         return super().broadcast({n: t for n, t in server.items() if n in SENT}, to)
 
     def upload(self, cohort: Cohort) -> Payload:
-        """Return local prototypes `(clients, keys, d)` and of which keys there are any."""
+        """Return local prototypes `(clients, keys, d)` and which keys have one."""
         means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "known": means.counts > 0}
 

@@ -28,11 +28,11 @@ g is the mean of all Ĉ, p_i their mean weighted by the client's samples of each
 - Eq. 11 adds μ times the norms of V and C to the loss. In the code μ is the weight decay of plain
   SGD; here both shrink by the factor 1 - μ lr after each step, which is the same for small lr. As
   a part of the gradient it would be far stronger with Adam, which scales any gradient to about 1:
-  the valve's weights were gone after a few rounds.
+  the valve's weights vanished after a few rounds.
 - The paper gives each client its own random head; here all start equal. Embeddings start normally
   distributed. The paper's plain SGD is the run's optimiser.
 - With forecasts, keys are slots of the period. Clients have about equally many samples of each, so
-  g and p_i hardly differ, and f_G and f_P neither: the method is made for skewed classes.
+  g and p_i hardly differ, and neither do f_G and f_P. The method is made for skewed classes.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ Only the model is sent, as in FedAvg; each step costs two further forward passes
 - The features are those that enter the output layer, the model's head. The paper's networks have a
   projection head of two layers before it, which is part of the model; here the model is the run's.
 - A client that has missed rounds compares with the model that it trained last, as in the paper.
-- Before a client's first round its former model is the initial one, of which the paper says
-  nothing. With full participation that is also the global one, so ℓ_con is log 2 and has no
+- Before a client's first round its former model is the initial one; the paper says nothing about
+  this case. With full participation that is also the global one, so ℓ_con is log 2 and has no
   gradient in the first round; the released code (MIT licence) leaves it out there.
 - The released code can compare with several former models; by default, as here, it is one.
 - The global and the former model are in evaluation mode, as in the released code: without dropout,

@@ -5,15 +5,15 @@ that joins reports the numbers of its clients. The first round waits for all cli
 node may disconnect, return, join late or send an invalid answer: the round continues with the
 others, and a warning is logged.
 
-No single node decides the best round, and so nobody's models: see
+No single node decides which round is the best, and so which models are kept: see
 `stforecast.federated.nodes.reported`.
 
-With a folder, the server's state is saved after each round, and a run that was ended goes on after
-the last complete one: its nodes go back to it.
+If a folder is given, the server's state is saved after each round. A run that was ended continues
+after the last complete round, to which its nodes return.
 
 A node answers once a round. It first validates its clients as they were after the last round (with
-the server's new message), then trains. So a round's validation loss is known one round later than
-in one process, and early stopping ends the run one round later.
+the server's new message), then trains. A round's validation loss is therefore known one round later
+than in one process, and early stopping ends the run one round later.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A node is known in a sum by the number of its first client. Its process may be started anew for each
 message, so keys and values are kept in a file until the node has revealed its shares, which it does
-once for each sum: shares of both secrets of another node would lay its values bare.
+once for each sum: shares of both secrets of another node would reveal its values.
 """
 
 from __future__ import annotations

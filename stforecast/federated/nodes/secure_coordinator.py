@@ -1,8 +1,8 @@
 """The server of a federation under secure aggregation: it learns sums over nodes, see `SecureSum`.
 
-A round's sum is one answer, of all nodes that stayed, with the mean upload as that of each of their
-clients: a method whose `sums` are declared computes the same from it. A round whose sum is lost is
-repeated; a node whose false shares were the reason is not let in again.
+A round's sum is treated as one answer of all nodes that stayed, in which each of their clients has
+the mean upload. A method that declares its `sums` computes the same result from it. A round whose
+sum is lost is repeated; a node whose false shares were the reason is not let in again.
 
 What a sum hides cannot be compared: there are neither robust aggregation nor votes on the best
 round, and a node's numbers are bounded only by what a sum can hold.
@@ -52,7 +52,7 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
         robust: the server's defence.
 
     Raises:
-        InputError: with what needs more.
+        InputError: naming what needs more than sums.
     """
     if method.sums == "none":
         raise InputError(

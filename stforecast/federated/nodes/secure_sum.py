@@ -6,11 +6,11 @@ the answers to a message before.
 1. `share`: the server passes on the public keys; each node deals sealed shares of its two secrets.
 2. `mask`: the server passes on the shares of the nodes that dealt; these answer with vectors under
    masks for each pair of them. A node that is lost from here on leaves masks that do not cancel.
-3. `unmask`: of each node whose vector arrived, all reveal shares of the seed of its own mask; of
-   each that was lost after it dealt, shares of the key of its pairwise masks.
+3. `unmask`: for each node whose vector arrived, all nodes reveal shares of the seed of its own
+   mask; for each that was lost after it dealt, they reveal shares of the key of its pairwise masks.
 
 Beyond the paper, dealers commit themselves to shares, so that a false share is found and its sender
-named. As many shares as the threshold says are needed of each secret; with fewer, the sum is lost.
+named. Each secret needs as many shares as the threshold says; with fewer, the sum is lost.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class SecureSum:
     def _secret(self, i: int, shares: Mapping[int, bytes], of: Dealt, stays: bool) -> bytes:
         """Return the secret of a node: the seed of its own mask if it stays, else its key."""
         derive, expected = (commitment, of.own) if stays else (public, self.keys[i].mask)
-        with contextlib.suppress(ValueError):  # Of shares that are those of no secret.
+        with contextlib.suppress(ValueError):  # The shares belong to no secret.
             secret = combine(dict(list(shares.items())[: self.threshold]))
             if derive(secret) == expected:
                 return secret

@@ -8,7 +8,8 @@ of integers modulo 2⁶⁴, so a masked vector is uniformly random for whoever l
 
 Members hold shares of each other's secrets (`masking_shares`). For a member whose masked vector
 arrived they reveal the seed of its own mask; for one that was lost before, the key of its pairwise
-masks; never both for one member. So the server can remove all masks that did not cancel.
+masks. They never reveal both for one member. The server can then remove all masks that did not
+cancel.
 
 X25519, HKDF, AES in counter mode and AES-GCM are those of `cryptography`, which Flower needs, too.
 Keys serve one sum only.

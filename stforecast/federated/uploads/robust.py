@@ -1,10 +1,10 @@
 """Robust aggregation of uploads, some of which may be Byzantine.
 
 The guard is applied before a method's `aggregate`, so it works with every method. If a method
-averages uploads, each is replaced by their robust aggregate, which is then also any weighted mean
-(Byzantine clients could choose the weights). If the server uses each upload by itself
-(`Method.keeps_apart`: prototypes mixed for each receiver, models grouped into clusters), that would
-make all clients equal; there only outlying values are changed:
+averages uploads, each is replaced by their robust aggregate, so any weighted mean of them is that
+aggregate, too (Byzantine clients could choose the weights). If the server uses each upload by
+itself (`Method.keeps_apart`: prototypes mixed for each receiver, models grouped into clusters),
+that would make all clients equal. In this case, only outlying values are changed:
 
 =========  ====================================  ==============================================
            averaged by the method                kept apart
@@ -37,7 +37,7 @@ from stforecast.federated.options import CheckedOptions
 from stforecast.federated.uploads.payload import Payload
 
 OUTLYING = 3.0
-"""Distance to the median beyond which a client is outlying, in that of the median client."""
+"""Distance to the median beyond which a client is outlying, over that of the median client."""
 
 
 @dataclass(frozen=True)
