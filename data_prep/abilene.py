@@ -13,7 +13,7 @@
   weeks: the steps are NaN, and counted in a warning.
 - There is no road graph and no place of a cell, since a cell is a pair of routers.
 - Licence: none stated by the publishers.
-- Trap: by the publisher's dates, X21 begins on the last day of X20. Both must hold the same there.
+- Trap: by the publisher's dates, X21 begins on the last day of X20. Both must agree on that day.
 """
 
 from data_prep.download import File

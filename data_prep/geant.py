@@ -5,7 +5,7 @@
 - 10,772 matrices of 15 minutes, 2005-01-01 to 2005-04-29. Cells are ordered pairs of routers,
   `ORIGIN_DESTINATION`; the publishers replaced the routers' names by numbers.
 - Files: `IntraTM-2005-01-01-00-15.xml` and so on, in TOTEM's XML, from an archive that `tar xjf`
-  unpacks. Instead, a folder of SNDlib's `demandMatrix-geant-*`, `.xml` or `.txt`: other four months
+  unpacks. Instead, a folder of SNDlib's `demandMatrix-geant-*`, `.xml` or `.txt`: four other months
   of the network, 2005-05-04 to 2005-08-31, of 22 routers with names, multiplied by a secret factor.
 - `traffic` in Mbit/s. A pair that a matrix leaves out has no traffic; a matrix without any traffic
   is missing, as are steps without a file. They are NaN, and counted in a warning.

@@ -4,8 +4,8 @@
   AAAI 2020; recorded by Caltrans' Performance Measurement System (PeMS).
 - 26,208 steps of 5 minutes, 2018-09-01 00:00 to 2018-11-30 23:55 local time; 358 detectors.
 - Files: `PEMS03.npz` with `data` (26208, 358, 1), `PEMS03.csv` (from,to,distance) and `PEMS03.txt`,
-  the sensors' ids in the order of the records, by which the distances name them. Without the ids
-  the cells are numbered from 0 and the distances do not fit.
+  the sensors' ids in the order of the records, which the distances use. Without the ids the cells
+  are numbered from 0 and the distances do not fit.
 - `flow`: vehicles in 5 minutes.
 - Gaps were filled by the publishers. Zeros stay zeros; most papers leave targets of 0 out of their
   errors, for which `--zero-is-missing` is meant.

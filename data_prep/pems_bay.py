@@ -5,7 +5,7 @@
 - Steps of 5 minutes, 2017-01-01 00:00 to 2017-06-30 23:55; 325 cells (detectors). Cell ids are the
   publisher's sensor ids, as text. The layout is that of METR-LA.
 - `speed` in miles per hour. **0 means missing**; zeros are kept as published and marked by
-  `zero_is_missing`. Missing are 0.02 % (torch-spatiotemporal).
+  `zero_is_missing`. 0.02 % are missing (torch-spatiotemporal).
 - Road graph: `adjacency`, dimensions `(cell, cell_to)`: DCRNN's Gaussian kernel of the directed
   road distance from `cell` to `cell_to`, 1 on the diagonal, 0 below the threshold 0.1.
 - Licence: none stated by the publishers, who share the data for research.

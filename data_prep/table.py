@@ -5,15 +5,16 @@
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
   Services: one column per service of a single cell, which is named like the file.
-- What only one reading fits is taken, and said: the usual names of the columns of times and cells
-  (Timestamp, Station), dates such as 23/10/2017, decimal commas. Where two fit, the error says
-  which option to give. `--dry-run` shows what was understood and writes nothing.
+- What can be read in only one way is accepted with a notice: the usual names of the columns of
+  times and cells (Timestamp, Station), dates such as 23/10/2017, decimal commas. What can be read
+  in two ways is an error, which says which option to give. `--dry-run` shows how the table is read
+  and writes nothing.
 - Times: ISO 8601, or `time_format`. Times with an offset (`+01:00`, `Z`) are converted to UTC;
   those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
   1970, distinguished by their size; a number outside the years 1985 to 2030 in both units
   (`20240101`, `202401010000`) is refused. A table without times takes `start` and `step`.
 - Missing: an empty field, `NA`, `N/A`, `NaN`, `nan` or `null`. Negative values are kept. A cell
-  with rows in a part of the time only is NaN outside of it.
+  with rows for only a part of the time is NaN outside of it.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
   Columns such as lon and lat of a long table place the cells on a map.
@@ -102,7 +103,7 @@ def read(
     Args:
         raw: The table, a .csv, .tsv, .csv.gz, .xlsx or .parquet file.
         layout: long, wide (a column for each cell), services (a column for each service of one
-            cell), or auto, which asks where the columns leave it open.
+            cell), or auto, which fails if the columns fit several of these.
         time: Name of the column of times.
         cell: Name of the column of cell ids in a long table.
         values: Comma-separated value columns to take, by default every column that holds numbers.
@@ -114,15 +115,15 @@ def read(
         no_header: The first row holds values; columns are named 1, 2 and so on.
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         sheet: Sheet of an Excel file with several.
-        resample: Longer step to put records of uneven times into, such as 10min; needs --agg. 1D
-            means days of the time zone.
-        agg: Merge the records of a step and cell by their sum (counts), which is missing if records
-            are, or mean (levels) of those that there are.
+        resample: Longer step into which records at uneven times are merged, such as 10min; needs
+            --agg. 1D means days of the time zone.
+        agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
+            record is missing; or mean, for levels, over the records that are present.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
         clock: Whether times without an offset are "utc" or the "local" wall clock of the zone,
-            which is changed for daylight saving time.
+            which observes daylight saving time.
         zero_is_missing: Treat 0 as missing.
         allow_gaps: Leave NaN where a row is missing instead of refusing the table.
         duplicates: Treatment of several rows for one time and cell: "error", "sum" or "mean".

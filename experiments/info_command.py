@@ -44,8 +44,8 @@ def info(path: Path, as_json: bool) -> None:
     """Describe a cube, a table, raw records, a run or a model in one screen.
 
     PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
-    records in HDF5 (.h5), a run, a folder of runs, or a model such as that of adapt. Nothing is
-    written.
+    records in HDF5 (.h5), a run, a folder of runs, or a model, such as one that adapt wrote.
+    Nothing is written.
     """
     found = describe(path)
     if as_json:

@@ -46,7 +46,7 @@ class AdaptOptions(CheckedOptions):
     Attributes:
         days: days at the end of the history whose targets train a new cell's personal part; 0
             forecasts from the shared part at once.
-        rounds: local updates of what a cell keeps to itself, such as the head of FedRep.
+        rounds: rounds of local training of a cell's personal part, such as the head of FedRep.
         fine_tune: epochs in which each new cell fits the global model to its own data, for methods
             that average one model; the result is a model of `fedavg_ft`.
     """

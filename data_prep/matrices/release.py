@@ -71,7 +71,7 @@ class TrafficMatrices:
         Args:
             raw: The folder of the published files.
             step: Length of a time step, by default as published, or a multiple that divides a day.
-                Longer steps hold the mean traffic of the matrices that there are.
+                Longer steps hold the mean traffic of the matrices that exist.
 
         Returns:
             The cube.

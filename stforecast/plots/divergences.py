@@ -57,7 +57,7 @@ def divergence(
     distribution. The data's threshold is the same quantile of their own divergences. The title
     measures the claim of section 5.5, that both matrices look the same, over all pairs of the run,
     drawn or not: rank correlation (Spearman), and the share of pairs on the same side of both
-    thresholds. The data are read again from the run's cube. As Figure 8 of FUELS (arXiv
+    thresholds. The data are read again from the run's cube. As in Figure 8 of FUELS (arXiv
     2404.03702).
 
     Args:

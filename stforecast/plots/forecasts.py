@@ -47,18 +47,19 @@ def predictions(
 ) -> Figure:
     """Forecasts and observations of the test part, in the data's units, one panel per cell.
 
-    Each run is a line in the colour of its curve; more than six methods have a panel each, of one
-    cell. Gaps are missing observations. Forecasts are as `predict` gives them: none below 0 where
-    the training data were never negative. As Figure 3 (top) of FUELS (arXiv 2404.03702).
+    Each run is a line; runs that differ only in the seed have the same colour. More than six
+    methods have a panel each, of one cell. Gaps are missing observations. Forecasts are as
+    `predict` gives them: none is below 0 where the training data were never negative. As in
+    Figure 3 (top) of FUELS (arXiv 2404.03702).
 
     Args:
         runs: runs tested on the same data.
-        cells: ids, separated by commas; by default four, from the lowest mean to the highest; of
-            more than six methods, the one of the highest.
+        cells: ids of the cells to draw, separated by commas; by default four, from the lowest mean
+            to the highest, or only the highest if there are more than six methods.
         horizon: step ahead to draw, from 1.
         hours: hours of the test part to draw, from its start; by default all.
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
-        end: end of the times to draw, not included.
+        end: end of the times to draw (exclusive).
         width: width of the figure in inches.
 
     Raises:
