@@ -88,7 +88,7 @@ def with_intervals(
             "normalised"
         )
     others = ", ".join(curve.label for curve in curves if curve not in known)
-    return known, f"Not drawn, having no intervals: {others}" if others else ""
+    return known, f"Not drawn, as they have no intervals: {others}" if others else ""
 
 
 def _has_intervals(run: ForecastRun) -> bool:

@@ -103,7 +103,9 @@ def _each_alone(
     if cells is None:
         titles = dict(list(titles.items())[-1:])
     if len(titles) > 1:
-        raise InputError(f"{len(curves)} methods have a panel each; give one cell, or --top 6")
+        raise InputError(
+            f"{len(curves)} methods have a panel each, for one cell only; give one, or --top 6"
+        )
     (cell, title), first = next(iter(titles.items())), curves[0].runs[0]
     chosen = {f: ds.sel(cell=cell) for f, ds in tested.items() if cell in ds.indexes["cell"]}
     errors = [
@@ -159,7 +161,9 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
                 f"{steps[0]} to {steps[-1]}"
             )
         if len(times) < 2:
-            raise InputError(f"{run.folder}: a single test window is no line; test on more")
+            raise InputError(
+                f"{run.folder}: a single test window cannot be drawn as a line; test on more"
+            )
         targets = times + (horizon - 1) * (times[1] - times[0])
         shown = span.mask(targets, ds.attrs.get("time_zone"), run.folder)
         chosen = as_predicted(ds.sel(horizon=horizon).isel(time=shown).load())

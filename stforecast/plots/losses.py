@@ -237,13 +237,13 @@ def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
     """Return one line for each list of curves that lack the same losses.
 
     >>> _not_drawn({"training": ["ridge"], "validation": ["ridge"]})
-    'Not drawn, having no training or validation loss: ridge'
+    'Not drawn, as they have no training or validation loss: ridge'
     """
     lacking: dict[str, list[str]] = {}
     for loss, names in absent.items():
         lacking.setdefault(", ".join(names), []).append(loss)
     return "\n".join(
-        f"Not drawn, having no {' or '.join(losses)} loss: {names}"
+        f"Not drawn, as they have no {' or '.join(losses)} loss: {names}"
         for names, losses in lacking.items()
         if names
     )
