@@ -103,7 +103,9 @@ class RunOptions(CheckedOptions):
         if self.engine == LOCAL and self.actors:
             raise InputError(f"actors is {self.actors}, but only the engine ray has actors")
         if self.engine == RAY and self.device not in ("auto", "cpu"):
-            raise InputError(f"device is {self.device!r}; actors of the engine ray use a cpu")
+            raise InputError(
+                f"device is {self.device!r}, but actors of the engine ray use a CPU; leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -290,8 +292,8 @@ def check_covariates(config: Config) -> None:
         )
         named = f"the model {config.run.model}" if trained else config.method
         raise InputError(
-            f"{named} reads no further services, static columns and events (--inputs, --static, "
-            f"--events); methods that train one of the models {models} do, and {baselines}"
+            f"{named} reads no further services, static columns or events (--inputs, --static, "
+            f"--events); use a method that trains one of the models {models}, or one of {baselines}"
         )
 
 

@@ -109,7 +109,7 @@ def _places(run: ForecastRun) -> Places:
         found = places(forecasts, cube)
     if found.kind == "tiles":
         raise InputError(
-            f"{run.folder}: its data have no places of cells; prepare a cube with lon and lat"
+            f"{run.folder}: its data have no locations of cells; prepare a cube with lon and lat"
         )
     return found
 

@@ -78,7 +78,7 @@ def divergence(
             "compares the data of single cells and needs a run with clients cell"
         )
     if len(inside.cells) < 3:
-        raise InputError(f"{inside.run.folder}: {len(inside.cells)} clients; 3 make several pairs")
+        raise InputError(f"{inside.run.folder}: {len(inside.cells)} clients, expected at least 3")
     jsd = inside.arrays["server/jsd"].astype(np.float64)
     prototypes = Divergences("prototypes", jsd, inside.arrays["server/threshold"].item())
     data = _of_data(inside)

@@ -51,7 +51,7 @@ def critical_difference(
         on = "" if len(tasks) < 2 else f" on all {len(tasks)} data sets"
         raise InputError(
             f"{errors.shape[1]} main methods{on} with {len(errors)} clients; ranks need at least "
-            f"{FEWEST_METHODS} and {FEWEST_CLIENTS}"
+            f"{FEWEST_METHODS} methods and {FEWEST_CLIENTS} clients"
         )
     fig = draw_ranks(ranking, list(errors.columns), width)
     absent = {name for table in tables for name in table.columns} - set(errors.columns)
