@@ -87,7 +87,7 @@ def prepare(
             if service in file
         }
     if not values:
-        raise InputError(f"{raw.name}: none of {', '.join(SERVICES)} in the file; add one")
+        raise InputError(f"{raw.name}: found none of {', '.join(SERVICES)}; add one of them")
     ds = make_cube(
         values,
         times,

@@ -169,7 +169,7 @@ def _with_years(paths: list[Path]) -> list[tuple[Path, int]]:
     found = [(path, re.search(r"20\d\d", path.stem)) for path in paths]
     for path, year in found:
         if year is None:
-            raise InputError(f"{path.name}: no year in its name; call it like ca_his_raw_2019.h5")
+            raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
     return [(path, int(year[0])) for path, year in found if year]
 
 

@@ -173,7 +173,7 @@ def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> by
     with opener(path, "rb") as file:
         data: bytes = file.read(most + 1)
     if len(data) > most:
-        raise InputError(f"{path}: holds more than {most:,} bytes, expected fewer; get it again")
+        raise InputError(f"{path}: has more than {most:,} bytes, expected fewer; get it again")
     return data
 
 

@@ -86,7 +86,7 @@ def _lock(handle: int, path: Path, place: Path) -> None:
                 f"{place}: {holder} is writing there; wait for it or choose another --out"
             ) from e
         log.warning(
-            "%s: cannot be locked (%s); see to it that no other process writes there",
+            "%s: cannot be locked (%s); make sure that no other process writes there",
             place, e.strerror,
         )  # fmt: skip
 

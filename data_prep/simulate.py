@@ -44,12 +44,12 @@ def simulate(
     Args:
         out: folder to write to, created if absent.
         city: city whose layout to use, milan or trentino.
-        preset: heterogeneous, four kinds of cell as lively as Milan's; dense, much activity in
-            cells that are alike; or sparse, cells of 3 to 60 events an hour with bursts, as in
-            Trentino's valleys.
-        cells: number of cells, a block around the city's centre; by default 100, in a sparse city
-            24.
-        days: number of days; by default 14, in a sparse city 62.
+        preset: activity of the cells: heterogeneous, four kinds of cell as active as Milan's;
+            dense, high activity in similar cells; or sparse, 3 to 60 events an hour in a cell with
+            bursts, as in Trentino's valleys.
+        cells: number of cells, a block around the city's centre; by default 100, or 24 in a sparse
+            city.
+        days: number of days; by default 14, or 62 in a sparse city.
         seed: random seed.
         start: first day, as YYYY-MM-DD.
         progress: whether to show a progress bar.

@@ -102,7 +102,7 @@ def read(
     Args:
         raw: The table, a .csv, .tsv, .csv.gz, .xlsx or .parquet file.
         layout: long, wide (a column for each cell), services (a column for each service of one
-            cell), or auto, which asks where the columns leave it open.
+            cell), or auto, which fails if the columns fit several of these.
         time: Name of the column of times.
         cell: Name of the column of cell ids in a long table.
         values: Comma-separated value columns to take, by default every column that holds numbers.
@@ -114,15 +114,15 @@ def read(
         no_header: The first row holds values; columns are named 1, 2 and so on.
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         sheet: Sheet of an Excel file with several.
-        resample: Longer step to put records of uneven times into, such as 10min; needs --agg. 1D
-            means days of the time zone.
-        agg: Merge the records of a step and cell by sum, for counts, or by mean, for levels. A sum
-            is missing if records are missing; a mean is that of the available records.
+        resample: Longer step into which records at uneven times are merged, such as 10min; needs
+            --agg. 1D means days of the time zone.
+        agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
+            record is missing; or mean, for levels, over the records that are present.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
         clock: Whether times without an offset are "utc" or the "local" wall clock of the zone,
-            which is changed for daylight saving time.
+            which observes daylight saving time.
         zero_is_missing: Treat 0 as missing.
         allow_gaps: Leave NaN where a row is missing instead of refusing the table.
         duplicates: Treatment of several rows for one time and cell: "error", "sum" or "mean".

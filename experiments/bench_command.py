@@ -47,14 +47,16 @@ def _print_benchmarks(ctx: click.Context, option: click.Parameter, wanted: bool)
 )  # fmt: skip
 @click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
 @click.option("--preset", help="Use one of the file's presets, such as small.")
-@click.option("--data", multiple=True, help="Use this cube or image set instead. Repeatable.")
-@click.option("--service", multiple=True, help="Use this service instead. Repeatable.")
+@click.option(
+    "--data", multiple=True, help="Use this cube or image set, not the file's. Repeatable."
+)
+@click.option("--service", multiple=True, help="Use this service, not the file's. Repeatable.")
 @click.option("--images", type=PATH, help="Folder of the image sets' files.")
 @click.option(
     "--seed", type=int, multiple=True,
-    help="Use this seed instead, except in rows that have seeds of their own. Repeatable.",
+    help="Use this seed, not the file's, except in rows that have seeds of their own. Repeatable.",
 )  # fmt: skip
-@click.option("--rounds", type=int, help="Use this number of rounds instead.")
+@click.option("--rounds", type=int, help="Use this number of rounds, not the file's.")
 @MORE
 @ENGINE
 @JSON

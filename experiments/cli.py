@@ -45,11 +45,11 @@ class Notices(logging.StreamHandler):
 
 @click.group(cls=SuggestingGroup, context_settings=HELP)
 @click.version_option(package_name="stforecast", message="%(prog)s %(version)s")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bars and no notices.")
-@click.option("--debug", is_flag=True, help="Show what is decided, and errors with tracebacks.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress bars and no notices.")
+@click.option("--debug", is_flag=True, help="Show automatic choices, and errors with tracebacks.")
 @click.option(
     "--log-format", type=Choice(["text", "json"]), default="text", show_default=True,
-    help="Format of notices on standard error: text, or a line of JSON each.",
+    help="Format of notices on standard error: text, or one line of JSON per notice.",
 )  # fmt: skip
 @click.pass_context
 def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:

@@ -13,8 +13,8 @@ from experiments.options import PATH, OptionSections, peek
 
 CONFIG = click.option(
     "--config", type=PATH,
-    help="TOML file with these options, written with _ for -; options given as well replace its "
-    "values, and its paths begin at its folder.",
+    help="TOML file with these options, written with _ for -. Options on the command line "
+    "override its values. Its paths are relative to its folder.",
 )  # fmt: skip
 
 

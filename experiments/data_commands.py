@@ -57,7 +57,7 @@ def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
 def download(
     obj: dict[str, bool], name: str, out: Path, source: str | None, only: str | None
 ) -> None:
-    """Download a data set's official files; resumable and verified by checksums.
+    """Download and verify a data set's official files; run it again to resume.
 
     `stforecast list data` says which data sets have a download. Where no checksum is published, the
     file's own is recorded in SHA256SUMS at its first download and checked afterwards.

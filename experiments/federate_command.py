@@ -63,8 +63,8 @@ def check_given(ctx: click.Context, *names: str) -> None:
 @click.option("--clients", type=int, help="Number of clients of all nodes together.  [required]")
 @click.option(
     "--client-is", default="cell", show_default=True,
-    help="A client is each cell (cell), a node with all its cells, such as an operator (all), or "
-    "the cells with the same value in a column of a node's cube (its name).",
+    help="What a client is: each cell (cell), a node with all its cells, such as an operator "
+    "(all), or the cells with the same value in a column of a node's cube (the column's name).",
 )  # fmt: skip
 @click.option("--out", type=PATH, help="Folder for the app.  [required]")
 @click.option("--results", type=PATH, help="Folder on the server for the results.  [required]")
@@ -87,15 +87,15 @@ def check_given(ctx: click.Context, *names: str) -> None:
 @click.option(
     "--node", "nodes", multiple=True, metavar="NUMBER=FIRST-LAST",
     help="Clients of a node, by the number that `flwr supernode register` printed for its key; "
-    "repeat for each node. Without it, the first node to claim a client has it.",
+    "repeat for each node. Without it, a client belongs to the first node that claims it.",
 )  # fmt: skip
 @click.option(
     "--secure-aggregation", is_flag=True,
-    help="Let the server learn only sums over the nodes, whose uploads are masked.",
+    help="Mask the nodes' uploads, so that the server learns only sums over the nodes.",
 )  # fmt: skip
 @click.option(
     "--secure-threshold", type=float, default=0.5, show_default=True,
-    help="Share of a round's nodes, more than which have to stay to the end of its secure sum.",
+    help="A secure sum needs more than this share of the round's nodes to stay to its end.",
 )  # fmt: skip
 @click.pass_context
 def federate(

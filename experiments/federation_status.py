@@ -35,7 +35,7 @@ def _facts(s: Standing, now: datetime) -> list[str]:
     if s.starts > 1:
         lines.append(f"the server was started {s.starts} times")
     if s.sums_recovered:
-        lines.append(f"secure sums complete though nodes left them: {s.sums_recovered}")
+        lines.append(f"secure sums completed although nodes left: {s.sums_recovered}")
     if s.sums_lost:
         lines.append(f"secure sums lost: {s.sums_lost} (the last: {_short(s.lost_because, 90)})")
     if s.test:

@@ -77,7 +77,7 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 def _do(name: str, *args: object) -> None:
     program = shutil.which(name)
     if program is None:
-        raise InputError(f"no {name} here, which makes certificates or keys; install it")
+        raise InputError(f"{name} not found; install it, as it makes the certificates or keys")
     done = subprocess.run([program, *map(str, args)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"{name} {args[0]} failed: {' '.join(done.stderr.split())[-300:]}")

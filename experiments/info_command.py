@@ -44,8 +44,8 @@ def info(path: Path, as_json: bool) -> None:
     """Describe a cube, a table, raw records, a run or a model in one screen.
 
     PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
-    records in HDF5 (.h5), a run, a folder of runs, or a model such as that of adapt. Nothing is
-    written.
+    records in HDF5 (.h5), a run, a folder of runs, or a model, such as one that adapt wrote.
+    Nothing is written.
     """
     found = describe(path)
     if as_json:
@@ -65,7 +65,7 @@ def describe(path: Path) -> Description:
     if path.is_dir():
         return _folder(path)
     if not path.is_file():
-        raise InputError(f"{path}: nothing is there; {_beside(path)}")
+        raise InputError(f"{path}: no such file or folder; {_beside(path)}")
     if path.suffix == ".nc":
         return _cube(path)
     if path.name.endswith(TABLES):
@@ -73,8 +73,8 @@ def describe(path: Path) -> Description:
     if path.suffix in ARRAYS:
         return _arrays(path)
     raise InputError(
-        f"{path}: of no known kind; give a cube (.nc), a table ({', '.join(TABLES)}), an .h5 file, "
-        "a folder of raw days or a run"
+        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(TABLES)}), an .h5 "
+        "file, a folder of raw days or a run"
     )
 
 
@@ -83,7 +83,7 @@ def _beside(path: Path) -> str:
     from data_prep.errors import close_to
 
     if not path.parent.is_dir():
-        return f"nor is the folder {path.parent}; correct the path"
+        return f"the folder {path.parent} does not exist either; correct the path"
     names = sorted(p.name for p in path.parent.iterdir())[:1000]
     return f"correct the path{close_to(path.name, names)}"
 

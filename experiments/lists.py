@@ -109,8 +109,8 @@ def splits_list() -> Listing:
 
     table = Table(["split", "training, validation and test"], [[*item] for item in SPLITS.items()])
     note = (
-        "Except under steps: and windows:, targets lie in one part, inputs may lie in the parts\n"
-        "before it, and the test targets are the same for all lags."
+        "Except with steps: and windows:, all targets of a window lie in one part, its inputs may\n"
+        "lie in earlier parts, and the test targets do not depend on the lags."
     )
     return Listing([table], note)
 

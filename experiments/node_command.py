@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 @click.option("--data", type=PATH, required=True, help="Cube of this node, written by prepare.")
 @click.option(
     "--first-client", type=int, required=True,
-    help="Number of its first cell in the whole federation, from 0.",
+    help="Number of this node's first client in the whole federation, counted from 0.",
 )  # fmt: skip
 @click.option(
     "--out",
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 @click.option(
     "--root-certificates",
     type=PATH,
-    help="Certificate of the authority that signed the server's; by default the system's.",
+    help="Certificate of the authority that signed the server's certificate; by default those of "
+    "the system.",
 )
 @click.option("--key", type=PATH, help="Private key of this node, whose public half is registered.")
 @click.option(
@@ -39,16 +40,16 @@ log = logging.getLogger(__name__)
 )
 @click.option(
     "--require-secure-aggregation", is_flag=True,
-    help="Take part only in runs whose server learns no more than sums over the nodes.",
+    help="Take part only in runs whose server learns nothing but sums over the nodes.",
 )  # fmt: skip
 @click.option(
     "--worker/--no-worker", default=True, show_default=True,
-    help="Answer all messages from one process that stays, or each from a new one, which needs "
-    "less memory between them and takes seconds longer.",
+    help="Answer all messages in one process that keeps running, or each in a new process, which "
+    "needs less memory between messages but takes seconds longer.",
 )  # fmt: skip
-@click.option("--insecure", is_flag=True, help="No encryption, for trials on one machine.")
+@click.option("--insecure", is_flag=True, help="Use no encryption, for trials on one machine.")
 def node(config: Path | None, **settings: Any) -> None:
-    """Run a node of a federation: start Flower's SuperNode, and again whenever it ends.
+    """Run a node of a federation: start Flower's SuperNode, and restart it when it ends.
 
     A node that was killed comes back as soon as the server lets it in. Ctrl-C or SIGTERM ends it.
     See docs/federation.md.

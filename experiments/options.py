@@ -220,7 +220,7 @@ class OptionSections(click.Command):
             others = " or ".join(flag for flag in DECISIVE if flag in known)
             if e.possibilities or not others:
                 raise
-            message = f"No such option {e.option_name!r}, unless with another {others}."
+            message = f"No such option {e.option_name!r} here; it may need another {others}."
             raise click.NoSuchOption(e.option_name, message, ctx=ctx) from e
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -43,7 +43,7 @@ def run_options(method: str, listed_by: str) -> Callable[[C], C]:
         click.option("--out", type=PATH, help="Folder for the run.  [required]"),
         click.option("--label", help="Name in tables and figures; by default the method's."),
         click.option(
-            "--resume", type=PATH, help="Resume this unfinished run instead of a new one."
+            "--resume", type=PATH, help="Resume this unfinished run instead of starting a new one."
         ),
     )
 

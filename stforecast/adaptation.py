@@ -46,7 +46,7 @@ class AdaptOptions(CheckedOptions):
     Attributes:
         days: days at the end of the history whose targets train a new cell's personal part; 0
             forecasts from the shared part at once.
-        rounds: local updates of what a cell keeps to itself, such as the head of FedRep.
+        rounds: rounds of local training of a cell's personal part, such as the head of FedRep.
         fine_tune: epochs in which each new cell fits the global model to its own data, for methods
             that average one model; the result is a model of `fedavg_ft`.
     """
@@ -112,7 +112,7 @@ def new_cells(model: SavedForecaster, series: Series, days: float) -> PreparedSe
     held, horizon = len(series.values), config.window.horizon
     if n_steps > held:
         raise InputError(
-            f"{series.name} has {held / (DAY / model.step):.3g} days, days is {days:g}; give a "
+            f"{series.name} has {held / (DAY / model.step):.3g} days, but days is {days:g}; give a "
             "longer history or fewer --days"
         )
     if 0 < n_steps < horizon:
@@ -175,7 +175,7 @@ def _adapted(
         joined = join(predictor, data, torch.from_numpy(ids), options.rounds)
         return joined.config, joined
     if options.fine_tune:
-        raise InputError(f"{model.config.method} trains no rounds; leave out --fine-tune")
+        raise InputError(f"{model.config.method} is not trained in rounds; leave out --fine-tune")
     assert isinstance(predictor, Baseline)
     return model.config, _adapted_baseline(predictor, model.config, data, ids)
 
@@ -185,7 +185,7 @@ def _adapted_baseline(
 ) -> Baseline:
     if baseline.knows_cells:
         raise InputError(
-            f"{baseline.name} tells its cells apart, so it cannot be adapted to others; fit it "
+            f"{baseline.name} distinguishes its cells, so it cannot be adapted to new ones; fit it "
             "again with them"
         )
     if not baseline.of_cells:

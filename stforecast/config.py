@@ -42,12 +42,13 @@ class DataOptions(CheckedOptions):
         service: variable of the cube, such as internet or speed; optional if there is only one.
             `stforecast run` takes several, as in internet,call.
         split: training, validation and test part: fuels, fedda, days:20,5,5, time:0.6,0.15,0.25,
-            dates:2013-11-21,2013-11-26 (begin of validation and test), steps:0.7,0.1,0.2 or
+            dates:2013-11-21,2013-11-26 (starts of validation and test), steps:0.7,0.1,0.2 or
             windows:0.7,0.1,0.2; `stforecast list splits` says what each does.
         scale: z-scores per cell (cell) or over all cells (global); fitted on the training part.
-        clients: the clients of the federation: each `cell`; `all` cells in one; FILE.csv with the
-            columns cell and client; the name of a column of the cube, such as operator; kmeans:8,
-            districts of near cells; or grid:4x4, tiles of rows and columns. A client trains on the
+        clients: what a client of the federation is: a single cell (cell), all cells (all), the
+            cells assigned to it by FILE.csv with the columns cell and client, those with the same
+            value in a column of the cube, given by its name, such as operator, a district of nearby
+            cells (kmeans:8), or a tile of rows and columns (grid:4x4). A client trains on the
             samples of all its cells.
     """
 
@@ -69,8 +70,8 @@ class RunOptions(CheckedOptions):
     Attributes:
         model: name of the model that federated methods train.
         seed: random seed; the same seed gives the same numbers.
-        device: auto, cpu or cuda; auto uses a GPU if there is one.
-        select: model to keep, of the best validation round (best) or of the last round (last).
+        device: device to compute on: auto, cpu or cuda; auto uses a GPU if there is one.
+        select: model to keep: that of the best validation round (best) or of the last round (last).
         cohort: maximum number of clients trained together; 0 chooses.
         workers: number of cohorts trained in parallel on a CPU; 0 uses all cores. With the engine
             ray, the number in each actor; 0 is then 1.
@@ -79,8 +80,8 @@ class RunOptions(CheckedOptions):
         actors: number of actors of the engine ray; 0 takes one for each core.
         memory: memory limit, such as 8GB; beyond it, the clients' states are kept in files. By
             default the free memory.
-        checkpoint_every: rounds between checkpoints; 0 writes one on a signal only. By default as
-            often as costs at most a 20th of the time.
+        checkpoint_every: rounds between checkpoints; 0 writes one on a signal only. By default,
+            checkpoints take at most a 20th of the time.
     """
 
     model: str = "dual_gru"
@@ -102,7 +103,9 @@ class RunOptions(CheckedOptions):
         if self.engine == LOCAL and self.actors:
             raise InputError(f"actors is {self.actors}, but only the engine ray has actors")
         if self.engine == RAY and self.device not in ("auto", "cpu"):
-            raise InputError(f"device is {self.device!r}; actors of the engine ray use a cpu")
+            raise InputError(
+                f"device is {self.device!r}, but actors of the engine ray use a CPU; leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,10 @@ class RollingOptions(CheckedOptions):
     """Refits during the test part; see `stforecast.rolling`.
 
     Attributes:
-        refit: never, daily or weekly: refit the selected model on the data known so far before each
-            day or week of the test part except the first.
+        refit: `never`, `daily` or `weekly`: refit the selected model on the data known so far
+            before each day or week of the test part except the first.
         refit_rounds: rounds of each refit of a federated method.
-        refit_lr: learning rate of these rounds; 0 takes a tenth of lr.
+        refit_lr: learning rate of the refits; 0 takes a tenth of lr.
     """
 
     refit: Literal["never", "daily", "weekly"] = "never"
@@ -289,8 +292,8 @@ def check_covariates(config: Config) -> None:
         )
         named = f"the model {config.run.model}" if trained else config.method
         raise InputError(
-            f"{named} reads no further services, static columns and events (--inputs, --static, "
-            f"--events); methods that train one of the models {models} do, and {baselines}"
+            f"{named} reads no further services, static columns or events (--inputs, --static, "
+            f"--events); use a method that trains one of the models {models}, or one of {baselines}"
         )
 
 

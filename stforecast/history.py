@@ -67,7 +67,7 @@ def read_history(
     known = series.select(cells)
     if extra := len(series.cells) - len(cells):
         log.warning(
-            "%s: %s that the model has not seen, without forecasts; %s",
+            "%s: no forecasts for %s that the model has not seen; %s",
             series.name, counted(extra, "cell"), ADAPT,
         )  # fmt: skip
     return known
@@ -104,7 +104,8 @@ def read_series(
         raise InputError(
             f"the model reads events ({window.events}), which the history does not hold: give a "
             "table of those known for the times that are forecast (--events FILE.csv, from Python "
-            "Forecaster.read(history, events=FILE)); its first line alone says that there are none"
+            "Forecaster.read(history, events=FILE)); a table with its header alone says that there "
+            "are none"
         )
     if held is not None and window.kinds and held.kinds != window.kinds:
         raise InputError(

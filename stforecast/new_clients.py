@@ -52,8 +52,8 @@ def join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int)
     if trained.config.clients == "all":
         if hasattr(MODELS[trained.config.run.model], "of_cells"):
             raise InputError(
-                f"{trained.config.run.model} on pooled data tells its cells apart, so it cannot be "
-                "adapted to others; train it again with them"
+                f"{trained.config.run.model} on pooled data distinguishes its cells, so it cannot "
+                "be adapted to new ones; train it again with them"
             )
         return dataclasses.replace(trained, clients=Partition.from_labels(["all"] * len(ids)))
     if trained.config.clients != "cell":
@@ -193,8 +193,8 @@ def fine_tuned(trained: TrainedMethod, epochs: int) -> TrainedMethod:
         or not names <= received.keys()
     ):
         raise InputError(
-            f"{method.name} cannot be fine-tuned, only methods that average one global model, such "
-            "as fedavg; leave out --fine-tune"
+            f"{method.name} cannot be fine-tuned: only methods that average one global model can, "
+            "such as fedavg; leave out --fine-tune"
         )
     options = FedAvgFTOptions(personal_epochs=epochs)
     config = dataclasses.replace(trained.config, method=FedAvgFT.name, method_options=options)

@@ -168,6 +168,6 @@ def _limits(threshold: Threshold, cells: pd.Index) -> np.ndarray:
     if absent := [cell for cell in cells if str(cell) not in by_name]:
         raise InputError(
             f"{len(absent)} of {len(cells)} cells have no threshold, such as {absent[0]}; give one "
-            "of each cell, or one number for all"
+            "for each cell, or one number for all"
         )
     return np.array([by_name[str(cell)] for cell in cells])

@@ -118,7 +118,7 @@ def forecast(
         data: path of a table (.csv, .xlsx, .parquet) or of a cube, a cube, or a DataFrame with a
             row for each time and a column for each cell.
         horizon: number of steps to forecast.
-        service: variable to forecast; by default the first that holds more than zeros.
+        service: variable to forecast; by default the first that is not all zeros.
         method: name of a method.
         folds: number of further models, each tested on the span after its training, for a check
             with an interval; 0 for none.
@@ -209,7 +209,7 @@ def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str]:
     filled = [name for name in names if not describe_service(cube, name)["blank"]]
     chosen = (filled or names)[0]
     others = some([name for name in names if name != chosen], 9)
-    return chosen, f"{chosen}, the first that holds more than zeros (--service: {others})"
+    return chosen, f"{chosen}, the first that is not all zeros (--service: {others})"
 
 
 def check_forecasts(forecasts: xr.Dataset) -> Check:

@@ -51,9 +51,9 @@ class DataOptions(CheckedOptions):
             exponential decay in between; 1 keeps all images. Test images are not changed.
         surrogate: training images of each class that are held out for the server; some methods
             need them.
-        within_task: whether a training prediction chooses among the classes that its client has in
-            the present task only, as if the task were known; else among all. No method is told the
-            task when it is tested.
+        within_task: whether a training prediction chooses only among the classes that its client
+            has in the present task, as if the task were known, or among all classes. No method is
+            told the task when it is tested.
     """
 
     data: str = "digits8x8"
@@ -73,7 +73,7 @@ class RunOptions(CheckedOptions):
             stforecast vision list partitions.
         model: name of the model, see: stforecast vision list models.
         seed: random seed; the same seed gives the same numbers.
-        device: auto, cpu or cuda; auto uses a GPU if there is one.
+        device: device to compute on: auto, cpu or cuda; auto uses a GPU if there is one.
         workers: clients that train in parallel on a CPU; 0 uses all cores.
         cohort: clients whose models run together; 0 chooses automatically (1 for large models).
         test_every: rounds between two evaluations on the test images; the last round is always

@@ -139,7 +139,7 @@ def _obtain(item: Item, part: Path, progress: bool) -> None:
 def _mismatch(path: Path, item: Item) -> str | None:
     """Describe how a file differs from the published one; None if it does not."""
     if item.size is not None and size_of(path) != item.size:
-        return f"has {size_of(path)} bytes, published are {item.size}"
+        return f"has {size_of(path)} bytes, expected {item.size} as published"
     if item.checksum is None:
         return None
     found = checksum(path, item.checksum.partition(":")[0])
@@ -147,7 +147,7 @@ def _mismatch(path: Path, item: Item) -> str | None:
         return None
     if item.recorded:
         return (
-            f"has {found}, recorded in {NAME} when it was first downloaded is {item.checksum} "
+            f"has {found}, expected {item.checksum} as recorded in {NAME} at the first download "
             "(remove its line there if the publisher has replaced the file)"
         )
-    return f"has {found}, published is {item.checksum}"
+    return f"has {found}, expected {item.checksum} as published"

@@ -112,8 +112,8 @@ def _check_answer(item: Item, response: requests.Response, size: int | None) -> 
         )
     if item.size is not None and size != item.size:
         raise InputError(
-            f"{item.origin}: {item.name} has {size} bytes there, published are {item.size}; try "
-            "again later or use a mirror"
+            f"{item.origin}: {item.name} has {size} bytes there, expected {item.size} as "
+            "published; try again later or use a mirror"
         )
 
 

@@ -92,8 +92,8 @@ class Pems(Release):
         path = find_records(Path(raw), (f"{own}.npz", f"{low}.npz"))
         if NAMED.fullmatch(path.stem.lower()) and path.stem.lower() != low:
             raise InputError(
-                f"{path.name}: by its name of another data set, expected {own}.npz; use stforecast "
-                f"prepare {path.stem.lower()}"
+                f"{path.name}: its name is that of another data set, expected {own}.npz; use "
+                f"stforecast prepare {path.stem.lower()}"
             )
         graphs = (f"{own}.csv", f"{low}.csv", "distance.csv", "distances.csv")
         adjacency = given_or_beside(adjacency, path, graphs)

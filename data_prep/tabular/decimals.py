@@ -46,7 +46,7 @@ def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> D
             continue
         if texts.str.contains(_SURELY).any():
             log.info(
-                "%s: decimal commas, such as %r; --decimal point if they separate thousands",
+                "%s: decimal commas, such as %r; pass --decimal point if they separate thousands",
                 origin.name, with_comma[0],
             )  # fmt: skip
             return "comma"

@@ -86,7 +86,7 @@ def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
 
 def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str]:
     if not rows:
-        raise InputError(f"{file}, row 1: nothing, expected column names; choose another --sheet")
+        raise InputError(f"{file}, row 1: empty, expected column names; choose another --sheet")
     if not dialect.header:
         return dialect.numbered(len(rows[0]))
     names = ["" if value is None else str(value).strip() for value in rows[0]]

@@ -58,7 +58,7 @@ def find_time(df: pd.DataFrame, time: str, origin: Origin, *, header: bool) -> s
         return str(df.columns[0])
     found = named(df.columns, TIMES) if time == TIME else []
     if len(found) == 1:
-        log.info("%s: took %r for the times; --time names another", origin.name, found[0])
+        log.info("%s: using column %r for the times; --time names another", origin.name, found[0])
         return found[0]
     names = ", ".join(map(repr, df.columns[:20]))[:MAX_NAMES]
     raise InputError(
@@ -122,7 +122,12 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
         found = usual or [c for c in texts if not df[[time, c]].duplicated().any()]
     if len(found) == 1:
         ids = some(df[found[0]].dropna().unique(), 5)
-        log.info("%s: took %r for the cells: %s; --cell names another", origin.name, found[0], ids)
+        log.info(
+            "%s: using column %r for the cells: %s; --cell names another",
+            origin.name,
+            found[0],
+            ids,
+        )
         return found[0]
     if usual or found:
         raise InputError(
@@ -175,6 +180,6 @@ def _show(kind: str, columns: list[str], origin: Origin) -> None:
     if len(columns) > 1:
         what = "cells" if kind == "wide" else "services"
         log.info(
-            "%s: took %d columns for %s: %s; --values names columns to take", origin.name,
+            "%s: using %d columns as %s: %s; --values names columns to take", origin.name,
             len(columns), what, some(columns, SHOWN),
         )  # fmt: skip

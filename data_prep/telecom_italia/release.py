@@ -174,8 +174,8 @@ class TelecomItalia:
         n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
         if rest:
             raise InputError(
-                f"{days[0].path.parent}: holds hours, of which no step of {per_step * INTERVAL} "
-                "can be made; choose --step 1h or longer, or download the raw files"
+                f"{days[0].path.parent}: has hourly records, which do not make steps of "
+                f"{per_step * INTERVAL}; choose --step 1h or a multiple, or download the raw files"
             )
         hours, values = hourly_copy.join(days, cells, self.time_zone)
         shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)

@@ -40,9 +40,9 @@ def adapt(run: Path, history: Path, out: Path, **options: Any) -> None:
     """Adapt a model to cells that it has not seen, from a few days of history or none.
 
     The new model forecasts the cells of the history: known ones as before, new ones by the shared
-    part of the method and a personal part that trains on their last days. Nothing is sent. A
-    history shorter than the model's inputs is enough. `stforecast predict` takes the new model as
-    any other.
+    part of the method and a personal part that is trained on their last days. Nothing is sent. A
+    history shorter than the model's inputs is enough. `stforecast predict` accepts the new model
+    like any other.
     """
     check_run(run)
     check_cubes(["--history", str(history)], "--history")

@@ -40,8 +40,8 @@ def fold_options(args: list[str]) -> dict[str, list[click.Option]]:
 @MORE
 @click.option(
     "--reference",
-    help="Method that the others are compared with, or 'seasonal naive'; by default that of the "
-    "lowest error.",
+    help="Method that the others are compared with, or 'seasonal naive'; by default the method "
+    "with the lowest error.",
 )
 @ENGINE
 @JSON

@@ -138,7 +138,7 @@ def _find(
 
 TESTED_ON = click.Option(
     ["--history"], type=PATH,
-    help="Cube to test models on that have no results, such as those of adapt, given among RUNS.",
+    help="Cube to test those RUNS on that are models without results, such as those of adapt.",
 )  # fmt: skip
 
 plot = shared_commands.plot_group(
@@ -154,9 +154,9 @@ plot = shared_commands.plot_group(
 def leaks(run: Path, history: Path, events: Path | None) -> None:
     """Check that forecasts do not depend on later values.
 
-    All values from a window's first target on, those of further services too, are replaced at
-    random; its inputs and forecast must not change. The calendar and a table of events are known
-    in advance and stay as they are.
+    All values from a window's first target on, including those of further services, are replaced
+    at random; the window's inputs and forecast must not change. The calendar and a table of events
+    are known in advance and stay as they are.
     """
     from stforecast.forecaster import Forecaster
 

@@ -30,13 +30,13 @@ FIGURES = ("critical-difference", "horizon", "hours", "cells")
 @click.argument("runs", nargs=-1, required=True, type=PATH)
 @click.option(
     "--metric",
-    help="Error of forecasts to compare, as in stforecast list metrics: mse and mae of z-scores, "
-    "raw_… in the data's units.  [default: mase]",
+    help="Error of forecasts to compare, see: stforecast list metrics. mse and mae are of "
+    "z-scores, raw_… are in the data's units.  [default: mase]",
 )  # fmt: skip
 @click.option(
     "--reference",
-    help="Label that the others are compared with, or 'seasonal naive'; by default the row of the "
-    "lowest error.",
+    help="Label of the row that the others are compared with, or 'seasonal naive'; by default the "
+    "row with the lowest error.",
 )
 @click.option("--out", type=PATH, help="Folder for comparison.md, .csv and .tex, and figures.")
 @JSON
@@ -49,7 +49,7 @@ def compare(
     RUNS are folders of runs, benchmarks or backtests. Runs that differ only in the seed or the fold
     are one row. All runs on one data set must be tested on the same targets.
 
-    Image runs are compared by their accuracy. They have no --metric.
+    Image runs are compared by their accuracy and have no --metric.
     """
     check_runs(runs)
     from stforecast.bench.tables import plain

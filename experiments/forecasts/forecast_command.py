@@ -36,16 +36,14 @@ def table_options(args: list[str]) -> dict[str, list[click.Option]]:
 @click.argument("data", type=PATH)
 @click.option("--horizon", type=int, default=24, show_default=True, help="Steps to forecast.")
 @click.option("--out", type=PATH, required=True, help="Folder to write.")
-@click.option(
-    "--service", help="Variable to forecast; by default the first that holds more than zeros."
-)
+@click.option("--service", help="Variable to forecast; by default the first that is not all zeros.")
 @click.option(
     "--method", default=DEFAULT_METHOD, show_default=True, help="See: stforecast list methods."
 )
 @click.option(
     "--folds", type=click.IntRange(min=0), default=0, show_default=True,
-    help="Further models to train for a backtest, each tested on the span after its training: "
-    "a check with intervals, such as of 3.",
+    help="Number of further models to train for a backtest, such as 3. Each is tested on the span "
+    "after its training, and the check then has intervals.",
 )  # fmt: skip
 @click.option(
     "--events", help="Table (.csv) of events known in advance, also for the times to forecast."

@@ -59,7 +59,7 @@ def horizon_table(
     body += [{"method": f"{label}{MARK}", **_printed(n, run)} for label, n in printed.items()]
     caption = (
         f"Errors by time ahead, in {units_of(run)}, pooled over the test part"
-        f"{' of each fold, mean over the folds' if run.fold else ''}; zero targets not in MAPE."
+        f"{' of each fold, mean over the folds' if run.fold else ''}; MAPE leaves out zero targets."
     )
     return f"{caption}\n\n{markdown(body)}"
 

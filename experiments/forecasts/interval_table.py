@@ -65,9 +65,8 @@ def refit_notes(rows: Sequence[Row]) -> list[str]:
             for column in ("bytes_up", "bytes_down", "seconds")
         )
         notes.append(
-            f"{row.name}: refitted {row.first.settings['refit']}, "
-            f"{len(costs[0])} times; {up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down, "
-            f"{seconds:.1f} s together"
+            f"{row.name}: refitted {row.first.settings['refit']}, {len(costs[0])} times; in total, "
+            f"{up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down and {seconds:.1f} s"
         )
     return notes
 

@@ -39,8 +39,8 @@ DECIMALS = 4
 )  # fmt: skip
 @click.option(
     "--non-negative/--any-sign", default=None,
-    help="Whether forecasts and bounds below 0 become 0; by default if the model saw no value "
-    "below 0 in training, as of counts, traffic and speeds.",
+    help="Whether to replace forecasts and bounds below 0 by 0; by default if the training data "
+    "have no value below 0, as with counts, traffic and speeds.",
 )  # fmt: skip
 @click.option(
     "--threshold",
@@ -60,7 +60,7 @@ def predict(
     """Forecast the steps after a history, in the data's own units.
 
     A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
-    horizon. Busy hours are the clock hours of the highest mean forecast.
+    horizon. Busy hours are the clock hours with the highest mean forecast.
     """
     for path in filter(None, (out, plan_file)):
         check_ending(path, ".csv")

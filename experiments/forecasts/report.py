@@ -183,8 +183,8 @@ def _privacy(group: RunGroup[ForecastRun]) -> str:
         return ""
     worst = max(found, key=lambda guarantee: guarantee["epsilon"])
     return (
-        f"{group.name}: (ε = {worst['epsilon']:.3g}, δ = {worst['delta']:.0e}) differential "
-        f"privacy of {worst['of']} over {worst['uploads']} uploads"
+        f"{group.name}: differential privacy of {worst['of']} over {worst['uploads']} uploads, "
+        f"with ε = {worst['epsilon']:.3g} and δ = {worst['delta']:.0e}"
     )
 
 

@@ -26,20 +26,22 @@ METRIC = "mase"
 @click.option("--title", help="Heading.  [default: Forecasts, Images or Runs compared]")
 @click.option(
     "--metric", default=METRIC, show_default=True,
-    help="Error to compare, as in stforecast list metrics: mse and mae of z-scores, raw_… in the "
-    "data's units.",
+    help="Error to compare, see: stforecast list metrics. mse and mae are of z-scores, raw_… are "
+    "in the data's units.",
 )  # fmt: skip
-@click.option("--reference", help="Label that the others are compared with, as for compare.")
+@click.option(
+    "--reference", help="Label of the row that the others are compared with, as for compare."
+)
 def report(
     runs: tuple[Path, ...], out: Path, title: str | None, metric: str, reference: str | None
 ) -> None:
-    """Write one HTML page on finished runs, which opens without a network.
+    """Write an HTML page about finished runs that opens without a network.
 
-    A leaderboard with intervals, a map of the cells, series and errors of each cell, curves, worst
-    cells and hours, a data sheet, settings, and the commands that repeat the runs.
+    It has a leaderboard with intervals, a map of the cells, series and errors of each cell, curves,
+    worst cells and hours, a data sheet, settings, and the commands that repeat the runs.
 
-    RUNS are folders of runs, benchmarks or backtests. Of image runs the page has a leaderboard,
-    accuracies by round, client and class, who has what, settings and commands.
+    RUNS are folders of runs, benchmarks or backtests. For image runs, the page has a leaderboard,
+    accuracies by round, client and class, the images of each client, settings and commands.
     """
     check_ending(out, ".html")
     check_runs(runs)

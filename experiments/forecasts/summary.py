@@ -58,7 +58,7 @@ def summary(run: ForecastRun) -> str:
         lines.append(f"skill against the value one day before, in MAE: {found}")
     if math.isfinite(held := run.score("coverage", run.settings.get("select", "best"))):
         asked = nominal_coverage(run)
-        lines.append(f"{asked:.0%} intervals hold {held:.1%} of the test part")
+        lines.append(f"{asked:.0%} intervals contain {held:.1%} of the test values")
     lines += refit_notes(rows)
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)

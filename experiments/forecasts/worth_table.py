@@ -55,9 +55,9 @@ def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]
     methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
     said = [_sentence(m, divisions, pooled, board.replicates, data, title) for m in methods]
     about = (
-        f"What federation is worth between training alone and on pooled data, in {title}. gap "
-        "closed: 100 % if the error is that of pooled data, 0 % if it is that of training alone; "
-        "not given where these two cannot be told apart."
+        f"What federation is worth: its {title} compared with that of training alone and that of "
+        "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
+        "if it equals that of training alone; not given where these two cannot be told apart."
     )
     return [about, markdown(table), *said]
 
@@ -132,7 +132,7 @@ def _sentence(
     text = f"On {data}, **{method}** "
     if closed:
         text += (
-            f"closes, of the gap in {title} between training alone and on pooled data, "
+            f"closes the gap in {title} between training alone and training on pooled data by "
             f"{', '.join(closed)}"
         )
     if none:

@@ -41,8 +41,8 @@ HEADING = "claim"
 HOLDS, NOT, UNTOLD = "holds", "does not hold", "cannot be told here"
 
 NOTE = (
-    f"{HOLDS}: each interval lies above what is claimed; {NOT}: one lies below it, or ends there; "
-    f"otherwise it {UNTOLD}. Differences are in points, with 95 % intervals."
+    f"{HOLDS}: each interval lies above the claimed value; {NOT}: one interval lies below it or "
+    f"ends at it; {UNTOLD}: all other cases. Differences are in points, with 95 % intervals."
 )
 
 
@@ -74,9 +74,13 @@ class Claim(CheckedOptions):
         """Refuse a claim that can neither be tested nor says why."""
         super().__post_init__()
         if bool(self.row) == bool(self.why):
-            raise InputError(f"claim {self.says!r} needs a row, or why it cannot be told")
+            raise InputError(
+                f"claim {self.says!r} needs a row, or in why the reason for having none"
+            )
         if self.row and bool(self.over) == (self.least is not None):
-            raise InputError(f"claim {self.says!r} needs rows that it is over, or a least value")
+            raise InputError(
+                f"claim {self.says!r} needs either over, the rows that it is above, or least"
+            )
         if odd := set(self.among) - {*MASKS, TASK}:
             raise choose("classes", min(odd), (*MASKS, TASK))
 

@@ -91,11 +91,11 @@ class ImageKind(Kind[ImageRun]):
         """Return the partitions of the images; an unnamed one if none is given."""
         scenarios = found.get("scenarios", {"": {}})
         if len({slug(name) for name in scenarios}) < len(scenarios):
-            raise InputError("two scenarios have names that differ in signs only; rename one")
+            raise InputError("two scenarios have names that differ only in punctuation; rename one")
         for name, own in scenarios.items():
             if "data" not in found and "data" not in own:
                 words = self.keys["data"][1]
-                raise InputError(f"no data, and scenario {name!r} names none; it is {words}")
+                raise InputError(f"no data, and scenario {name!r} names none; give {words}")
         return tuple(Scenario(name, own) for name, own in scenarios.items())
 
     def row_labels(self, entries: Sequence[Entry]) -> list[str]:

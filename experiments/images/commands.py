@@ -52,10 +52,10 @@ def run_command(
 ) -> None:  # fmt: skip
     """Divide images among clients, train a method, evaluate it and save the run.
 
-    Where clients predict with what the server averages, they are tested in two ways: with the
-    averaged model, and with their own as it was after its latest local training. The method's way
-    bears the name of its model, such as global or personal; in the other way it is called trained
-    (own models) or averaged. The summary, run.json ("judged") and the tables say which is which.
+    Methods whose clients predict with the server's average are tested in two ways: with the
+    averaged model, and with each client's own model after its latest local training. The method's
+    own way is named after its model, such as global or personal; the other is called trained (own
+    models) or averaged. The summary, run.json ("judged") and the tables say which is which.
 
     The last options depend on --method, --model and --partition: give these with --help to list
     them.

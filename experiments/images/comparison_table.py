@@ -92,12 +92,12 @@ def basis(found: Comparison) -> str:
         drawn += f" and up to {counted(found.seeds, 'seed')}"
     else:
         seeds = "this seed" if found.seeds == 1 else f"these {found.seeds} seeds"
-        alone = f"; it is about {seeds} alone"
+        alone = f"; it holds for {seeds} only"
     return (
-        f"[95 %]: interval of the last round's accuracy from a bootstrap over {drawn}, drawn alike "
-        f"for all methods{alone}. against {found.reference}: percentage points above it; sentences "
-        "name the best model of each other method. Each interval holds by itself: of twenty equal "
-        "methods, one is told apart by chance."
+        f"[95 %]: interval of the last round's accuracy from a bootstrap over {drawn}, with the "
+        f"same draws for all methods{alone}. against {found.reference}: percentage points above "
+        "it. The sentences name the best model of each other method. The intervals are not "
+        "corrected for several comparisons: of twenty equal methods, one is told apart by chance."
     )
 
 

@@ -16,9 +16,10 @@ from vision.streams.retention import spatial_retention, temporal_retention
 
 NOTE = (
     "task classes: a prediction chooses from the classes of the test image's task; forgetting: "
-    "drop from the best accuracy on a former stage to that after the last; KR_t: share of the "
-    "first stage that clients' own models retain; KR_s: accuracy of the shared model on the "
-    "present stage, relative to clients' own models; all in %"
+    "drop from the best accuracy on a former stage to the accuracy on it after the last stage; "
+    "KR_t: share of the accuracy on the first stage that clients' own models retain; KR_s: "
+    "accuracy of the shared model on the present stage, relative to that of clients' own models; "
+    "all in %"
 )
 
 

@@ -61,7 +61,7 @@ def _section(name: str, rows: Sequence[Row], reference: str | None) -> PlainSect
     tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), _notes(rows)))
     in_turn = all(stages_in_turn(run) for row in rows for run in row.group.runs)
     if in_turn:
-        tables.append(Table("What is kept after each stage", kept_rows(rows), [NOTE]))
+        tables.append(Table("Accuracy and forgetting after each stage", kept_rows(rows), [NOTE]))
     groups = list({row.group.name: row.group for row in rows}.values())
     first = groups[0].runs[0]
     place = places((row.name, row.group.runs[0].method) for row in rows)
@@ -113,7 +113,7 @@ def _charts(rows: Sequence[Row], in_turn: bool) -> list[Chart]:
     return [
         *charts,
         Chart(
-            f"Accuracy against what all clients sent and received, choosing from {every}.",
+            f"Accuracy against the data that all clients sent and received, choosing from {every}.",
             "megabytes sent and received by all clients", accuracy, _by_traffic(rows, every),
             log=True,
         ),
@@ -187,7 +187,7 @@ def _division(run: ImageRun) -> Picture:
         file = save_figure(drawn, Path(folder) / "division.png", dpi=DPI)
         content = base64.b64encode(file.read_bytes()).decode()
     return Picture(
-        "Who has what",
+        "Images of the clients",
         f"data:image/png;base64,{content}",
         f"{caption}, of {run.label}, first seed.",
     )

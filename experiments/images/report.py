@@ -119,8 +119,8 @@ def accuracy_notes(rows: Sequence[Row]) -> list[str]:
     judged = {run.judged(view) for run in runs for view in run.views}
     return [
         f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
-        "client's training images; best: selected by the test itself, as in papers; by domain: "
-        "all clients' test images together, last round",
+        "client's training images; best: the best round by the test accuracy itself, as in papers; "
+        "by domain: all clients' test images together, after the last round",
         *[f"{POOLED_MARK} trained on the images of all clients together"]
         * any(map(is_pooled, runs)),
     ]

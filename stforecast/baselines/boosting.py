@@ -28,8 +28,9 @@ class BoostingConfig(CheckedOptions):
         max_iter: number of trees; by default 100, or what `tune` chooses.
         learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
         max_leaf_nodes: leaves of a tree; by default 31, or what `tune` chooses.
-        tune: choose what is not given of these three by the MSE on the validation part.
-        cell_id: whether the cell is an input, as one of up to 255 categories.
+        tune: choose these three settings, except those that are given, by the MSE on the validation
+            part.
+        cell_id: whether the cell is an input, as one of at most 255 categories.
         neighbours: number of cells with the strongest roads to or from a cell whose last two
             readings are inputs; needs data with an adjacency.
         random_state: seed of the tenth held out for early stopping, which scikit-learn uses on more

@@ -34,7 +34,7 @@ class ChronosOptions(PeerOptions):
     Attributes:
         weights: folder with config.json and model.safetensors of a Chronos-Bolt model, such as
             amazon/chronos-bolt-small of the Hugging Face hub. Nothing is ever fetched.
-        context: steps before a window that it reads, at most what the model was made for.
+        context: steps before a window that the model reads; limited to its own context length.
         batch: number of windows to forecast at a time.
     """
 

@@ -33,7 +33,8 @@ class LightGBMOptions(PeerOptions):
         num_iterations: number of trees of each target step; by default 100, or what `tune` chooses.
         learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
         num_leaves: leaves of a tree; by default 31, or what `tune` chooses.
-        tune: choose what is not given of these three by the MSE on the validation part.
+        tune: choose these three settings, except those that are given, by the MSE on the validation
+            part.
         lags: lags to read, written as extra_lags; empty takes the newest 24 steps and the values
             one day and one week before each target.
     """

@@ -36,7 +36,8 @@ class NeuralOptions(PeerOptions):
     """Options of a deep model; whatever else it has is the library's default.
 
     Attributes:
-        input_size: steps before a window that it reads; 0 takes a week, but at most 512 steps.
+        input_size: steps before a window that the model reads; 0 takes a week, but at most 512
+            steps.
         max_steps: number of training steps; 0 takes the library's default.
     """
 

@@ -22,7 +22,8 @@ class PeerOptions(CheckedOptions):
     """Options of every peer.
 
     Attributes:
-        time_limit: seconds that fitting may take, and each call that forecasts; then the run fails.
+        time_limit: seconds that fitting and each call that forecasts may take; beyond it, the run
+            fails.
     """
 
     time_limit: PositiveFloat = 1800.0

@@ -284,7 +284,7 @@ def save_figure(
     extension = path.suffix.lower()
     if extension not in FORMATS:
         found = f"extension {extension!r}" if extension else "no extension"
-        raise InputError(f"{path}: {found}; a figure's is one of {', '.join(FORMATS)}")
+        raise InputError(f"{path}: {found}, expected one of {', '.join(FORMATS)}")
     if note and fig.get_suptitle():
         fig.set_figheight(fig.get_figheight() + NOTE_HEIGHT)
         fig.suptitle(f"{fig.get_suptitle()}\n{note}", fontsize=SMALL)

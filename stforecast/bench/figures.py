@@ -76,14 +76,14 @@ def parse_figures(
 def _spec(entry: str | dict[str, Any], labels: set[str], plots: Plots) -> FigureSpec:
     given = {"plot": entry} if isinstance(entry, str) else dict(entry)
     if "plot" not in given:
-        raise InputError(f"an entry of figures names no plot: {entry}")
+        raise InputError(f"an entry of figures has no plot: {entry}")
     common = {key: given.pop(key) for key in ("plot", "name", "methods", "seeds") if key in given}
     try:
         spec = TypeAdapter(FigureSpec).validate_python(
             {"name": common["plot"], **common, "options": given}
         )
     except ValidationError as e:
-        raise InputError(f"an entry of figures does not fit: {entry}") from e
+        raise InputError(f"an entry of figures has a value of a wrong type: {entry}") from e
     if spec.plot not in plots:
         raise choose("plot", spec.plot, plots)
     parameters = inspect.signature(plots[spec.plot]).parameters.values()

@@ -64,7 +64,7 @@ class Grid(Generic[R]):
         """Refuse keys that contradict each other."""
         if "seed" in self.settings:
             raise InputError(
-                "seed is no setting of all rows; give seeds = [1, 2] in the file, or --seed"
+                "seed cannot be set for all rows; give seeds = [1, 2] in the file, or --seed"
             )
         self.kind.check_grid(self)
 

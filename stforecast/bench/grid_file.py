@@ -93,7 +93,7 @@ def check_keys(table: Mapping[str, Any], keys: Keys, needed: Set[str]) -> dict[s
     if unknown := table.keys() - keys.keys():
         raise choose("key", min(unknown), keys)
     if missing := needed - table.keys():
-        raise InputError(f"no key {min(missing)!r}; it is {keys[min(missing)][1]}")
+        raise InputError(f"no key {min(missing)!r}; give {keys[min(missing)][1]}")
     found = {key: _check(key, value, *keys[key]) for key, value in table.items()}
     _check_seeds(found.get("seeds", []))
     return found

@@ -50,7 +50,7 @@ def cluster(n_cpus: int | None = None) -> Iterator[Any]:
     try:
         import ray
     except ImportError as e:
-        raise InputError("no ray here; install the extra: pip install 'stforecast[ray]'") from e
+        raise InputError("ray is not installed; pip install 'stforecast[ray]'") from e
     ours = not ray.is_initialized()
     if ours:
         where: dict[str, Any] = (

@@ -38,7 +38,7 @@ def draw_sweep(
 
     Each point is the mean of the runs that differ only in the seed, in a band of one standard
     deviation (with n - 1). Runs are grouped into lines by method and other settings, not by label.
-    A method without the setting is a level line.
+    A method without the setting is a horizontal line.
 
     Args:
         runs: finished runs.

@@ -96,7 +96,7 @@ def facts(runs: Sequence[Run]) -> str:
         "seeds": _seeds(runs),
         "versions": ", ".join(sorted(versions)),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
-        "runs": f"{len(runs)}, {seconds / 60:.1f} minutes together",
+        "runs": f"{len(runs)}, {seconds / 60:.1f} minutes in total",
     }
     return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
 

@@ -39,7 +39,10 @@ def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
     if not failed:
         return ""
     wanted = sum(int(rounds["participants"].sum()) for rounds in tables)
-    return f"{name}: {failed:,} of {wanted:,} uploads left out, of clients that failed or diverged"
+    return (
+        f"{name}: {failed:,} of {wanted:,} uploads were left out because their clients failed or "
+        "diverged"
+    )
 
 
 def _failed(rounds: pd.DataFrame) -> pd.Series:

@@ -111,8 +111,8 @@ def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
     folds = list(tested)
     if folds[0] == 0 < folds[-1]:
         raise InputError(
-            f"{tested[folds[-1]].folder} is a fold of a backtest, {tested[0].folder} is not: they "
-            "were tested on other targets; compare them apart"
+            f"{tested[folds[-1]].folder} is a fold of a backtest, but {tested[0].folder} is not: "
+            "they were tested on different targets; compare them separately"
         )
     first: dict[int, _Part] = {}
     sums: dict[Wanted, dict[str, ErrorSums]] = {want: {} for want in wanted}

@@ -74,10 +74,10 @@ def basis(board: Leaderboard) -> list[str]:
     resampled += [f"up to {counted(most, 'seed')}"] if most > 1 else []
     fixed = [] if board.n_groups > 1 else ["these cells"]
     fixed += [] if most > 1 else ["this seed"]
-    about = f"; it is about {' and '.join(fixed)} alone" if fixed else ""
+    about = f"; it holds for {' and '.join(fixed)} only" if fixed else ""
     found = [f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}."]
     if single := [name for name, n in n_seeds.items() if n == 1 < most]:
-        found.append(f"Of a single seed, which is not resampled: {'; '.join(single)}.")
+        found.append(f"Seeds are not resampled for rows with a single seed: {'; '.join(single)}.")
     if board.errors.incomplete:
         found.append(f"Left out, since folds are missing: {', '.join(board.errors.incomplete)}.")
     return found
@@ -90,17 +90,20 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
     if several:
         names = {board.reference for board in boards}
         found.append(
-            f"against {names.pop() if len(names) == 1 else '…'}: by how much the error is higher; "
-            "p: of no difference, by swapping the methods' errors day by day, with Holm's "
-            "correction."
+            f"against {names.pop() if len(names) == 1 else '…'}: how much higher the error is, "
+            "negative if it is lower; p: p-value of no difference, from a test that swaps the "
+            "errors of the two methods day by day, with Holm's correction."
         )
     for metric in sorted({board.metric for board in boards if any(x.skill for x in board.lines)}):
         found.append(
-            f"skill in {short_title(metric)}: 1 minus the geometric mean over cells of this error "
-            "divided by that of the value one day before (seasonal naive)."
+            f"skill in {short_title(metric)}: 1 minus the geometric mean, over cells, of the "
+            "error divided by that of seasonal naive, the value one day before."
         )
     if several:
-        found.append("wins: share of cells × other rows that have a higher error.")
+        found.append(
+            "wins: share of the pairs of a cell and another row in which the other row has the "
+            "higher error."
+        )
     return found
 
 

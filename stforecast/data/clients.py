@@ -98,7 +98,7 @@ def _column(series: Series, name: str) -> list[str]:
     if name not in known:
         has = f"its columns are {some(sorted(known))}" if known else "it has no columns by cell"
         raise InputError(
-            f"clients is {name!r}, which is no column of {series.name}: {has}"
+            f"clients is {name!r}, which is not a column of {series.name}: {has}"
             f"{close_to(name, known)}; give {FORMS}"
         )
     values = [None if pd.isna(v) else v for v in known[name].tolist()]

@@ -60,7 +60,7 @@ def _read(date: str, text: str) -> pd.Timestamp:
         found = datetime.datetime.fromisoformat(date.strip())
     except ValueError as e:
         raise InputError(
-            f"split {text!r}: {date.strip()!r} is no date; write it like 2013-11-21 or "
+            f"split {text!r}: {date.strip()!r} is not a date; write it like 2013-11-21 or "
             "2013-11-21T06:00"
         ) from e
     if found.tzinfo is not None:

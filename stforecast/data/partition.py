@@ -204,8 +204,8 @@ def check_pooled(method: str, uplink: Uplink, training: Training) -> None:
     """
     if uplink != Uplink():
         raise InputError(
-            f"{method} pools the data, so there are no uploads to round, noise or code: leave out "
-            "those options"
+            f"{method} pools the data, so there are no uploads to round, perturb or encode: leave "
+            "out the options of uploads"
         )
     if training.participation < 1:
         raise InputError(

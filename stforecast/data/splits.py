@@ -43,7 +43,7 @@ SPLITS = {
     "time:0.6,0.15,0.25": "shares of the time, rounded down to steps",
     "dates:2013-11-21,2013-11-26": (
         "first local times of validation and test; or three intervals of local time, "
-        "FROM/TO,FROM/TO,FROM/TO, without their ends; or two, without validation"
+        "FROM/TO,FROM/TO,FROM/TO, that exclude their ends; or two, without validation"
     ),
     "steps:0.7,0.1,0.2": (
         "shares of the time; inputs lie in the part, too, so targets begin later by the "
@@ -223,9 +223,9 @@ def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta
     known = [str(lag) for lag in spec.further_lags if lag <= last]
     if (furthest := max(spec.further_lags, default=0)) > last:
         raise InputError(
-            f"split {rule.text!r}: the last training window begins at step {last}: none can read "
-            f"{furthest} steps ({furthest * step / DAY:.3g} days) back; give a longer series, or "
-            f"only the lags that there are: --extra-lags {','.join(known) or repr('')}"
+            f"split {rule.text!r}: the last training window begins at step {last}, so none can "
+            f"read {furthest} steps ({furthest * step / DAY:.3g} days) back; give a longer series, "
+            f"or only lags within it: --extra-lags {','.join(known) or repr('')}"
         )
 
 

@@ -54,8 +54,8 @@ class WindowSpec(CheckedOptions):
             the training part, see `stforecast.data.lags`.
         calendar: inputs from the local time of the first target: none, day (sine and cosine of one
             and two cycles a day), week (as day, and indicators of weekend and Sunday), weekdays
-            (as day, and an indicator of each weekday); or chosen like the lags: auto, day or week,
-            and auto-weekdays, weekdays where training is two weeks or longer.
+            (as day, and an indicator of each weekday); or chosen like the lags: auto takes day or
+            week, and auto-weekdays takes weekdays where training is two weeks or longer.
         holidays: region whose public holidays are an input: an indicator of whether the first
             target lies on one. ISO 3166 code such as IT, IT-MI (Milan) or US-CA; none by default.
         events: table of events known in advance, a .csv file with the columns kind, start and end

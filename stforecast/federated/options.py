@@ -121,7 +121,7 @@ def _check_switch(name: str, value: Any, is_switch: bool) -> None:
     if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
         raise InputError(f"{name} is {value}; it must be true or false")
     if not is_switch and isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name} is {str(value).lower()}; it is no switch, give it a value")
+        raise InputError(f"{name} is {str(value).lower()}; give a value, since it is not a switch")
 
 
 def _describe_error(hint: Any, value: Any, error: ErrorDetails) -> str:

@@ -234,6 +234,6 @@ def check_parts(n_parts: int, n_clients: int) -> None:
     """
     if n_parts > n_clients:
         raise InputError(
-            f"{n_parts} actors for {counted(n_clients, 'client')}; each needs one, so take fewer "
-            "--actors"
+            f"{n_parts} actors for {counted(n_clients, 'client')}; each actor needs a client, so "
+            "use fewer --actors"
         )

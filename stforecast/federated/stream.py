@@ -38,7 +38,7 @@ class Stream:
         """
         several = len(self) > 1
         if several and training.schedule != "constant":
-            raise InputError(f"schedule is {training.schedule}; a stream of stages needs constant")
+            raise InputError(f"schedule is {training.schedule}; a task stream needs constant")
         needed = training.batch_size if training.drop_last else 1
         for i, stage in enumerate(self.stages):
             sizes = stage.n_groups

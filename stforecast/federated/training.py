@@ -44,12 +44,12 @@ class Training(CheckedOptions):
             gradients are scaled down. 0 never clips. A client's second model is clipped separately.
         participation: share α of the clients that take part in a round.
         full_start: all clients take part in the first round (FUELS, section 3.3.2).
-        shuffle: draw the samples of batches at random instead of in their order, that of time.
+        shuffle: draw the samples of batches at random instead of in order of time.
         drop_last: leave out an epoch's last batch if it is not full; FUELS's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
         mixed_precision: `no`, or `bf16`: models multiply matrices in bfloat16 by torch's autocast;
-            parameters, losses and uploads stay in single precision. On a CPU only where a
-            measurement at the start shows that it is faster; --debug tells.
+            parameters, losses and uploads stay in single precision. On a CPU, bf16 is used only if
+            a measurement at the start shows that it is faster; --debug shows the outcome.
     """
 
     rounds: PositiveInt = 200

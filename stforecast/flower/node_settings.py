@@ -72,7 +72,7 @@ class NodeSettings:
                 )
         if self.key and not PRIVATE.match(self.key.read_bytes()[:100]):
             raise InputError(
-                f"{self.key}: is no private key; give the file that ssh-keygen wrote, "
+                f"{self.key}: not a private key; give the file that ssh-keygen wrote, "
                 "not the one that ends in .pub"
             )
 

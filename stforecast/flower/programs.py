@@ -39,7 +39,7 @@ def find_program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise InputError(f"no {name} here; install the extra: pip install 'stforecast[flower]'")
+        raise InputError(f"{name} is not installed; pip install 'stforecast[flower]'")
     return found
 
 

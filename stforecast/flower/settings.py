@@ -159,7 +159,10 @@ def check_config(config: Config) -> None:
         InputError: with the unsupported setting.
     """
     if not config.federated or METHODS[config.method].pooled:
-        raise InputError(f"{config.method} does not train in rounds of clients; no node can do it")
+        raise InputError(
+            f"{config.method} does not train in rounds of clients, so nodes cannot run it; choose "
+            "another --method"
+        )
     if config.data.scale != "cell":
         raise InputError(
             f"scale is {config.data.scale!r}: no node knows the others' values; take scale 'cell'"
@@ -170,7 +173,9 @@ def check_config(config: Config) -> None:
             "cells of one client and clients 'all', or 'cell', or a column of the nodes' cubes"
         )
     if config.rolling.refit != "never" or config.interval.intervals != "none":
-        raise InputError("nodes neither refit nor calibrate intervals; leave both out")
+        raise InputError(
+            "nodes neither refit nor calibrate intervals; leave out --refit and --intervals"
+        )
     if config.window.events:
         raise InputError(
             f"events is {config.window.events!r}: nodes read no table of events; leave it out"

@@ -84,9 +84,9 @@ class FedDAOptions(CheckedOptions):
 
     Attributes:
         clusters: number of clusters of clients; fewer if fewer clients differ.
-        phi: φ, share of a client's mean windows to send, drawn with replacement.
-        rho: ρ, weight of the pull towards the quasi-global model; a negative one pushes away.
-        epsilon: ε, step size of the server.
+        phi: share φ of a client's mean windows to send, drawn with replacement.
+        rho: weight ρ of the pull towards the quasi-global model; a negative one pushes away.
+        epsilon: step size ε of the server.
         warmup_epochs: epochs of training the quasi-global model on the server; 0 leaves it as
             initialised.
         warmup_lr: learning rate of the warm-up, divided by 10 after half and by 100 after three

@@ -124,7 +124,9 @@ class Fuels(Method):
         """
         period, slots = self.task.n_keys, self.training.batch_size
         if self.training.shuffle:
-            raise InputError("fuels needs batches in order of time (row b is slot b): no --shuffle")
+            raise InputError(
+                "fuels needs batches in order of time (row b is slot b); leave out --shuffle"
+            )
         if not self.training.drop_last:
             raise InputError("fuels needs whole batches, one period each; leave drop_last on")
         if self.options.prototypes == "concat":

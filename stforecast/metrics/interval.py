@@ -79,17 +79,19 @@ COVERAGE = IntervalMetric(
     covered,
     relative=True,
 )
-WIDTH = IntervalMetric("width", "mean width of that interval", widths)
+WIDTH = IntervalMetric(
+    "width", "mean width of the interval of the widest pair of --quantiles", widths
+)
 PINBALL = IntervalMetric(
     "pinball", "mean pinball loss over the levels of all bounds and the median", pinball
 )
 SCALED_PINBALL = IntervalMetric(
     "scaled_pinball",
-    "the same over the MAE of seasonal naive (a day) on the training part",
+    "pinball divided by the MAE of seasonal naive (a day) on the training part",
     pinball,
     scaled_by="mae",
     relative=True,
 )
 CRPS = IntervalMetric(
-    "crps", "continuous ranked probability score, from the pinball losses of those levels", crps
+    "crps", "continuous ranked probability score, from the pinball losses of the same levels", crps
 )

@@ -86,33 +86,33 @@ MAE = Metric("mae", "mean absolute error", absolute_errors)
 RMSE = Metric("rmse", "root mean squared error", squared_errors, root_mean)
 MAPE = Metric(
     "mape",
-    "mean absolute error as a share of the target, zeros left out",
+    "mean absolute error as a share of the target; zero targets are left out",
     relative_errors,
     relative=True,
 )
 WAPE = Metric(
     "wape",
-    "sum of absolute errors over sum of targets",
+    "sum of absolute errors divided by the sum of targets",
     absolute_errors_by_volume,
     relative=True,
 )
 SMAPE = Metric(
     "smape",
-    "mean of the absolute error over the mean size of forecast and target (M4), 0 to 2",
+    "mean of the absolute error divided by the mean size of forecast and target (M4), 0 to 2",
     symmetric_errors,
     relative=True,
 )
 BIAS = Metric("bias", "mean of forecast minus target; 0 is best", signed_errors, signed=True)
 MASE = Metric(
     "mase",
-    "MAE over that of seasonal naive (a day) on the training part",
+    "MAE divided by that of seasonal naive (a day) on the training part",
     absolute_errors,
     scaled_by="mae",
     relative=True,
 )
 RMSSE = Metric(
     "rmsse",
-    "RMSE over that of seasonal naive (a day) on the training part",
+    "RMSE divided by that of seasonal naive (a day) on the training part",
     squared_errors,
     root_mean,
     scaled_by="rmse",

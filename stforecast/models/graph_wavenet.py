@@ -110,8 +110,8 @@ class GraphWaveNet(SplitModel):
     ) -> None:
         if cells is None:
             raise InputError(
-                "graph_wavenet reads several cells at once, a client is one cell; say with "
-                "--clients which cells are a client, take --method central, or another --model"
+                "graph_wavenet reads several cells at once, but each client is one cell; group "
+                "cells into clients by --clients, or use --method central or another --model"
             )
         options = options or GraphWaveNetOptions()
         encoder = GraphEncoder(window, options, cells)
@@ -139,8 +139,8 @@ class GraphEncoder(nn.Module):
         self.reach = 1 + sum(dilations)
         if not 0 < window.closeness <= self.reach:
             raise InputError(
-                f"graph_wavenet sees 1 to {self.reach} steps, closeness is {window.closeness}; "
-                "change it, or blocks and layers"
+                f"graph_wavenet reads 1 to {self.reach} steps, but closeness is "
+                f"{window.closeness}; change it, or blocks and layers"
             )
         graphs = transitions(cells, options.graph == "both")
         self.register_buffer("graphs", graphs)

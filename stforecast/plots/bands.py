@@ -41,12 +41,12 @@ def intervals(
 
     Args:
         runs: runs (`--intervals`, or `--loss quantile`; others are named, not drawn).
-        cells: ids, separated by commas; by default four, from the lowest mean to the highest; of
-            more than six methods, the one of the highest.
+        cells: ids of the cells to draw, separated by commas; by default four, from the lowest mean
+            to the highest, or only the highest if there are more than six methods.
         horizon: step ahead to draw, from 1.
         hours: hours of the test part to draw, from its start; by default all.
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
-        end: end of the times to draw, not included.
+        end: end of the times to draw (exclusive).
         width: width of the figure in inches.
 
     Raises:
@@ -88,7 +88,7 @@ def with_intervals(
             "normalised"
         )
     others = ", ".join(curve.label for curve in curves if curve not in known)
-    return known, f"Not drawn, having no intervals: {others}" if others else ""
+    return known, f"Not drawn, as they have no intervals: {others}" if others else ""
 
 
 def _has_intervals(run: ForecastRun) -> bool:

@@ -29,15 +29,14 @@ def bars(
     """Test error of each variant as a bar, such as a method with and without its parts.
 
     Runs that differ only in the seed share one bar: their mean, with whiskers of one standard
-    deviation (with n - 1). The lowest is on top. As Figure 5 of FUELS
-    (arXiv 2404.03702).
+    deviation (with n - 1). The lowest is on top. As in Figure 5 of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.
         metric: error pooled over clients and steps; raw_… is in the data's units.
         selection: model to evaluate: best, last, or another one of the run, such as "best
             (global)"; by default the one selected by each run's settings.
-        reference: position of a line: the name of a bar, or a number such as a published error.
+        reference: where to draw a line: the name of a bar, or a number such as a published error.
         width: width of the figure in inches.
 
     Raises:

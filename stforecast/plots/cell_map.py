@@ -58,12 +58,12 @@ def map(  # The command is called so.
     A panel for each method, the lowest mean first; one for the load, which all share. Squares are
     those of the published grid, points are sensors with their strongest roads. North is up. Errors
     are means over seeds; load and forecast are means over the targets of the test part; coverage
-    is the share of targets inside the widest interval. The scale of colours leaves out the highest
-    and lowest 2 % of cells, which have its last colours.
+    is the share of targets inside the widest interval. The colour scale leaves out the highest and
+    lowest 2 % of cells, which have the colours at its ends.
 
     Args:
         runs: runs tested on the same targets, of data with places.
-        show: what colours mean.
+        show: quantity that the colours show.
         metric: error of each cell over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
 
@@ -109,7 +109,7 @@ def _places(run: ForecastRun) -> Places:
         found = places(forecasts, cube)
     if found.kind == "tiles":
         raise InputError(
-            f"{run.folder}: its data have no places of cells; prepare a cube with lon and lat"
+            f"{run.folder}: its data have no locations of cells; prepare a cube with lon and lat"
         )
     return found
 

@@ -35,14 +35,14 @@ APART = 0.008
 
 @figure
 def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
-    """Coverage of the intervals on the test part against what they promise, and by hour.
+    """Coverage of the intervals on the test part, observed against nominal, and by hour.
 
     On the left the nominal and the observed coverage of each interval, one for each pair of
     --quantiles; bars reach from the lowest client to the highest. On the right the coverage of the
     widest interval by hour of local time: a line for all clients, and a band in which the middle
     80 % of clients lie. Busy hours, as in `hours`, are shaded. More than six methods have a panel
-    each, by hour alone, the one closest to its promise first. Runs that differ only in the seed and
-    the folds of a backtest are pooled.
+    each, with the coverage by hour only, the method closest to its nominal coverage first. Runs
+    that differ only in the seed and the folds of a backtest are pooled.
 
     Args:
         runs: runs with intervals (`--intervals`, or `--loss quantile`) tested on the same targets.

@@ -28,7 +28,7 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
 
     The clients of runs that differ only in the seed are pooled. Curves are sorted by the mean, the
     lowest first; more than six have a panel each. The dot marks the median; the mean
-    is the area to the left of the curve. As Figure 3 (bottom) of FUELS (arXiv 2404.03702).
+    is the area to the left of the curve. As in Figure 3 (bottom) of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.

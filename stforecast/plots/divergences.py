@@ -57,7 +57,7 @@ def divergence(
     distribution. The data's threshold is the same quantile of their own divergences. The title
     measures the claim of section 5.5, that both matrices look the same, over all pairs of the run,
     drawn or not: rank correlation (Spearman), and the share of pairs on the same side of both
-    thresholds. The data are read again from the run's cube. As Figure 8 of FUELS (arXiv
+    thresholds. The data are read again from the run's cube. As in Figure 8 of FUELS (arXiv
     2404.03702).
 
     Args:
@@ -78,7 +78,7 @@ def divergence(
             "compares the data of single cells and needs a run with clients cell"
         )
     if len(inside.cells) < 3:
-        raise InputError(f"{inside.run.folder}: {len(inside.cells)} clients; 3 make several pairs")
+        raise InputError(f"{inside.run.folder}: {len(inside.cells)} clients, expected at least 3")
     jsd = inside.arrays["server/jsd"].astype(np.float64)
     prototypes = Divergences("prototypes", jsd, inside.arrays["server/threshold"].item())
     data = _of_data(inside)

@@ -31,7 +31,7 @@ def part(*, cells: str | None = None, start: str | None = None, end: str | None 
     Args:
         cells: ids of the cells to draw, separated by commas; by default all.
         start: first local time of a target, such as 2013-12-24 or "2013-12-24 06:00".
-        end: end of the times of targets, not included.
+        end: end of the times of targets (exclusive).
     """
 
 
@@ -45,8 +45,8 @@ def common(
     """Take the options that all figures have.
 
     Args:
-        top: number of methods to draw, those of the lowest test error; by default all.
-        highlight: names of methods to draw in colour, separated by commas; all others in grey.
+        top: draw only this many methods, those with the lowest test error; by default all.
+        highlight: names of methods to draw in colour, separated by commas; all others are grey.
         height: height of the figure in inches; by default as its content needs.
         title: title above the figure.
     """

@@ -47,18 +47,19 @@ def predictions(
 ) -> Figure:
     """Forecasts and observations of the test part, in the data's units, one panel per cell.
 
-    Each run is a line in the colour of its curve; more than six methods have a panel each, of one
-    cell. Gaps are missing observations. Forecasts are as `predict` gives them: none below 0 where
-    the training data were never negative. As Figure 3 (top) of FUELS (arXiv 2404.03702).
+    Each run is a line; runs that differ only in the seed have the same colour. More than six
+    methods have a panel each, of one cell. Gaps are missing observations. Forecasts are as
+    `predict` gives them: none is below 0 where the training data were never negative. As in
+    Figure 3 (top) of FUELS (arXiv 2404.03702).
 
     Args:
         runs: runs tested on the same data.
-        cells: ids, separated by commas; by default four, from the lowest mean to the highest; of
-            more than six methods, the one of the highest.
+        cells: ids of the cells to draw, separated by commas; by default four, from the lowest mean
+            to the highest, or only the highest if there are more than six methods.
         horizon: step ahead to draw, from 1.
         hours: hours of the test part to draw, from its start; by default all.
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
-        end: end of the times to draw, not included.
+        end: end of the times to draw (exclusive).
         width: width of the figure in inches.
 
     Raises:
@@ -102,7 +103,9 @@ def _each_alone(
     if cells is None:
         titles = dict(list(titles.items())[-1:])
     if len(titles) > 1:
-        raise InputError(f"{len(curves)} methods have a panel each; give one cell, or --top 6")
+        raise InputError(
+            f"{len(curves)} methods have a panel each, for one cell only; give one, or --top 6"
+        )
     (cell, title), first = next(iter(titles.items())), curves[0].runs[0]
     chosen = {f: ds.sel(cell=cell) for f, ds in tested.items() if cell in ds.indexes["cell"]}
     errors = [
@@ -158,7 +161,9 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
                 f"{steps[0]} to {steps[-1]}"
             )
         if len(times) < 2:
-            raise InputError(f"{run.folder}: a single test window is no line; test on more")
+            raise InputError(
+                f"{run.folder}: a single test window cannot be drawn as a line; test on more"
+            )
         targets = times + (horizon - 1) * (times[1] - times[0])
         shown = span.mask(targets, ds.attrs.get("time_zone"), run.folder)
         chosen = as_predicted(ds.sel(horizon=horizon).isel(time=shown).load())

@@ -32,11 +32,10 @@ def hours(
     """Test error by hour of local time, above the mean load of the hours.
 
     Runs that differ only in the seed are drawn as their mean, in a band of one standard deviation;
-    of a backtest, the folds of a seed are pooled.
-    A target counts in the hour in which it lies. Busy hours, whose mean load is above the mean of
-    all hours, are shaded; of a speed, those below it. The legend gives the error over the targets
-    in busy hours and over the others, the lowest error in busy hours first. More than six methods
-    have a panel each, without the load.
+    for a backtest, the folds of a seed are pooled. A target counts in the hour in which it lies.
+    Busy hours, whose mean load is above the mean of all hours, are shaded; for speeds, those below
+    the mean. The legend gives the error over the targets in busy hours and over the others, the
+    lowest error in busy hours first. More than six methods have a panel each, without the load.
 
     Args:
         runs: runs tested on the same targets.

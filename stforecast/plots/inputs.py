@@ -175,14 +175,14 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
 
     if isinstance(thing, Forecaster):
         return [FittedRun.of(thing, place)]
-    raise InputError(f"a figure cannot be drawn of a {type(thing).__name__}; give {TAKEN}")
+    raise InputError(f"cannot draw a figure of a {type(thing).__name__}; give {TAKEN}")
 
 
 def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
     """Return a run for each method, data set, service and seed of a table."""
     if absent := [name for name in ERRORS if name not in table]:
         raise InputError(
-            f"a table without column {absent[0]!r} is no table of errors; give one from "
+            f"a table without column {absent[0]!r} is not a table of errors; give one from "
             "Forecaster.evaluate() or a run's metrics.csv"
         )
     keys = [name for name in ("label", *METRIC_COLUMNS[:4]) if name in table]

@@ -45,10 +45,10 @@ def communication(
 ) -> Figure:
     """Loss against the bytes sent and received by all clients, summed over the rounds.
 
-    Each run is a line in the colour of its curve. Training losses of different kinds, which do not
-    compare, have a panel each; so have more than six methods. A method that sends nothing is a
-    level line at its last loss; runs without the loss, such as reference forecasters, are named
-    below the panel. As Figure 4 of FUELS (arXiv 2404.03702).
+    Each run is a line; runs that differ only in the seed have the same colour. Training losses of
+    different kinds cannot be compared and have a panel each; so do more than six methods. A method
+    that sends nothing is a horizontal line at its last loss; runs without the loss, such as
+    reference forecasters, are named below the panel. As in Figure 4 of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.
@@ -84,10 +84,11 @@ def communication(
 def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Training and validation loss by round.
 
-    Each run is a line in the colour of its curve. Training losses of different kinds, which do not
-    compare, have a panel each; of more than six methods, each has a panel of its own for its
-    validation loss. Where some have many more rounds than others, their axis is logarithmic.
-    Runs without a loss, such as reference forecasters, are named below the panels.
+    Each run is a line; runs that differ only in the seed have the same colour. Training losses of
+    different kinds cannot be compared and have a panel each. With more than six methods, each has
+    a panel of its own for its validation loss. If some methods have many more rounds than others,
+    the axis of rounds is logarithmic. Runs without a loss, such as reference forecasters, are named
+    below the panels.
 
     Args:
         runs: finished runs.
@@ -236,13 +237,13 @@ def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
     """Return one line for each list of curves that lack the same losses.
 
     >>> _not_drawn({"training": ["ridge"], "validation": ["ridge"]})
-    'Not drawn, having no training or validation loss: ridge'
+    'Not drawn, as they have no training or validation loss: ridge'
     """
     lacking: dict[str, list[str]] = {}
     for loss, names in absent.items():
         lacking.setdefault(", ".join(names), []).append(loss)
     return "\n".join(
-        f"Not drawn, having no {' or '.join(losses)} loss: {names}"
+        f"Not drawn, as they have no {' or '.join(losses)} loss: {names}"
         for names, losses in lacking.items()
         if names
     )

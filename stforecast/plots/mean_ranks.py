@@ -28,7 +28,7 @@ def critical_difference(
     A critical difference diagram: methods are ranked at each client of each data set by the mean
     error over seeds; bars join methods whose mean ranks are closer than the critical difference
     (Nemenyi). Only main methods are ranked, not ablations in tables of their own, since each
-    further method makes the test weaker. As Figure 1 of Demšar (JMLR 7, 2006).
+    further method makes the test weaker. As in Figure 1 of Demšar (JMLR 7, 2006).
 
     Args:
         runs: finished runs.
@@ -51,7 +51,7 @@ def critical_difference(
         on = "" if len(tasks) < 2 else f" on all {len(tasks)} data sets"
         raise InputError(
             f"{errors.shape[1]} main methods{on} with {len(errors)} clients; ranks need at least "
-            f"{FEWEST_METHODS} and {FEWEST_CLIENTS}"
+            f"{FEWEST_METHODS} methods and {FEWEST_CLIENTS} clients"
         )
     fig = draw_ranks(ranking, list(errors.columns), width)
     absent = {name for table in tables for name in table.columns} - set(errors.columns)

@@ -60,7 +60,7 @@ class Span:
             raise InputError(f"hours is {self.hours}; draw at least 1")
         if not chosen.any():
             raise InputError(
-                f"{origin}: no target in this span; the test part has those from {local[0]} to "
+                f"{origin}: no target in these times; the test part has targets from {local[0]} to "
                 f"{local[-1]}"
             )
         return chosen

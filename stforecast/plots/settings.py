@@ -26,7 +26,7 @@ def sweep(
 
     Each point is the mean of the runs that differ only in the seed, in a band of one standard
     deviation (with n - 1). Runs are grouped into lines by method and other settings, not by label.
-    A method without the setting is a level line. As Figure 6 of FUELS (arXiv 2404.03702).
+    A method without the setting is a horizontal line. As in Figure 6 of FUELS (arXiv 2404.03702).
 
     Args:
         runs: finished runs.

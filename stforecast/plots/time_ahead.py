@@ -46,8 +46,8 @@ def horizon(
 
     Runs that differ only in the seed are drawn as their mean, with whiskers from lowest to highest.
     Curves are sorted by their mean error, the best first; more than six have a panel each. A dotted
-    grey line is seasonal naive, which repeats the day before, if all runs have the same targets and
-    none is of `seasonal_day`, which is the same.
+    grey line is seasonal naive, which repeats the day before. It is left out if the runs have
+    different targets, or if one of them is of `seasonal_day`, which is the same method.
 
     Args:
         runs: finished runs.

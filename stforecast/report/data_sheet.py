@@ -68,7 +68,7 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
     """
     path = data_of(run.about)
     if cube is None:
-        gone = f"{path}: not there any more, so their gaps and sources are unknown"
+        gone = f"{path}: no longer exist, so their gaps and sources are unknown"
         units = _units(str(run.about.get("units", "1")))
         return DataSheet({"data": gone, "service": run.about["service"], "units": units}, None, {})
     checksums = json.loads(str(cube.attrs.get("source_checksums", "{}")))
@@ -76,7 +76,7 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
     counted_all = sum(cube[name].size for name in names) <= MOST_VALUES
     own = run.about["service"]
     rows = [_service_row(cube, name) for name in names if counted_all or name == own]
-    table = Table("What was not recorded", rows, [ABOUT_GAPS])
+    table = Table("Missing values and zeros", rows, [ABOUT_GAPS])
     return DataSheet(_facts(run, path, cube), table, checksums)
 
 
@@ -99,7 +99,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
         "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
         "steps": f"{cube.sizes['time']:,} of {_length(step)}",
         "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, {clock_of(zone)}",
-        "time zone": f"{zone}; the file keeps {kept}",
+        "time zone": f"{zone}; the file stores {kept}",
     }
 
 

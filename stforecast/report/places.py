@@ -64,9 +64,9 @@ def places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
             for start, place, size in zip(city.origin, (column, row), city.size, strict=True)
         )
     else:
-        return _tiles("The data give no places: tiles in the order of their values, highest first.")
+        return _tiles("The data have no locations: tiles are sorted by value, the highest first.")
     if not (np.isfinite(lon).all() and np.isfinite(lat).all()):
-        return _tiles("Some cells have no place: tiles in the order of their values.")
+        return _tiles("Some cells have no location: tiles are sorted by value, the highest first.")
     return _on_plane(lon, lat, city, _roads(forecasts, cube))
 
 

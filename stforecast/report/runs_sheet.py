@@ -67,7 +67,7 @@ def runs_sheet(
     }
     return RunsSheet(
         dates,
-        Table("All settings, as asked for", rows),
+        Table("All settings, as given", rows),
         {group.name: repeat(group.runs[0]) for group in groups},
         ", ".join(sorted(versions)),
     )

@@ -133,7 +133,7 @@ def _about_series(run: ForecastRun) -> str:
     horizon = int(run.settings["horizon"])
     ahead = time_ahead(horizon, run)
     if horizon == 1:
-        return f"Forecasts {ahead} ahead, first seed."
+        return f"Forecasts {ahead} ahead, of the first seed."
     return f"Each forecast is for the {ahead} that follow; the next one begins there. First seed."
 
 
@@ -158,7 +158,7 @@ def _board(
         rows.append({**row, **further})
     notes = [*basis(board), *legend([board])]
     if any(found.coverage is not None for found in numbers):
-        notes.append("intervals hold: share of the test part's values inside, mean over cells.")
+        notes.append("intervals hold: share of the test values inside, mean over cells.")
     return Table("Leaderboard, the lowest error first", rows, notes)
 
 

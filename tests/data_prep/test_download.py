@@ -492,7 +492,9 @@ def test_dataverse_table_is_fetched_as_it_was_deposited(
     assert paths[0].read_bytes() == b"a,1\n"
     assert sha256(b"a,1\n") in caplog.text
     paths[0].write_bytes(b"a,1")
-    assert "exists but has 3 bytes, published are 4" in error(dataverse(site, table), tmp_path)
+    assert "exists but has 3 bytes, expected 4 as published" in error(
+        dataverse(site, table), tmp_path
+    )
 
 
 def test_dataverse_folders_keep_equal_names_apart(site: Site, tmp_path: Path) -> None:
@@ -526,7 +528,7 @@ def test_truncated_file_of_a_mirror_is_refused_by_size(site: Site, tmp_path: Pat
     sources = dataverse(site, record(11, DAY, BODY))
     site.files["/api/access/datafile/11"] = BODY[:-1]
     message = error(sources, tmp_path)
-    assert f"{len(BODY) - 1} bytes there, published are {len(BODY)}" in message
+    assert f"{len(BODY) - 1} bytes there, expected {len(BODY)}" in message
 
 
 @pytest.mark.parametrize(
@@ -566,7 +568,7 @@ def test_local_mirror_is_verified_by_the_official_listing(site: Site, tmp_path: 
     sources = dataverse(site, record(11, DAY, BODY))
     assert "no such file" in error(sources, out, source=str(mirror))
     (mirror / DAY).write_bytes(BODY[:-1] + b"x")
-    assert "published is" in error(sources, out, source=str(mirror))
+    assert "as published" in error(sources, out, source=str(mirror))
     (mirror / DAY).write_bytes(BODY)
     assert download(sources, out, source=str(mirror))[0].read_bytes() == BODY
     assert {path for path, _ in site.asked} == {next(iter(site.files))}
@@ -670,7 +672,7 @@ def test_an_unpublished_checksum_is_recorded_and_checked_afterwards(site, tmp_pa
     path.write_bytes(b"spoilt" + BODY[6:])
     message = error(files, tmp_path)
     assert "exists but has" in message
-    assert "recorded in SHA256SUMS when it was first downloaded" in message
+    assert "as recorded in SHA256SUMS at the first download" in message
 
 
 def test_a_replaced_file_is_refused_until_its_record_is_removed(site, tmp_path):

@@ -177,7 +177,7 @@ def test_ids_that_are_wanted_but_absent_or_wrong(tmp_path):
 def test_the_records_of_another_set_are_refused_by_their_name(tmp_path):
     write(tmp_path, "PEMS08", values())
     with pytest.raises(
-        InputError, match=r"PEMS08\.npz: by its name .*use stforecast prepare pems08"
+        InputError, match=r"PEMS08\.npz: its name is that of .*use stforecast prepare pems08"
     ):
         pems04.read(tmp_path)
 

@@ -159,8 +159,8 @@ def test_usual_names_are_taken_and_said_and_the_calendar_is_no_service(table, ca
     ds = read(table(columns))
     assert (list(ds.data_vars), ds["cell"].values.tolist()) == (["v"], ["007"])
     for text in (
-        "took 'Timestamp' for the times; --time names another",
-        "took 'Station_ID' for the cells: 007; --cell names another",
+        "using column 'Timestamp' for the times; --time names another",
+        "using column 'Station_ID' for the cells: 007; --cell names another",
         "not taken as values: HOUR; --values names columns to take",
     ):
         assert text in caplog.text
@@ -170,7 +170,7 @@ def test_usual_names_are_taken_and_said_and_the_calendar_is_no_service(table, ca
 def test_a_text_that_makes_times_unique_names_the_cells(table, caplog):
     columns = {"time": [*HOURS, *HOURS], "plant": ["A"] * 48 + ["B"] * 48, "v": [*VALUES, *VALUES]}
     assert read(table(columns))["cell"].values.tolist() == ["A", "B"]
-    assert "took 'plant' for the cells: A, B" in caplog.text
+    assert "using column 'plant' for the cells: A, B" in caplog.text
     message = refusal(table(columns | {"line": columns["plant"]}))
     assert "'plant', 'line' may name the cells; choose one with --cell" in message
 
@@ -183,7 +183,7 @@ def test_columns_that_may_be_cells_or_services_need_the_option(table, caplog):
     assert read(path, layout="wide").sizes["cell"] == 11
     services = read(path, layout="services")
     assert (services["cell"].values.tolist(), len(services.data_vars)) == (["my"], 11)
-    assert "took 11 columns for services: counter0, " in caplog.text
+    assert "using 11 columns as services: counter0, " in caplog.text
     named = table({"time": HOURS, "sensor 1": VALUES, "sensor 2": VALUES})
     assert read(named).sizes["cell"] == 2
 

@@ -55,11 +55,11 @@ def test_a_row_of_one_seed_is_compared_and_named(write, calls, tmp_path):
     run_grid(grid.replace(seeds=[1]), out)
     outcome = run_grid(grid, out)
     assert calls == [("solo", 1), ("a, b", 1), ("solo", 2)], "resumed"
-    assert "Of a single seed, which is not resampled: a, b." in outcome.table
-    assert "up to 2 seeds; it is about these cells alone." in outcome.table
+    assert "Seeds are not resampled for rows with a single seed: a, b." in outcome.table
+    assert "up to 2 seeds; it holds for these cells only." in outcome.table
     assert "\n- seeds: 1, 2 (only 1: a, b)\n" in (out / "table.md").read_text()
     one_seed = run_grid(write(methods, 'services = ["sms"]'), out).table
-    assert "it is about these cells and this seed alone." in one_seed
+    assert "it holds for these cells and this seed only." in one_seed
     assert "single seed" not in one_seed
 
 

@@ -113,7 +113,7 @@ def test_the_status_shows_rounds_nodes_and_failures(tmp_path):
     shown = type_in("status", tmp_path).output
     assert shown.startswith("fuels: running\nrounds: 1 of 9 complete\n")
     assert "clients connected: 4 of 4 on 2 nodes" in shown
-    assert "secure sums complete though nodes left them: 1\n" in shown
+    assert "secure sums completed although nodes left: 1\n" in shown
     assert "secure sums lost: 1 (the last: 1 nodes dealt shares)\n" in shown
     assert re.search(r"last event: \d+ s ago", shown)
     assert re.search(r"^2 +2 to 3 +yes +1 +1 +it sent  \[1mnumbers x+…$", shown, re.M)

@@ -22,13 +22,13 @@ def test_entries_are_read():
     ("entries", "message"),
     [
         (["pie"], "unknown plot 'pie'; choose one of: .*cdf"),
-        ([{"name": "x"}], "names no plot"),
+        ([{"name": "x"}], "has no plot"),
         (
             [{"plot": "cdf", "metrik": "mse"}],
             "unknown option of cdf 'metrik'; choose one of: cells",
         ),
         ([{"plot": "cdf", "methods": ["sole"]}], "figure cdf: unknown label 'sole'"),
-        ([{"plot": "cdf", "seeds": "all"}], "an entry of figures does not fit"),
+        ([{"plot": "cdf", "seeds": "all"}], "an entry of figures has a value of a wrong type"),
         (["cdf", {"plot": "horizon", "name": "CDF"}], "several figures are called"),
     ],
 )

@@ -103,8 +103,8 @@ def test_published_numbers_and_figures_are_read(write):
     [
         ('data = ["a.nc"\n', "is not TOML"),
         ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: backtest, data, figures"),
-        ('methods = ["solo"]', "no key 'data'; it is a list of paths"),
-        ('data = ["a.nc"]', "no key 'methods'; it is a list of names"),
+        ('methods = ["solo"]', "no key 'data'; give a list of paths"),
+        ('data = ["a.nc"]', "no key 'methods'; give a list of names"),
         ('data = ["a.nc"]\nmethods = []', "methods is empty; give at least one"),
         ('data = "a.nc"\nmethods = ["solo"]', "data is 'a.nc'; it must be a list of paths"),
         ('data = [{ cels = 3 }]\nmethods = ["solo"]', "data is .*'cels': 3.*; it must be"),
@@ -114,7 +114,7 @@ def test_published_numbers_and_figures_are_read(write):
         ('data = [{ cells = true }]\nmethods = ["solo"]', "data is .*; it must be"),
         (
             'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { lr = true }',
-            "lr is true; it is no switch, give it a value",
+            "lr is true; give a value, since it is not a switch",
         ),
         (
             'data = ["a.nc"]\nmethods = ["solo"]\n[published]\nsource = "x"\nmse.a.solo = true',
@@ -141,7 +141,7 @@ def test_published_numbers_and_figures_are_read(write):
         ),
         (
             'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { seed = 2 }',
-            r"seed is no setting of all rows; give seeds = \[1, 2\] in the file, or --seed",
+            r"seed cannot be set for all rows; give seeds = \[1, 2\] in the file, or --seed",
         ),
         ('data = ["a.nc"]\nmethods = [{ label = "x" }]', "names no method: {'label': 'x'}"),
         ('data = ["a.nc"]\nmethods = ["sole"]', "unknown method 'sole'; choose one of"),

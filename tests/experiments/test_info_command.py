@@ -169,9 +169,9 @@ def test_a_model_is_described_without_its_arrays(town, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("toz.nc", r"nothing is there; correct the path \(did you mean 'toy.nc'\?\)"),
-        ("none/toy.nc", "nor is the folder .*none"),
-        ("a.png", "of no known kind; give a cube"),
+        ("toz.nc", r"no such file or folder; correct the path \(did you mean 'toy.nc'\?\)"),
+        ("none/toy.nc", "the folder .*none does not exist either"),
+        ("a.png", "unknown kind of file; give a cube"),
         ("empty", "a folder without runs, models or raw records"),
     ],
 )

@@ -42,7 +42,7 @@ def raw(tmp_path_factory):
 
 def test_ray_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"no ray here; install the extra"):
+    with pytest.raises(InputError, match=r"ray is not installed; pip install"):
         ray_engine.each(print, [1], "nothing")
 
 

@@ -45,7 +45,7 @@ class Further(Plain):
         ("rounds", 0, "rounds is 0; it must be positive"),
         ("rounds", math.nan, "rounds is nan; it must be positive"),
         ("rounds", 2.5, "rounds is 2.5: Input should be a valid integer"),
-        ("rounds", True, "rounds is true; it is no switch"),
+        ("rounds", True, "rounds is true; give a value, since"),
         ("rounds", LARGEST + 1, "rounds is 4.295e+09; it must be at most 4294967295"),
         ("rounds", 10**400, "rounds is 1e+300; it must be at most 4294967295"),
         ("width", 0, "width is 0; it must be positive"),

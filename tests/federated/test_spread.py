@@ -233,5 +233,5 @@ def test_every_client_is_in_one_part(clients, n, cohort):
 
 
 def test_more_actors_than_clients_are_refused(spread):
-    with pytest.raises(InputError, match="9 actors for 8 clients; each needs one"):
+    with pytest.raises(InputError, match="9 actors for 8 clients; each actor needs"):
         spread(Inside(9), FEDAVG, SIZES)

@@ -115,15 +115,15 @@ def test_fine_tuning_makes_a_model_of_fedavg_ft_whose_known_cells_are_as_before(
     [
         ("solo", {}, {"days": 0}, "shares nothing"),
         ("ridge", {}, {"days": 0}, "fits each cell by itself"),
-        ("boosting", {"cell_id": True}, {}, "tells its cells apart"),
-        ("central", {"model": "stid"}, {}, "tells its cells apart"),
+        ("boosting", {"cell_id": True}, {}, "distinguishes its cells"),
+        ("central", {"model": "stid"}, {}, "distinguishes its cells"),
         ("fedavg", {"clients": "many.csv"}, {}, "clients is"),
-        ("fedavg", {}, {"days": 11}, "has 10 days, days is 11"),
+        ("fedavg", {}, {"days": 11}, "has 10 days, but days is 11"),
         ("fedavg", {"horizon": 30, "split": "days:6,2,2"}, {"days": 1}, "less than the 30 steps"),
         ("fedavg", {}, {"days": -1}, "days is -1"),
         ("fedavg", {}, {"days": 0, "fine_tune": 1}, "fine_tune needs days"),
         ("fedtrees", {}, {"fine_tune": 1}, "cannot be fine-tuned"),
-        ("ridge", {}, {"fine_tune": 1}, "trains no rounds"),
+        ("ridge", {}, {"fine_tune": 1}, "is not trained in rounds"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_adapted_is_refused_in_one_line(

@@ -52,7 +52,7 @@ def test_a_forecaster_that_reads_no_windows_needs_no_history_in_them(method):
 @pytest.mark.parametrize("name", ["seed", "rounds", "lr", "checkpoint_every", "tau", "memory"])
 @pytest.mark.parametrize("value", [True, False, np.True_])
 def test_true_and_false_are_no_numbers(name, value):
-    with pytest.raises(InputError, match=f"{name} is {str(value).lower()}; it is no switch"):
+    with pytest.raises(InputError, match=f"{name} is {str(value).lower()}; give a value, since"):
         resolve("fuels", **{name: value})
 
 

@@ -81,12 +81,12 @@ def test_a_run_over_actors_goes_on_over_actors(cube_path, settings, actors, tmp_
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("fedavg", {"actors": 4}, "4 actors for 3 clients; each needs one"),
+        ("fedavg", {"actors": 4}, "4 actors for 3 clients; each actor needs"),
         ("fedavg", {"actors": 3, "clients": "all"}, "3 actors for 1 client; each"),
         ("central", {}, "central trains one client on the data of all, which actors cannot share"),
-        ("fedavg", {"device": "cuda"}, "device is 'cuda'; actors of the engine ray use a cpu"),
+        ("fedavg", {"device": "cuda"}, "device is 'cuda', but actors of the engine ray use a CPU"),
         ("fedavg", {"engine": "local", "actors": 2}, "actors is 2, but only the engine ray has"),
-        ("fedavg", {}, r"no ray here; install the extra: pip install 'stforecast\[ray\]'"),
+        ("fedavg", {}, r"ray is not installed; pip install 'stforecast\[ray\]'"),
     ],
 )
 def test_what_cannot_be_spread_is_told(method, settings, message, table, tiny, monkeypatch):

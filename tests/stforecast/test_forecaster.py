@@ -107,7 +107,7 @@ def test_columns_may_come_in_another_order_and_with_others(fitted, table, caplog
     caplog.clear()
     pd.testing.assert_frame_equal(forecaster.predict(mixed), forecaster.predict(table))
     assert caplog.messages == [
-        "the table: 1 cell that the model has not seen, without forecasts; `stforecast adapt` or "
+        "the table: no forecasts for 1 cell that the model has not seen; `stforecast adapt` or "
         "Forecaster.adapt makes a model of them, too"
     ]
 

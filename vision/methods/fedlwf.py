@@ -34,7 +34,7 @@ class FedLwFOptions(CheckedOptions):
 
     Attributes:
         distillation: weight λ of the distillation (paper: 1).
-        temperature: T of the softened predictions (paper: 2).
+        temperature: temperature T of the softened predictions (paper: 2).
     """
 
     distillation: NonNegativeFloat = 1.0

@@ -26,8 +26,8 @@ class FedTAOptions(PoolOptions):
         mix: combination of feature and anchor: `interleave`, a `random` fixed order, or `add`.
         lambda2: weight λ₂ of the contrast with global prototypes.
         lambda3: weight λ₃ of the pull on the selected anchor's key.
-        temperature: τ of the contrast.
-        threshold: Thr, average similarity below which a global prototype is fixed.
+        temperature: temperature τ of the contrast.
+        threshold: average similarity (Thr) below which a global prototype is fixed.
         same_class: whether pairs of one class count as similarity `one` or are left out.
         head_epochs: epochs of the second stage, which trains the head that predicts; by default
             those of the first.

@@ -89,7 +89,7 @@ class GLFCOptions(CheckedOptions):
             1.2); by default task boundaries are given.
         prototypes: largest number of classes per task and client whose samples are sent (the
             paper's clients have up to 10 classes in a task).
-        perturbation: γ of the noise in samples that are sent (paper: 0.1).
+        perturbation: strength γ of the noise in samples that are sent (paper: 0.1).
     """
 
     memory: PositiveInt = 2000

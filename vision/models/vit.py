@@ -25,8 +25,8 @@ class ViTOptions(CheckedOptions):
         backbone: a .safetensors file of a plain ViT with timm's parameter names, of any size; or
             timm's name of one, whose pre-trained weights timm downloads; or `tiny-random` for
             trials.
-        heads: attention heads, which a file does not tell; 0 takes timm's number, and for a file
-            one per 64 features, as in every standard ViT.
+        heads: attention heads, whose number is not in a weight file; 0 takes timm's number, or for
+            a file one per 64 features, as in every standard ViT.
         input_size: height and width of the input, a multiple of the patch size, 2,048 at most.
         pool: the feature: the class token (cls) or the mean of the patch tokens (mean).
         blocks: number of blocks to use, from the first; 0 uses all.

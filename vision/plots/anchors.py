@@ -59,7 +59,9 @@ def anchors(
     views = [_features(run, client, stage) for run in runs]
     labels = views[0].labels
     if any(not torch.equal(v.ids, views[0].ids) for v in views):
-        raise InputError("these runs have other images in that task; draw those of one division")
+        raise InputError(
+            "these runs have different images in that task; draw runs of one partition"
+        )
     drawn: list[tuple[str, np.ndarray]] = []
     for i, (run, view) in enumerate(zip(runs, views, strict=True)):
         if not i or not np.array_equal(view.before, views[i - 1].before):

@@ -28,11 +28,11 @@ def bars(
 
     Args:
         runs: finished runs; whiskers are one standard deviation over seeds.
-        selection: `last` round, `best` round or mean of the `last ten`.
-        view: model of a method, the first that it has if several are given with commas between, or
-            `every` one; by default its first.
-        mask: `all classes`; `own classes`: those of the client's training images; of task streams,
-            `task classes`: those of the test image's task.
+        selection: round that counts: `last`, `best`, or the mean of the `last ten`.
+        view: model of each method to draw; of several, separated by commas, the first that the
+            method has; or `every` for all its models. By default its first.
+        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
+            images; or, for task streams, `task classes`, those of the test image's task.
         width: width of the figure in inches.
     """
     models = model_curves(runs, view, mask)
@@ -58,16 +58,16 @@ def sweep(
 
     Each point is the mean of the runs that differ only in the seed, in a band of one standard
     deviation. Runs are grouped into lines by method and other settings, not by label. A method
-    without the setting is a level line.
+    without the setting is a horizontal line.
 
     Args:
         runs: finished runs that differ in the setting.
         setting: numeric setting on the x axis, such as alpha, lam or shots; optional if the runs
             differ in only one number.
-        selection: `last` round, `best` round or mean of the `last ten`.
-        view: model of a method; by default its first.
-        mask: `all classes`; `own classes`: those of the client's training images; of task streams,
-            `task classes`: those of the test image's task.
+        selection: round that counts: `last`, `best`, or the mean of the `last ten`.
+        view: model of each method to draw; by default its first.
+        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
+            images; or, for task streams, `task classes`, those of the test image's task.
         width: width of the figure in inches.
     """
     check_view(runs, view)

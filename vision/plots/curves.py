@@ -27,10 +27,10 @@ def rounds(
 
     Args:
         runs: finished runs; those that differ only in the seed are averaged.
-        view: model of a method, the first that it has if several are given with commas between, or
-            `every` one; by default its first.
-        mask: `all classes`; `own classes`: those of the client's training images; of task streams,
-            `task classes`: those of the test image's task.
+        view: model of each method to draw; of several, separated by commas, the first that the
+            method has; or `every` for all its models. By default its first.
+        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
+            images; or, for task streams, `task classes`, those of the test image's task.
         width: width of the figure in inches.
     """
     fig, (ax,) = panels(width, 0.75 * width)

@@ -29,8 +29,8 @@ def retention(
 
     Args:
         runs: finished runs with task streams of successive stages.
-        mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
-            those of the test image's task.
+        mask: classes to choose from: `all classes`; `own classes`, those that a client has had so
+            far; or `task classes`, those of the test image's task.
         width: width of the figure in inches.
     """
     check_mask(runs, mask)

@@ -40,7 +40,7 @@ def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_
 
     Args:
         runs: finished runs with a task stream; the first is drawn.
-        part: `train` or `test`.
+        part: images to count, `train` or `test`.
         width: width of the figure in inches.
 
     Raises:
@@ -67,7 +67,7 @@ def stages_of(
         table: result of `TaskStream.table`.
         classes: names of the classes.
         n_clients: number of clients.
-        part: `train` or `test`.
+        part: images to count, `train` or `test`.
         width: width of the figure in inches.
     """
     rows = table[table["part"] == part]
@@ -128,11 +128,11 @@ def stages(
     Args:
         runs: finished runs with task streams; those that differ only in the seed are averaged, in a
             band of ± one standard deviation.
-        view: model of a method, the first that it has if several are given with commas between, or
-            `every` one; by default its first.
-        mask: `all classes`; `own classes`: those that a client has had so far; `task classes`:
-            those of the test image's task.
-        participants: average over the clients that took part in the stage (A^sel) only, or all.
+        view: model of each method to draw; of several, separated by commas, the first that the
+            method has; or `every` for all its models. By default its first.
+        mask: classes to choose from: `all classes`; `own classes`, those that a client has had so
+            far; or `task classes`, those of the test image's task.
+        participants: average only over the clients that took part in the stage (A^sel), or all.
         passes: number of last evaluated rounds of each stage to average.
         width: width of the figure in inches.
     """

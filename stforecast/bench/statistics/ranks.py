@@ -33,10 +33,11 @@ class Ranking:
 
     def __str__(self) -> str:
         return (
-            f"rank: mean over {self.n_clients} clients of the rank by {self.measure}, "
-            f"1 is best, diverged methods are last; Friedman's p = {self.p_value:.2g}, and ranks "
-            f"more than {self.critical_difference:.2f} apart differ at {LEVEL} (Nemenyi). Both "
-            "tests assume independent clients, which those of one region are not."
+            f"rank: mean over {self.n_clients} clients of the rank by {self.measure}; 1 is best, "
+            f"and diverged methods are last. Friedman's test gives p = {self.p_value:.2g}; ranks "
+            f"that are more than {self.critical_difference:.2f} apart differ at {LEVEL} (Nemenyi's "
+            "test). Both tests assume that clients are independent, but clients of one region are "
+            "not."
         )
 
     def indistinct_groups(self) -> list[tuple[int, ...]]:

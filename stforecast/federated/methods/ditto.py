@@ -56,7 +56,7 @@ class Ditto(TwoModels):
     """Ditto. v is trained under the names `personal.…`; its running statistics are memory."""
 
     name = "ditto"
-    summary = "FedAvg, and personal models drawn to its global one"
+    summary = "FedAvg, and personal models pulled to its global one"
     paper = "Li et al., ICML 2021"
     Options = DittoOptions
     options: DittoOptions

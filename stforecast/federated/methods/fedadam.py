@@ -36,7 +36,7 @@ class FedAdamOptions(CheckedOptions):
             was best among 0.001 to 0.1 on hourly Milan data, and takes some 100 rounds.
         beta1: share β₁ of the mean m that is kept from round to round (paper: 0.9).
         beta2: share β₂ of the squares' mean v that is kept (paper: 0.99).
-        tau: τ, added to √v; the larger, the less adaptive (paper: 0.001).
+        tau: constant τ added to √v; the larger, the less adaptive (paper: 0.001).
     """
 
     server_lr: PositiveFloat = 0.01

@@ -83,7 +83,7 @@ class GPFL(FedPer):
     """GPFL. The valve's parameters are named `gamma.…` and `beta.…`."""
 
     name = "gpfl"
-    summary = "FedPer with features for shared embeddings of the keys and for the own task"
+    summary = "FedPer with features for shared embeddings of the keys and the client's task"
     paper = "Zhang et al., ICCV 2023"
     needs = (*FedPer.needs, "keys")
     Options = GPFLOptions

@@ -58,7 +58,7 @@ class Moon(FedAvg):
     """FedAvg with the model-contrastive loss."""
 
     name = "moon"
-    summary = "FedAvg with features pulled to the global model's and off the former local ones"
+    summary = "FedAvg with features pulled to the global model's, away from former local ones"
     paper = "Li et al., CVPR 2021"
     Options = MoonOptions
     options: MoonOptions

@@ -54,7 +54,7 @@ class PerFedAvgOptions(CheckedOptions):
             gradient as a finite difference. The paper has both; the baseline in pFedMe's released
             code is `fo`.
         alpha: length α of the inner and the personalising steps (0.005 in that baseline).
-        delta: δ of the finite difference; the paper gives no value.
+        delta: step δ of the finite difference; the paper gives no value.
         steps: gradient steps that personalise the model before it predicts (paper: 1).
     """
 

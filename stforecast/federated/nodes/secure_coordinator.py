@@ -56,8 +56,8 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
     """
     if method.sums == "none":
         raise InputError(
-            f"{method.name} cannot have secure aggregation: {method.needs_each}; instead, "
-            "--clip with --noise gaussian bounds what each upload tells"
+            f"{method.name} does not support secure aggregation: {method.needs_each}; instead, "
+            "bound what each upload reveals by --clip and --noise gaussian"
         )
     if robust.robust != "none":
         raise InputError(

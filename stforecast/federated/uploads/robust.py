@@ -45,9 +45,9 @@ class Robust(CheckedOptions):
     """Settings of robust aggregation, by default off.
 
     Attributes:
-        robust: none, median, trimmed (mean) or clip (distance to the median). It tolerates less
-            than half of the clients being Byzantine, trimmed at most a share robust_trim. See
-            `stforecast.federated.uploads.robust`.
+        robust: robust aggregation of uploads: none, median, trimmed (mean) or clip (distance to the
+            median). Fewer than half of the clients may be Byzantine; with trimmed, at most a share
+            robust_trim. See `stforecast.federated.uploads.robust`.
         robust_trim: share of the clients that trimmed leaves out at each end.
     """
 

@@ -55,7 +55,7 @@ class Uplink(CheckedOptions):
         """Check that the values are consistent."""
         super().__post_init__()
         if self.noise == "exponential" and self.noise_mean:
-            raise InputError("an exponential law has the mean noise_std; leave noise_mean at 0")
+            raise InputError("exponential noise has the mean noise_std; leave noise_mean at 0")
 
     @property
     def plain(self) -> bool:

@@ -40,7 +40,7 @@ class CellMap {
     this.radius = Math.max(box[2], box[3]) / (n > 400 ? 160 : 80);
     this.svg = shape("svg", {
       tabindex: 0, role: "application", "aria-label":
-        `Map of ${n} cells. Arrow keys choose a cell; its numbers stand above the map.`,
+        `Map of ${n} cells. Arrow keys choose a cell; its numbers are shown above the map.`,
     });
     const layer = shape("g", n > MANY ? { class: "many" } : {}, this.svg);
     for (const [from, to] of this.task.map.roads) {

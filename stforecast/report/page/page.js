@@ -127,11 +127,11 @@ class TaskSection extends PlainSection {
     const { series, methods } = this.task;
     const parts = [];
     if (!series.times.length) {
-      parts.push("So many cells leave no room for their series; report fewer cells.");
+      parts.push("The series are left out, as the file would be too large with so many cells; report fewer cells.");
     } else {
       if (series.times.length < series.all) parts.push(`The first ${series.times.length} of ${series.all} steps.`);
-      if (series.methods.length < methods.length) parts.push(`Only of the best, as the file would be too large: ${methods.slice(0, series.methods.length).map((m) => m.name).join(", ")}.`);
-      if (series.methods.length > 1) parts.push("A click in the legend shows other methods.");
+      if (series.methods.length < methods.length) parts.push(`Only those of the best methods, as the file would be too large: ${methods.slice(0, series.methods.length).map((m) => m.name).join(", ")}.`);
+      if (series.methods.length > 1) parts.push("Click the legend to show other methods.");
     }
     this.section.querySelector(".about-series").textContent = [this.task.about_series, ...parts].join(" ");
   }

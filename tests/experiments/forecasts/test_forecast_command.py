@@ -43,7 +43,7 @@ def test_a_table_becomes_a_forecast_a_run_and_a_report(stforecast, town, tmp_pat
     assert "  horizon    3 hours, 3 steps (--horizon)" in lines
     assert any(line.startswith("checked on 2013-11-09 12:00 to ") for line in lines)
     assert lines[-1].startswith(f"next: stforecast predict {out / 'run'} --history ")
-    assert "took 'Timestamp' for the times" in err
+    assert "using column 'Timestamp' for the times" in err
     table = pd.read_csv(out / "forecast.csv")
     assert table.columns.tolist() == ["time", "cell", "value", "lower", "upper"]
     assert (len(table), table["time"].iloc[0]) == (9, "2013-11-11 00:00:00+00:00")
@@ -146,4 +146,4 @@ def test_rounds_are_fewer_for_many_cells(town):
     assert "rounds" not in few.settings
     assert 2 <= many.settings["rounds"] < defaults("fedlean")["rounds"]
     assert few.settings["service"] == "internet"
-    assert "the first that holds more than zeros (--service: sms)" in few.assumed["service"]
+    assert "the first that is not all zeros (--service: sms)" in few.assumed["service"]

@@ -104,7 +104,7 @@ def test_refits_are_told_with_their_cost(ridge, naive):
     assert (
         results_table([ridge, naive], {})
         .splitlines()[-1]
-        .startswith("ridge: refitted daily, 2 times; 0.0 MB up, 0.0 MB down, ")
+        .startswith("ridge: refitted daily, 2 times; in total, 0.0 MB up, 0.0 MB down and ")
     )
     assert "refitted" not in results_table([naive], {})
 

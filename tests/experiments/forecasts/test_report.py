@@ -101,7 +101,7 @@ def test_rows_are_ranked_over_clients(make_run, tables):
     # Friedman: 12 / (2 · 3 · 4) · (2² + 5² + 5²) - 3 · 2 · 4 = 3, and exp(-3 / 2) = 0.22.
     # Nemenyi: 2.343 · sqrt(3 · 4 / (6 · 2)) = 2.34.
     assert "mean over 2 clients" in text
-    assert "Friedman's p = 0.22, and ranks more than 2.34 apart differ at 0.05" in text
+    assert "p = 0.22; ranks that are more than 2.34 apart differ at 0.05" in text
     assert "rank" not in results_table(runs[:2], {}).replace("of the rank", "")
 
 
@@ -124,7 +124,7 @@ def test_methods_are_compared_with_the_reference_and_sorted(make_run, tables):
     assert [row[skill].split()[0] for row in rows] == ["50", "50", "-100"]
     assert [row[wins].split()[0] for row in rows] == ["75", "75", "0"]
     assert "**fedavg** has a lower error than solo (-20.0 % [-20.0, -20.0]); fuels (" in text
-    assert "bootstrap over 9 test days; it is about these cells and this seed alone" in text
+    assert "bootstrap over 9 test days; it holds for these cells and this seed only" in text
 
 
 def test_few_days_support_no_claim(make_run):
@@ -179,14 +179,17 @@ def test_a_privacy_guarantee_is_told_below_the_table(make_run):
     weaker = {**privacy, "epsilon": 23.45}
     runs = [make_run(seed=s, about={"privacy": p}) for s, p in ((1, weaker), (2, privacy))]
     assert results_table([*runs, make_run("solo")], {}).endswith(
-        "\n\nfuels: (ε = 23.4, δ = 1e-05) differential privacy of a client's series over 60 uploads"
+        "\n\nfuels: differential privacy of a client's series over 60 uploads, with ε = 23.4 and "
+        "δ = 1e-05"
     )
 
 
 def test_missing_uploads_are_told_and_do_not_make_the_others_smaller(make_run, cells):
     text = results_table([make_run(failed=2), make_run("solo")], {})
     assert [row[7] for row in cells(text)[1:]] == ["100 / 200", "100 / 200"]
-    assert text.endswith("\n\nfuels: 6 of 15 uploads left out, of clients that failed or diverged")
+    assert text.endswith(
+        "\n\nfuels: 6 of 15 uploads were left out because their clients failed or diverged"
+    )
 
 
 def test_failures_are_listed(make_run):

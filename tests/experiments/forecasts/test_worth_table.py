@@ -46,7 +46,7 @@ def test_the_share_of_the_gap_that_is_closed_stands_for_each_number_of_clients(d
         ["4", "1", "50", "0", "-"],
         ["25", "1", "-", "200", "75"],
     ]
-    assert "On milan, **fedavg** closes, of the gap in MSE between training alone" in text
+    assert "On milan, **fedavg** closes the gap in MSE between training alone" in text
     assert "100 % [100, 100] with 2 clients, 75 % [75, 75] with 25 clients; with 4 clients" in text
 
 

@@ -57,8 +57,11 @@ def test_a_claim_without_intervals_or_common_seeds_cannot_be_told():
     ("claim", "message"),
     [
         ('says = "a"\nrow = "solo"\nover = ["sole"]', "claim 'a': unknown label 'sole'"),
-        ('says = "a"\nrow = "solo"', "claim 'a' needs rows that it is over, or a least value"),
-        ('says = "a"\nrow = "solo"\nwhy = "b"', "claim 'a' needs a row, or why"),
+        (
+            'says = "a"\nrow = "solo"',
+            "claim 'a' needs either over, the rows that it is above, or least",
+        ),
+        ('says = "a"\nrow = "solo"\nwhy = "b"', "claim 'a' needs a row, or in why"),
         ('says = "a"\nrow = "solo"\nleast = 1\namong = ["some"]', "unknown classes 'some'"),
         ('says = "a"\nrow = "solo"\nleast = "x"', "least is 'x'"),
         ('row = "solo"\nleast = 1', "a claim has no says"),

@@ -65,7 +65,10 @@ def test_methods_are_compared_with_intervals(outcome):
     section = (out / "table.md").read_text().split("**digits8x8, n = 3**")[1]
     assert "| all classes, % [95 %]" in section
     assert "\nOn digits8x8, n = 3, choosing from all classes, **" in section
-    assert "a bootstrap over 3 clients, drawn alike for all methods; it is about the" in section
+    assert (
+        "a bootstrap over 3 clients, with the same draws for all methods; it holds for the"
+        in section
+    )
 
 
 def test_a_note_and_a_reference(write_grid, tmp_path):

@@ -66,7 +66,7 @@ def test_lists(capsys, what):
         (["--ways", "30"], "ways is 30"),
         (
             ["--backbone", "x"],
-            "'--backbone', unless with another --method or --model or --partition",
+            "'--backbone' here; it may need another --method or --model or --partition",
         ),
     ],
 )
@@ -86,7 +86,7 @@ def test_only_a_run_is_diagnosed(capsys, tmp_path):
 
 def test_an_unknown_option_names_those_that_others_depend_on(capsys):
     for command, message in (
-        (["vision", "divide"], "No such option '--xyzq', unless with another --partition."),
+        (["vision", "divide"], "No such option '--xyzq' here; it may need another --partition."),
         (["simulate"], "No such option '--xyzq'."),
     ):
         code, _, err = call(capsys, *command, "--xyzq", "1")

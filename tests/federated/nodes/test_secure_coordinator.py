@@ -241,7 +241,7 @@ def test_a_server_that_was_ended_goes_on(federate, split, tmp_path):
 
 @pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.sums == "none"])
 def test_other_methods_are_refused_by_name_with_the_reason(name):
-    with pytest.raises(InputError, match=f"{name} cannot have secure aggregation: .*--clip"):
+    with pytest.raises(InputError, match=f"{name} does not support secure aggregation: .*--clip"):
         check_sums(METHODS[name], Uplink(), Robust())
 
 

@@ -71,4 +71,4 @@ def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(fcntl, "flock", none)
     with locked(tmp_path):
         pass
-    assert "cannot be locked (No locks available); see to it" in caplog.text
+    assert "cannot be locked (No locks available); make sure" in caplog.text

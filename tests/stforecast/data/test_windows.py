@@ -39,7 +39,7 @@ def test_lags_follow_the_paper(spec, lags, max_lag):
         ({"periods": 1.5}, "periods is 1.5"),
         ({"period": -1}, "period is -1; it must be 0 or more"),
         ({"horizon": 0}, "horizon is 0; it must be positive"),
-        ({"horizon": True}, "horizon is true; it is no switch"),
+        ({"horizon": True}, "horizon is true; give a value, since"),
         ({"closeness": 0, "periods": 0}, "at least one input"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_node_may_require_secure_aggregation(files, monkeypatch):
         ({"data": "gone.nc"}, r"gone.nc: no cube here \(found nothing\)"),
         ({"root_certificates": "gone.crt"}, r"gone.crt: no certificate or key here"),
         ({"key": "gone"}, r"gone: no certificate or key here"),
-        ({"key": "north.pub"}, r"north.pub: is no private key; .* not the one that ends in .pub"),
+        ({"key": "north.pub"}, r"north.pub: not a private key; .* not the one that ends in .pub"),
         ({"insecure": True}, "insecure uses neither certificates nor keys"),
     ],
 )

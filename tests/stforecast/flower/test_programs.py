@@ -9,7 +9,7 @@ from stforecast.flower.programs import find_program, free_port
 
 def test_flower_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(programs.shutil, "which", lambda name: None)
-    with pytest.raises(InputError, match=r"no flower-x here; install the extra"):
+    with pytest.raises(InputError, match=r"flower-x is not installed; pip install"):
         find_program("flower-x")
 
 

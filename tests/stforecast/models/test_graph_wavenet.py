@@ -135,7 +135,7 @@ def test_the_order_of_the_window_is_that_of_time():
     ("make", "message"),
     [
         (lambda: GraphWaveNet(WINDOW), "reads several cells at once.*--clients.*--method central"),
-        (lambda: population(blocks=1, layers=2), "sees 1 to 4 steps, closeness is 5"),
+        (lambda: population(blocks=1, layers=2), "reads 1 to 4 steps, but closeness is 5"),
         (lambda: population(WindowSpec(0, 3)), "closeness is 0"),
         (
             lambda: GraphWaveNet(WINDOW, GraphWaveNetOptions(graph="both"), Cells(3)),

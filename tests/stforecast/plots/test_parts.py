@@ -73,7 +73,7 @@ def test_figures_of_training_say_that_they_have_no_parts(run, name):
             {"cells": "a,bb"},
             r"no cell 'bb' among the 3 that were tested: a, b, c \(did you mean 'b'",
         ),
-        ({"start": "2025"}, "no target in this span; the test part has those from 2024-01-13"),
+        ({"start": "2025"}, "no target in these times; the test part has targets from 2024-01-13"),
         ({"end": "noon?"}, "cannot read the time 'noon\\?'"),
     ],
 )

@@ -430,7 +430,7 @@ def test_runs_without_rounds_are_named(make_run):
         make_run(),
         make_run("boost", history=ROUNDS[:0]),
     ]
-    expected = "Not drawn, having no training loss: ridge, boost"
+    expected = "Not drawn, as they have no training loss: ridge, boost"
     fig = communication(runs)
     assert note(fig) == expected
     assert legend_texts(fig) == ["fuels"]
@@ -440,7 +440,7 @@ def test_runs_without_rounds_are_named(make_run):
 
 def test_a_seed_without_a_finite_loss_is_named(make_run):
     runs = seeds(make_run, history=(ROUNDS, ROUNDS.assign(train_task_loss=np.nan)))
-    assert note(communication(runs)) == "Not drawn, having no training loss: fuels (seed 2)"
+    assert note(communication(runs)) == "Not drawn, as they have no training loss: fuels (seed 2)"
 
 
 def test_communication_needs_a_run_that_sends(make_run):
@@ -461,7 +461,7 @@ def test_rounds_draw_both_losses_of_every_seed(make_run):
 def test_rounds_without_a_validation_part_are_one_panel(make_run):
     fig = rounds([make_run(history=ROUNDS.assign(validation_loss=np.nan))])
     assert [ax.get_ylabel() for ax in fig.axes] == ["training MSE of z-scores"]
-    assert note(fig) == "Not drawn, having no validation loss: fuels"
+    assert note(fig) == "Not drawn, as they have no validation loss: fuels"
 
 
 def test_a_single_round_is_numbered_in_whole_numbers(make_run):
@@ -598,7 +598,7 @@ def test_more_than_six_methods_have_a_panel_each(make_run):
     fig = predictions(runs)
     titles = [ax.get_title(loc="left") for ax in fig.axes]
     assert titles == [f"{name}: MAE {i + 1}" for i, name in enumerate("gfedcba")]
-    with pytest.raises(InputError, match="7 methods have a panel each; give one cell"):
+    with pytest.raises(InputError, match="7 methods have a panel each, for one cell only"):
         predictions(runs, cells="100,101")
 
 
@@ -671,7 +671,9 @@ def test_a_span_of_local_time_is_drawn(make_run):
     fig = predictions([run], start="2013-11-25 02:00", end="2013-11-25 04:00")
     drawn = fig.axes[0].lines[0].get_xdata()
     assert drawn.tolist() == [START + HOUR, START + 2 * HOUR] or len(drawn) == 2
-    with pytest.raises(InputError, match="no target in this span; the test part has those from"):
+    with pytest.raises(
+        InputError, match="no target in these times; the test part has targets from"
+    ):
         predictions([run], start="2014-01-01")
     with pytest.raises(InputError, match="cannot read the time 'noon'"):
         predictions([run], end="noon")

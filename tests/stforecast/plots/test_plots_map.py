@@ -56,5 +56,7 @@ def test_load_and_coverage_of_cells(fitted):
 
 def test_cells_without_places_cannot_be_drawn(table):
     forecaster = Forecaster("last_value", split="days:7,1,2").fit(table)
-    with pytest.raises(InputError, match="its data have no places of cells; prepare a cube with"):
+    with pytest.raises(
+        InputError, match="its data have no locations of cells; prepare a cube with"
+    ):
         draw(forecaster)

@@ -47,7 +47,7 @@ def test_of_a_huge_cube_only_the_own_service_is_searched(tested, gappy, monkeypa
 
 def test_data_sheet_says_that_the_data_are_gone(tested):
     found = data_sheet(tested("a", Y, Y, data="nowhere.nc", units="MB"), None)
-    assert "not there any more" in found.facts["data"]
+    assert "no longer exist" in found.facts["data"]
     assert found.services is None
 
 

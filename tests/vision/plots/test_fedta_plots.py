@@ -106,7 +106,7 @@ def test_what_cannot_be_drawn_is_refused(finished, tmp_path):
     with pytest.raises(InputError, match="clients 0 to 1 and stages 0 to 1"):
         anchors([finished["3"]], client=2)
     other = run("fedta", tmp_path, {**SETTINGS, "anchors": 3, "seed": 2})
-    with pytest.raises(InputError, match="other images"):
+    with pytest.raises(InputError, match="different images"):
         anchors([finished["3"], other])
 
 
