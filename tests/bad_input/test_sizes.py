@@ -190,7 +190,7 @@ EXPANDING = [
     ("table.parquet", repeated_text, "the text of column 'time' would take 0.02097 GB"),
     ("table.parquet", large_page, "unpacked, it would take 0.01"),
     ("digits.mat", inflated_images, "train_32x32.mat: unpacked, it would take"),
-    ("benchmark", long_benchmark, "holds more than 65,536 bytes"),
+    ("benchmark", long_benchmark, "has more than 65,536 bytes"),
     ("rounds.csv", wide_results, "line 1 is longer than 16384 characters"),
 ]
 """Files that take far more than their size, on a machine with room for them."""
@@ -207,7 +207,7 @@ CASES = [
     ("backbone", sparse_records, "vit.safetensors would take 0.01258 GB", []),
     ("raw day.gz", packed_zeros, "line 1: found 1 tab-separated field", []),
     ("raw day.gz", packed_rows, "holds more than 0.00839 GB of rows", []),
-    ("grid.gz", packed_zeros, "holds more than 16,777,216 bytes", []),
+    ("grid.gz", packed_zeros, "has more than 16,777,216 bytes", []),
     ("table.csv.gz", packed_zeros, "long.csv.gz", []),
     ("table.csv.gz", packed_table, "unpacked, it would take", []),
     ("adjacency.npz", packed_array, "metr-la-adjacency.npz would take 0.06711 GB", []),

@@ -210,7 +210,7 @@ def test_services_and_positions_may_be_absent_and_nan_is_kept(layout, tmp_path):
         ({"lng": np.zeros(2)}, r"lng has shape \(2,\), lat \(3,\) and cell \(3,\)"),
         ({"lng": None}, "cannot be read in FedDA's layout .*'lng'"),
         ({"cell": None}, "cannot be read in FedDA's layout .*'cell'"),
-        ({"sms": None, "call": None, "net": None}, "none of sms, call, net in the file"),
+        ({"sms": None, "call": None, "net": None}, "found none of sms, call, net"),
         ({"net": SMS - 1}, "/net holds -1.0 at step 0, cell 1, expected activity from 0 up"),
         ({"net": SMS + np.inf}, "/net holds inf at step 0, cell 1"),
     ],
