@@ -163,7 +163,7 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     if reference not in (SEASONAL, *(row.name for row in main)):
         reference = None  # Its runs have failed.
     board = leaderboard(main, reference=reference)
-    ranking = rank_groups(main)
+    ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
     lines = [markdown(comparison_rows(board, ranking))]
     data = Path(main[0].first.about["data"]).stem
     lines += [*conclusions(board, data), *worth_table(main, board, data)]

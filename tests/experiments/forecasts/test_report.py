@@ -174,6 +174,21 @@ def test_a_row_without_all_folds_is_left_out(make_run, tables, cells):
     assert "Left out, since folds are missing: fuels." in text
 
 
+def test_ranks_leave_out_a_row_without_all_folds(make_run, tables):
+    clients = dict.fromkeys("abcdefgh", 1.0)
+
+    def of_fold(fold, method):
+        about = {"fold": fold, "backtest": "2 folds of 3 days"}
+        return make_run(method, about=about, split=f"dates:{fold}", clients=clients)
+
+    whole = [of_fold(fold, method) for fold in (1, 2) for method in ("solo", "fedavg", "ditto")]
+    *_, compared = tables(results_table([of_fold(1, "fuels"), *whole], {}))
+    assert compared[0][-1] == "rank"
+    assert {row[0]: row[-1] for row in compared[1:]} == dict.fromkeys(
+        ("solo", "fedavg", "ditto"), "2.00"
+    )
+
+
 def test_a_privacy_guarantee_is_told_below_the_table(make_run):
     privacy = {"epsilon": 12.345, "delta": 1e-5, "of": "a client's series", "uploads": 60}
     weaker = {**privacy, "epsilon": 23.45}
