@@ -12,8 +12,8 @@ from experiments.site.markdown_tables import data_of, rows_of
 from experiments.site.results import shrunk
 from stforecast.bench.tables import markdown
 
-HEADS = ("skill in MSE, %", "skill, %")
-"""Head of the column of skill in MSE; older tables name no error."""
+HEAD = "skill in MSE, %"
+"""Head of the column of skill."""
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
 """What `experiments.benchmarks.few_cells` measured."""
@@ -79,10 +79,10 @@ def _who_wins(sections: Mapping[str, str]) -> tuple[dict[str, Measured], list[st
 def read(text: str) -> Measured | None:
     """Return what the section of a backtest says, None if it has no table of skill."""
     about = data_of(text)
-    head, rows = next(((head, rows) for head in HEADS if (rows := rows_of(text, head))), ("", []))
+    rows = rows_of(text, HEAD)
     if not about or not rows:
         return None
-    skill = {row["method"]: float(row[head].split()[0]) for row in rows}
+    skill = {row["method"]: float(row[HEAD].split()[0]) for row in rows}
     pooled = set(re.findall(r"^\| (.+?) † +\|", text, re.M))
     return Measured(about, skill, pooled)
 

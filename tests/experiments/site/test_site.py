@@ -25,7 +25,7 @@ SECTION = """
 | fedlean    | 3      |
 | trees †    | 3      |
 
-| method     | p    | {head} | rank |
+| method     | p    | skill in MSE, % | rank |
 |------------|------|-------------|------|
 | fedlean    | -    | {first} [1, 2] | 1 |
 | trees      | 0.1  | {second}    | 2    |
@@ -107,9 +107,9 @@ def lines_of(table):
 
 def test_skill_is_tabulated_best_method_first():
     sections = {
-        "who_wins_a": SECTION.format(head="skill in MSE, %", steps="1 step", first=10, second=32.4),
-        "who_wins_b": SECTION.format(head="skill, %", steps="24 steps", first="3.6", second=4.4),
-        "other": SECTION.format(head="skill, %", steps="1 step", first=99, second=99),
+        "who_wins_a": SECTION.format(steps="1 step", first=10, second=32.4),
+        "who_wins_b": SECTION.format(steps="24 steps", first="3.6", second=4.4),
+        "other": SECTION.format(steps="1 step", first=99, second=99),
     }
     assert lines_of(skill_table(sections, "page.md")) == [
         "| data | trees † | fedlean |",
