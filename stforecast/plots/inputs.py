@@ -175,7 +175,9 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
 
     if isinstance(thing, Forecaster):
         return [FittedRun.of(thing, place)]
-    raise InputError(f"cannot draw a figure of a {type(thing).__name__}; give {TAKEN}")
+    raise InputError(
+        f"cannot draw a figure of an object of type {type(thing).__name__}; give {TAKEN}"
+    )
 
 
 def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:

@@ -92,7 +92,7 @@ def test_a_text_of_no_known_form_is_refused_before_data_are_read(text):
 
 
 def test_a_column_must_exist_and_have_a_value_for_each_cell(town):
-    with pytest.raises(InputError, match=r"no column of a small town.*did you mean 'operator'"):
+    with pytest.raises(InputError, match=r"not a column of a small town.*did you mean 'operator'"):
         divided(town, "operators")
     town["operator"].values[1] = ""
     with pytest.raises(InputError, match="cell 22 has no client"):
