@@ -1,10 +1,11 @@
 """Fixtures shared by all tests: where the real data are."""
 
 import gc
+import json
 import logging
 import os
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,34 @@ def pytest_collection_modifyitems(items):
         kept = zlib.crc32(" ".join(names).encode()) % len(group)
         for item in (*group[:kept], *group[kept + 1 :]):
             item.add_marker(pytest.mark.slow)
+    for item in items:
+        if marker := item.get_closest_marker("attack"):
+            item.user_properties.append(("attack", marker.args[0]))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--attacks", metavar="FILE", help="write how many tests of each attack passed")
+
+
+class AttackCounter:
+    """Counts the outcomes of tests marked as `attack(kind)`, by kind, and writes them as JSON."""
+
+    def __init__(self, path):
+        self.path, self.found = Path(path), defaultdict(Counter)
+
+    def pytest_runtest_logreport(self, report):
+        kind = dict(report.user_properties).get("attack")
+        if kind and (report.when == "call" or report.outcome != "passed"):
+            self.found[kind][report.outcome] += 1
+
+    def pytest_sessionfinish(self):
+        self.path.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")
+
+
+def pytest_configure(config):
+    path = config.getoption("--attacks")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(AttackCounter(path))
 
 
 gc.disable()  # Importing and collecting make no garbage to speak of.
