@@ -362,7 +362,7 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
     """Return the names of settings that a method does not read, whatever the others are."""
     kind = _find(method)
     if method not in BASELINES:
-        return frozenset(kind.unread)
+        return {*kind.unread, "clients"} if kind.pooled else kind.unread
     names = {f.name for s in OF_ROUNDS for f in dataclasses.fields(types[s])} | {*OF_TRAINED}
     names -= {"quantiles"}  # Intervals read it, which every method may have.
     if not kind.reads_windows:

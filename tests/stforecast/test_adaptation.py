@@ -7,6 +7,7 @@ import torch
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 
 KEEPING = ["fedlean", "fedavg", "fedrep", "fuels", "ditto", "pfedme", "fedda_clusters", "fedtrees"]
 BASELINES = ["ridge", "historical_average", "boosting", "seasonal_day"]
@@ -143,7 +144,9 @@ def test_a_history_without_new_cells_is_refused(fitted, table):
 
 
 def test_bounds_of_a_new_cell_have_the_mean_width_of_the_known_ones(table, tiny):
-    forecaster = Forecaster("seasonal_day", **tiny, intervals="conformal").fit(table[[11, 22]])
+    forecaster = Forecaster(
+        "seasonal_day", **read_by("seasonal_day", tiny), intervals="conformal"
+    ).fit(table[[11, 22]])
     adapted = forecaster.adapt(table)
     lower, upper = adapted.predict_interval(table, non_negative=False)
     width = (upper - lower).iloc[0] / adapted.scaler.std

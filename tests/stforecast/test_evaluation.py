@@ -6,6 +6,7 @@ import pytest
 
 from stforecast import Forecaster, trained_method
 from stforecast.baselines.ridge import Ridge
+from stforecast.config import read_by
 from stforecast.data import series as reading
 from stforecast.trained_method import TrainedMethod
 
@@ -66,7 +67,7 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
         return client_data(windows, locations)
 
     monkeypatch.setattr(trained_method, "client_data", watched)
-    Forecaster(method, **tiny, service="internet").fit(cube)
+    Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
     assert made == [reads, False], "never of the validation part"
 
 

@@ -13,6 +13,7 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 import stforecast
 from data_prep.errors import InputError, python_names
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.tracking import Callback, MLflow, TensorBoard, WeightsAndBiases
 
 RIDGE = {"split": "days:7,1,2", "device": "cpu"}
@@ -176,7 +177,9 @@ def test_the_package_lists_its_methods_and_version(table):
 
 
 def test_the_test_part_as_a_frame_is_on_the_local_clock(cube, tiny):
-    forecaster = Forecaster("last_value", service="internet", horizon=2, **tiny).fit(cube)
+    forecaster = Forecaster(
+        "last_value", service="internet", horizon=2, **read_by("last_value", tiny)
+    ).fit(cube)
     frame = forecaster.to_frame()
     assert str(frame["time"].dt.tz) == "Europe/Rome"
     row = frame[(frame["cell"] == 11) & (frame["horizon"] == 2)].iloc[0]
@@ -191,7 +194,9 @@ def test_a_forecast_is_drawn_on_given_axes(fitted, cube, tiny):
     assert fitted.plot(ax=ax, cells=[22, 33]) is ax
     labels = ax.get_legend_handles_labels()[1]
     assert sorted(labels) == ["90% interval", "cell 22", "cell 33", "forecast"]
-    zoned = Forecaster("last_value", service="internet", **tiny).fit(cube).plot()
+    zoned = (
+        Forecaster("last_value", service="internet", **read_by("last_value", tiny)).fit(cube).plot()
+    )
     assert zoned.get_xlabel() == "time (Europe/Rome), 2013"
     assert zoned.get_ylabel() == "internet (MB)"
     with pytest.raises(InputError, match="unknown cell '44'"):

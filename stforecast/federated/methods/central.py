@@ -28,4 +28,4 @@ class Central(Method):
     paper = "reference"
     pooled: ClassVar[bool] = True
     keeps_data: ClassVar[bool] = True
-    unread = names_of(Uplink, Robust) | {"clients", "participation", "full_start"}
+    unread = names_of(Uplink, Robust) | {"participation", "full_start"}
