@@ -26,7 +26,7 @@ def fitted(table, tiny):
                 del asked["hidden_size"]
             if method == "fedtrees":
                 asked["extra_lags"] = "23h"
-            cache[key] = Forecaster(method, **asked).fit(table[[11, 22]])
+            cache[key] = Forecaster(method, **read_by(method, asked)).fit(table[[11, 22]])
         return cache[key]
 
     return fit

@@ -33,7 +33,7 @@ def test_each_part_is_forecast_once_by_each_model(cube, tiny, tmp_path, asked):
     settings = {**tiny, **INTERVALS}
     for method, models in (("ridge", 1), ("fedavg", 2), ("fedrep", 2)):
         own = INTERVALS if method == "ridge" else settings
-        forecaster = Forecaster(method, **own).fit(cube)
+        forecaster = Forecaster(method, **read_by(method, own)).fit(cube)
         asked.clear()
         forecaster.save(tmp_path / method)
         table, forecasts = forecaster.evaluate(), forecaster.test_forecasts()
@@ -74,7 +74,7 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
 @pytest.mark.parametrize("method", ["ridge", "fedavg", "last_value"])
 def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
     settings = {"split": tiny["split"]} if method != "fedavg" else tiny
-    forecaster = Forecaster(method, **settings, service="internet").fit(cube)
+    forecaster = Forecaster(method, **read_by(method, settings), service="internet").fit(cube)
     predictor, data = forecaster._chosen(), forecaster._evaluated().data
     starts = data.split.test[:5]
     quantiles = predictor.quantiles(data.z, starts, data.calendar)

@@ -271,7 +271,7 @@ def saved(cube, tiny, tmp_path):
 
     def save(method="fedavg", spoil=None, **settings):
         settings = {**tiny, "service": "internet", **settings}
-        forecaster = Forecaster(method, **settings).fit(cube)
+        forecaster = Forecaster(method, **read_by(method, settings)).fit(cube)
         if spoil:
             spoil(forecaster)
         return forecaster.save(tmp_path / "model")
@@ -342,7 +342,7 @@ def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
     cube, table, tiny, method, caplog
 ):
     settings = {**tiny, "service": "internet", "intervals": "conformal"}
-    forecaster = Forecaster(method, **settings).fit(cube)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(cube)
     whole = forecaster.predict(table)
     assert "training mean" not in caplog.text
     gone = table.copy()
@@ -366,8 +366,10 @@ def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
 
 def test_settings_that_a_reference_forecaster_does_not_read_are_told_of(table, tiny, caplog):
     own = {"split": tiny["split"], "seed": 3, "quantiles": "0.1,0.5,0.9", "intervals": "conformal"}
-    Forecaster("ridge", **own).fit(table)
+    Forecaster("ridge", **read_by("ridge", own)).fit(table)
     assert not caplog.messages
-    Forecaster("ridge", **own, model="graph_wavenet", lr=0.5, channels=4).fit(table)
+    Forecaster("ridge", **read_by("ridge", own), model="graph_wavenet", lr=0.5, channels=4).fit(
+        table
+    )
     (message,) = caplog.messages
     assert message.endswith("it does not read lr, model, channels")

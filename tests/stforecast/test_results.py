@@ -54,7 +54,7 @@ def test_run_json_says_where_the_data_lie_and_when_the_parts_are(finished):
 
 def test_a_part_without_windows_has_no_dates(cube_path, tiny, tmp_path):
     settings = {**tiny, "service": "sms", "split": "fedda", "periods": 1}
-    about = run("last_value", cube_path, tmp_path / "run", settings).about
+    about = run("last_value", cube_path, tmp_path / "run", read_by("last_value", settings)).about
     assert about["parts"]["validation"] is None
     assert about["parts"]["test"]["last"] == "2013-11-11 00:00:00"
     assert (
@@ -68,7 +68,10 @@ def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkey
     fit, refused = Forecaster.fit, []
 
     def another(*args, **options):
-        for begin in (lambda: run(method, cube_path, out, settings), lambda: resume(out)):
+        for begin in (
+            lambda: run(method, cube_path, out, read_by(method, settings)),
+            lambda: resume(out),
+        ):
             with pytest.raises(InputError, match=r"process \d+ .* is writing there") as caught:
                 begin()
             refused.append(caught.value)
@@ -77,7 +80,7 @@ def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkey
     monkeypatch.setattr(Forecaster, "fit", another)
     (out / "checkpoints").mkdir(parents=True)
     (out / "settings.json").write_text("")  # As if it was begun, so that there is one to resume.
-    assert run(method, cube_path, out, settings).label == method
+    assert run(method, cube_path, out, read_by(method, settings)).label == method
     assert len(refused) == 2
 
 
