@@ -210,8 +210,7 @@ def test_constant_cells_and_odd_periods_are_pointed_out(table, tiny, caplog):
     Forecaster("ridge", **read_by("ridge", tiny), period=20).fit(
         table.join(pd.DataFrame({44: 5.0}, table.index))
     )
-    unread, odd, constant = caplog.messages
-    assert unread.endswith("fitted without rounds: it does not read rounds, hidden_size")
+    odd, constant = caplog.messages
     assert odd.startswith("a period of 20 steps of 60 minutes is 20 hours")
     assert constant.startswith("the table: 1 of 4 cells never change in the training part of value")
 
@@ -362,14 +361,3 @@ def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
     history.iloc[-1, 2] = np.nan
     assert forecaster.predict(history).notna().all(axis=None)
     assert "1 of 3 cells, such as 33, have missing inputs" in caplog.text
-
-
-def test_settings_that_a_reference_forecaster_does_not_read_are_told_of(table, tiny, caplog):
-    own = {"split": tiny["split"], "seed": 3, "quantiles": "0.1,0.5,0.9", "intervals": "conformal"}
-    Forecaster("ridge", **read_by("ridge", own)).fit(table)
-    assert not caplog.messages
-    Forecaster("ridge", **read_by("ridge", own), model="graph_wavenet", lr=0.5, channels=4).fit(
-        table
-    )
-    (message,) = caplog.messages
-    assert message.endswith("it does not read lr, model, channels")
