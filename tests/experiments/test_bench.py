@@ -137,7 +137,7 @@ def test_finished_runs_need_no_data(write, tmp_path, town):
 
 
 def test_shared_settings_are_for_those_who_read_them(write, tiny_settings):
-    with pytest.raises(InputError, match="ridge does not read lr; .* reads it: .*fedavg"):
+    with pytest.raises(InputError, match=r"ridge does not read lr; .* reads it: .*fedavg"):
         write('["last_value", { method = "ridge", lr = 0.5 }]', 'services = ["sms"]')
     grid = write('["ridge", "solo"]', 'services = ["sms"]')
     with pytest.raises(InputError, match="ridge does not read bits"):

@@ -1,4 +1,4 @@
-"""Settings that a method, its data or its other settings leave unread are refused, never ignored."""
+"""Settings that a method, its data or its other settings leave unread are refused."""
 
 import numpy as np
 import pytest
@@ -24,15 +24,15 @@ OTHER = {
 
 
 def test_an_option_that_does_nothing_is_refused_with_those_that_read_it():
-    with pytest.raises(InputError, match="ridge does not read device; .* reads it: .*fedavg"):
+    with pytest.raises(InputError, match=r"ridge does not read device; .* reads it: .*fedavg"):
         Forecaster("ridge", device="auto")
     with pytest.raises(InputError, match="ridge does not read rounds"):
         Forecaster("ridge", rounds=resolve("ridge").training.rounds)
-    with pytest.raises(InputError, match="solo does not read bits; .* reads it: .*fedavg"):
+    with pytest.raises(InputError, match=r"solo does not read bits; .* reads it: .*fedavg"):
         Forecaster("solo", bits=8)
-    with pytest.raises(InputError, match="central does not read clients; .*ridge|central does not"):
+    with pytest.raises(InputError, match="central does not read clients"):
         Forecaster("central", clients="all")
-    with pytest.raises(InputError, match="chance does not read lr; .* reads it: .*pfpl|chance"):
+    with pytest.raises(InputError, match="chance does not read lr"):
         Learner("chance", lr=0.1)
 
 
