@@ -58,8 +58,9 @@ lock: .venv-audit/.installed
 		-o constraints.txt pyproject.toml
 	sed -i -e 's/^\(torch==[0-9.]*\)+.*/\1/' -e '/^stforecast @/d' constraints.txt
 
+# --strict: a package that could not be audited is an error, not a success.
 audit: .venv-audit/.installed
-	.venv-audit/bin/pip-audit --disable-pip --no-deps -r constraints.txt
+	.venv-audit/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
 
 .venv-audit/.installed:
 	$(PYTHON) -m venv .venv-audit

@@ -85,10 +85,8 @@ def bench(
     )
     if given:
         raise click.UsageError(f"{config} is a benchmark of {kind}, which has no {flag}.")
-    settings: dict[str, Any] = {} if images is None else {"images": str(images)}
-    settings |= dict(map(parse_setting, more))
-    if rounds is not None:
-        settings["rounds"] = rounds
+    folder = None if images is None else str(images)
+    settings = chosen_settings(more, images=folder, rounds=rounds)
     grid = (
         _image_grid(config, preset, data, seed, settings)
         if of_images
@@ -182,6 +180,19 @@ def _image_grid(
     from stforecast.bench.grid import load_grid
 
     return load_grid(config, IMAGE_KIND, preset).replace(data, (), seed, settings)
+
+
+def chosen_settings(more: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Return the settings of --set, and of options that are not None.
+
+    Raises:
+        UsageError: if one is given twice.
+    """
+    given = [*map(parse_setting, more), *((n, v) for n, v in options.items() if v is not None)]
+    names = [name for name, _ in given]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise click.UsageError(f"{twice} is given twice; give it once.")
+    return dict(given)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

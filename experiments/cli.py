@@ -27,8 +27,11 @@ from experiments.stand_ins import use_stand_ins
 from stforecast.bench.heartbeat import Heartbeat
 from stforecast.federated.runs.signals import Stopped
 
-OUT_OF_MEMORY = re.compile(r"out of memory|(allocate|enough) memory|Storage size calculation")
-"""Message of torch's `RuntimeError` when a tensor does not fit in memory."""
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|(allocate|enough) memory|Storage size calculation|failed to map segment|"
+    r"can't start new thread"
+)
+"""Messages of errors for lack of memory: of torch, of the system, of the loader of libraries."""
 
 
 class Notices(logging.StreamHandler):
@@ -115,12 +118,26 @@ def _explain(e: Exception) -> tuple[int, str]:
         return 2, e.format_message()
     if isinstance(e, InputError):
         return 2, str(e)
+    if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
+        return 2, _no_memory()
     if isinstance(e, OSError):
         return 2, f"{e.filename or 'input/output'}: {e.strerror or e}"
-    if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
-        return 2, "not enough memory for these settings; take smaller sizes or fewer at once"
     problem = f"{type(e).__name__}: {e}"
     return 1, f"internal error ({problem}); please report it with the output of stforecast --debug"
+
+
+def _no_memory() -> str:
+    """Return the message for lack of memory, with the limit of the process if it has one."""
+    import resource  # which Windows lacks
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    advice = "take smaller sizes or fewer at once"
+    if limit == resource.RLIM_INFINITY:
+        return f"not enough memory for these settings; {advice}"
+    return (
+        f"not enough memory: this process is limited to {limit / 1e9:.2g} GB (ulimit -v); raise "
+        f"the limit, or {advice}"
+    )
 
 
 if __name__ == "__main__":

@@ -11,15 +11,18 @@ import click
 
 from experiments.configured import CONFIG, Configured
 from experiments.forecasts.commands import run_options as options_of_run
-from experiments.options import HELP, JSON, PATH
+from experiments.options import HELP, JSON, PATH, given
 from stforecast.default import DEFAULT_METHOD
+
+NOT_HERE = {"clients", "cohort", "workers", "memory", "checkpoint_every"}
+"""Options of a run that nodes do not read, or that have another meaning here."""
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run; `--clients` is the number of clients here."""
     sections = options_of_run(args)
     return {
-        title: [option for option in options if option.name != "clients"]
+        title: [option for option in options if option.name not in NOT_HERE]
         for title, options in sections.items()
     }
 
@@ -112,12 +115,15 @@ def federate(
     if ctx.invoked_subcommand:
         return
     check_given(ctx, "clients", "out", "results")
-    from stforecast.config import resolve
+    from stforecast.config import check_read, resolve
     from stforecast.federated.nodes.membership import Patience
     from stforecast.federated.uploads.masking_sums import SecureSums
     from stforecast.flower.app_folder import write_app
     from stforecast.flower.settings import RunSettings, parse_owner, parse_step
 
+    check_read(method, given(ctx, settings))
+    if not secure_aggregation and given(ctx, {"secure_threshold": secure_threshold}):
+        raise click.UsageError("--secure-threshold is read with --secure-aggregation only.", ctx)
     run = RunSettings(
         resolve(method, **settings, clients=client_is), clients,
         Patience(start, answer, enough=enough),

@@ -61,6 +61,12 @@ KEYWORDS = {"start": "from", "end": "to"}
 """Options of figures by parameter, whose better names are taken in Python."""
 
 
+def given(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given on the command line or in its file, without defaults."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    return {n: v for n, v in options.items() if ctx.get_parameter_source(n) is typed}
+
+
 def from_function(
     function: Callable[..., Any],
     leave_out: tuple[str, ...] = (),
@@ -146,14 +152,15 @@ def _option(
     name: str, hint: Any, default: Any, text: str, takes: str = "", flag: str = ""
 ) -> click.Option:
     flag = "--" + (flag or name).replace("_", "-")
-    if hint is bool and default:
+    switch = getattr(hint, "__origin__", hint) is bool
+    if switch and default:
         flag = f"{flag}/--no-{flag[2:]}"
     missing = default is inspect.Parameter.empty
     return RangedOption(
         [flag, name],
         takes=takes,
         type=_click_type(hint),
-        is_flag=hint is bool,
+        is_flag=switch,
         default=None if missing else default,
         show_default=not (missing or default is None or default is False or default == ""),
         help=_sentence(text),

@@ -7,9 +7,9 @@ the keys of a benchmark's TOML file use the same names; `resolve` assigns each t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -21,7 +21,14 @@ from stforecast.bench.ray_engine import LOCAL, RAY
 from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.options import CheckedOptions, Workers
+from stforecast.federated.options import (
+    CheckedOptions,
+    Device,
+    ReadIf,
+    Workers,
+    check_none_unread,
+    unmet,
+)
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.sizing import parse_bytes
 from stforecast.federated.training import Training
@@ -86,7 +93,7 @@ class RunOptions(CheckedOptions):
 
     model: str = "dual_gru"
     seed: NonNegativeInt = 1
-    device: str = "auto"
+    device: Device = "auto"
     select: Literal["best", "last"] = "best"
     cohort: NonNegativeInt = 0
     workers: Workers = 0
@@ -108,6 +115,9 @@ class RunOptions(CheckedOptions):
             )
 
 
+REFITTED = ReadIf("refit is daily or weekly", lambda s: s["refit"] != "never")
+
+
 @dataclass(frozen=True)
 class RollingOptions(CheckedOptions):
     """Refits during the test part; see `stforecast.rolling`.
@@ -120,8 +130,8 @@ class RollingOptions(CheckedOptions):
     """
 
     refit: Literal["never", "daily", "weekly"] = "never"
-    refit_rounds: PositiveInt = 3
-    refit_lr: NonNegativeFloat = 0.0
+    refit_rounds: Annotated[PositiveInt, REFITTED] = 3
+    refit_lr: Annotated[NonNegativeFloat, REFITTED] = 0.0
 
 
 @dataclass(frozen=True)
@@ -297,14 +307,18 @@ def check_covariates(config: Config) -> None:
         )
 
 
-UNREAD_SECTIONS = ("training", "loss", "uplink", "robust", "model_options")
+OF_ROUNDS = ("training", "loss", "uplink", "robust", "model_options")
 """Sections that only methods that train in rounds read."""
 
-UNREAD = (
-    "clients", "model", "cohort", "workers", "engine", "actors", "memory", "checkpoint_every",
-    "refit_rounds", "refit_lr",
+OF_TRAINED = (
+    "model", "device", "select", "cohort", "workers", "engine", "actors", "memory",
+    "checkpoint_every", "refit_rounds", "refit_lr",
 )  # fmt: skip
 """Further settings that only these read."""
+
+OF_WINDOWS = ("newest_first", "extra_lags", "calendar", "holidays", "impute")
+"""Settings that only forecasters that read the inputs of windows read. The others of these are read
+by all, since they decide which windows the history suffices for."""
 
 
 def reads_target(method: str) -> bool:
@@ -316,39 +330,75 @@ def reads_target(method: str) -> bool:
     return bool(getattr(_find(method), "reads_target", True))
 
 
-def unread(method: str, settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of non-default settings that a method does not read.
+def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that are not read, with the condition that some of them are read on.
+
+    The seed is read by all: one that draws no random numbers gives the same with every seed.
 
     Args:
         method: name of the method.
-        settings: flat settings.
+        settings: flat settings; all others have their defaults.
+
+    Returns:
+        Name of each setting that is not read, to the condition in words, or to "" if the method
+        never reads it.
 
     Raises:
         InputError: if there is no such method or model.
 
-    >>> unread("ridge", {"rounds": 3, "model": "dual_gru", "closeness": 6})
-    ['rounds']
+    >>> unread("ridge", {"rounds": 3, "closeness": 6})
+    {'rounds': ''}
+    >>> unread("fedavg", {"rounds": 3, "huber_delta": 1.0})
+    {'huber_delta': 'loss is huber'}
     """
+    chosen = defaults(method, settings.get("model")) | dict(settings)
+    types = sections(method, str(chosen["model"]))
+    found = unmet(types.values(), chosen)
+    never = dict.fromkeys(_never_read(method, types), "")
+    return {name: why for name, why in (found | never).items() if name in settings}
+
+
+def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
+    """Return the names of settings that a method does not read, whatever the others are."""
+    kind = _find(method)
     if method not in BASELINES:
-        pooled = METHODS.find(method).pooled
-        return [n for n, v in settings.items() if pooled and n == "clients" and v != "cell"]
-    types = sections(method, str(settings.get("model", RunOptions.model)))
-    fields = {f.name: (s, f.default) for s, t in types.items() for f in dataclasses.fields(t)}
-    names = {n for n, (s, _) in fields.items() if s in UNREAD_SECTIONS or n in UNREAD}
-    if not reads_target(method):
-        names.add("target")
-    names.discard("quantiles")  # Conformal intervals read it, which every method may have.
-    return [n for n, value in settings.items() if n in names and value != fields[n][1]]
+        return {*kind.unread, "clients"} if kind.pooled else kind.unread
+    names = {f.name for s in OF_ROUNDS for f in dataclasses.fields(types[s])} | {*OF_TRAINED}
+    names -= {"quantiles"}  # Intervals read it, which every method may have.
+    if not kind.reads_windows:
+        names |= {*OF_WINDOWS}
+    if not kind.reads_target:
+        names |= {"target"}
+    return names - kind.reads
+
+
+def check_read(method: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a method does not read.
+
+    Raises:
+        InputError: naming the first that is not read, and the methods that read it or the condition
+            on which it is read.
+    """
+
+    def readers(name: str) -> Iterator[str]:
+        for other in (*METHODS, *BASELINES):
+            if unread(other, {name: settings[name]}).get(name) != "":
+                yield other
+
+    check_none_unread(method, unread(method, settings), readers)
 
 
 def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a method reads."""
+    """Return the settings that are read, such as those of a record that has all."""
     left_out = unread(method, settings)
     return {name: value for name, value in settings.items() if name not in left_out}
 
 
 def resolve(method: str, **settings: Any) -> Config:
     """Build a `Config` from flat settings, with types checked and converted.
+
+    Settings that the method does not read are accepted here, since records have all settings; see
+    `check_read` for those that a user gives.
 
     Raises:
         InputError: for an unknown name (suggesting similar ones) or an invalid value.

@@ -65,6 +65,7 @@ def forecast_table(
             f"{series.name}: the forecast of cell {model.cells[odd][0]} is not finite; look for "
             "readings that are far too large, or fit the model again"
         )
+    table.attrs["non_negative"] = non_negative
     return table.clip(lower=0.0) if non_negative else table
 
 

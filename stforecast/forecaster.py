@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from data_prep.limits import check_size
 from data_prep.text import counted
 from stforecast.adaptation import AdaptOptions, adapt
 from stforecast.backtest import Backtest, FoldResult, run_folds
-from stforecast.config import Config, check_covariates, resolve, unread
+from stforecast.config import Config, check_covariates, check_read, read_by, resolve
 from stforecast.data.durations import WEEK, period_warning
 from stforecast.data.fold_plan import plan_folds
 from stforecast.data.folds import FoldOptions
@@ -87,6 +87,7 @@ class Forecaster(EvaluatedForecaster):
     def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
         super().__init__(method, **settings)
         self.asked: Config = for_python(resolve)(method, **settings)
+        for_python(check_read)(method, settings)
         self.config = self.asked
         self.rounds_ = pd.DataFrame()
         self.refits_ = pd.DataFrame()
@@ -102,6 +103,15 @@ class Forecaster(EvaluatedForecaster):
         self.split: Split
         self.scaler: Scaler
         self.non_negative: bool
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
+        """Return a forecaster of recorded settings, of which a method may read only some.
+
+        Args:
+            settings: all settings by flat name, and the method.
+        """
+        return cls(**read_by(settings["method"], settings))
 
     @for_python
     def fit(
@@ -128,11 +138,6 @@ class Forecaster(EvaluatedForecaster):
             InputError: if the data cannot be used with these settings.
         """
         asked = self.asked
-        if names := unread(asked.method, asked.flat()):
-            log.warning(
-                "%s is a reference forecaster, fitted without rounds: it does not read %s",
-                asked.method, ", ".join(names),
-            )  # fmt: skip
         check_covariates(asked)
         series = as_series(data, asked.data.service, asked.window)
         if table := asked.window.events:
@@ -210,7 +215,7 @@ class Forecaster(EvaluatedForecaster):
         table = self._events(history, events)
         series = read_series(history, self.service, self.step, self.config.window, table)
         adapted = adapt(self._model(calibrated=True), series, options)
-        other = Forecaster(**adapted.config.flat())
+        other = Forecaster.recorded(adapted.config.flat())
         other._restore(adapted)
         return other
 
@@ -255,7 +260,7 @@ class Forecaster(EvaluatedForecaster):
         plan = plan_folds(len(series.values), series.calendar, windows, options)
 
         def tested(split: str) -> FoldResult:
-            fitted = Forecaster(**{**self.asked.flat(), "split": split}).fit(data)
+            fitted = Forecaster.recorded({**self.asked.flat(), "split": split}).fit(data)
             return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.parts())
 
         return run_folds(plan, tested, progress=progress)
@@ -285,7 +290,7 @@ class Forecaster(EvaluatedForecaster):
         """
         folder, about, arrays = read_model(Path(folder), MODEL, "Forecaster.save")
         with restoring(folder):
-            self = cls(**{**about["settings"], "device": device})
+            self = cls.recorded({**about["settings"], "device": device})
             self._restore(SavedForecaster.of_files(self.asked, about, arrays))
             self._rehearse()
         return self

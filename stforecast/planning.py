@@ -63,13 +63,13 @@ def exceedance(
         Probabilities; NaN where there is no bound.
 
     Raises:
-        InputError: if a cell has no threshold.
+        InputError: if a cell has no threshold, or one that its values cannot have.
 
     >>> table = lambda value: pd.DataFrame({"a": [value]})
     >>> exceedance(table(10.0), table(8.0), table(14.0), 14.0, 0.9).round(3).iloc[0, 0].item()
     0.05
     """
-    limit = _limits(threshold, forecast.columns)
+    limit = _limits(threshold, forecast)
     centre = forecast.to_numpy(dtype=float)
     reach = np.where(limit > centre, upper - centre, centre - lower) / norm.ppf((1 + coverage) / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -100,7 +100,7 @@ def plan(
         95 %) and `highest_probability` of exceeding the threshold at one step.
 
     Raises:
-        InputError: if a cell has no threshold.
+        InputError: if a cell has no threshold, or one that its values cannot have.
     """
     known = forecast.dropna(axis="columns", how="all")
     table = busy_hour(forecast)
@@ -108,7 +108,7 @@ def plan(
     table["peak_time"] = known.idxmax().reindex(forecast.columns)
     if threshold is None:
         return table
-    limit = _limits(threshold, forecast.columns)
+    limit = _limits(threshold, forecast)
     table["threshold"] = limit
     table["headroom"] = limit - forecast.max()
     table["steps_above"] = (forecast > limit).sum()
@@ -160,14 +160,21 @@ def _peaks(real: pd.Series, forecast: pd.Series) -> tuple[float, float, float, f
     return float(real.max()), float(forecast.max()), error, float(percent), float(late)
 
 
-def _limits(threshold: Threshold, cells: pd.Index) -> np.ndarray:
+def _limits(threshold: Threshold, forecast: pd.DataFrame) -> np.ndarray:
     """Return the threshold of each cell `(cells,)`."""
-    if not isinstance(threshold, Mapping):
-        return np.full(len(cells), float(threshold))
-    by_name = {str(cell): float(value) for cell, value in threshold.items()}
-    if absent := [cell for cell in cells if str(cell) not in by_name]:
-        raise InputError(
-            f"{len(absent)} of {len(cells)} cells have no threshold, such as {absent[0]}; give one "
-            "for each cell, or one number for all"
-        )
-    return np.array([by_name[str(cell)] for cell in cells])
+    cells = forecast.columns
+    if isinstance(threshold, Mapping):
+        by_name = {str(cell): float(value) for cell, value in threshold.items()}
+        if absent := [cell for cell in cells if str(cell) not in by_name]:
+            raise InputError(
+                f"{len(absent)} of {len(cells)} cells have no threshold, such as {absent[0]}; give "
+                "one for each cell, or one number for all"
+            )
+        limits = np.array([by_name[str(cell)] for cell in cells])
+    else:
+        limits = np.full(len(cells), float(threshold))
+    lowest = 0.0 if forecast.attrs.get("non_negative") else -np.inf
+    if len(odd := limits[~(np.isfinite(limits) & (limits >= lowest))]):
+        wanted = "0 or more, as the data are never below 0" if np.isfinite(odd[0]) else "finite"
+        raise InputError(f"threshold is {odd[0]:g}; it must be {wanted}")
+    return limits

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 SPLIT = "time:0.7,0.15,0.15"
 """Parts to train on, to choose and calibrate on, and to check on."""
 
+PARTS = "70 % of the time to train, 15 % to calibrate, 15 % to check"
+"""These in words."""
+
 WORK = 1_000_000
 """Cells × steps up to which all rounds of the default method take a minute or two."""
 
@@ -169,6 +172,8 @@ def make_plan(
     """
     from stforecast.config import defaults  # imports torch
 
+    for name in given.keys() & {"horizon", "service"}:
+        raise InputError(f"{name} is given twice; give --{name}, not --set {name}=…")
     if horizon < 1:
         raise InputError(f"horizon is {horizon}; forecast at least 1 step")
     step = step_of(cube)
@@ -176,13 +181,14 @@ def make_plan(
     zone = str(cube.attrs.get("time_zone", "UTC"))
     wall = ", times are its wall clock" if cube.attrs.get("clock") == "local" else ""
     name, which = _choose_service(cube, service)
+    split = given.get("split", SPLIT)
     settings: dict[str, Any] = {"split": SPLIT, "intervals": "normalised"}
     assumed = {
         "step": f"{in_words(1, step)}, as in the data (--resample changes a table's)",
         "horizon": f"{in_words(horizon, step)}, {horizon} steps (--horizon)",
         "service": which,
         "time zone": f"{zone}{wall} (--time-zone and --clock of a table)",
-        "parts": "70 % of the time to train, 15 % to calibrate, 15 % to check (--set split=…)",
+        "parts": f"{PARTS if split == SPLIT else split} (--set split=…)",
         "method": f"{method} (--method; stforecast list methods)",
     }
     chosen = method == DEFAULT_METHOD and "rounds" not in given

@@ -105,7 +105,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         self, folder: Path, begun: dict[str, Any], forecaster: Forecaster | None = None
     ) -> None:
         super().__init__(folder, begun)
-        self.forecaster = forecaster or Forecaster(**begun["settings"])
+        self.forecaster = forecaster or Forecaster.recorded(begun["settings"])
         self.data = data_of(begun)
 
     def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:

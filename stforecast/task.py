@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import Windows
 from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.options import CheckedOptions
+from stforecast.federated.options import CheckedOptions, ReadIf
 from stforecast.metrics.quantiles import parse_levels
 
 
@@ -33,8 +33,16 @@ class LossOptions(CheckedOptions):
     """
 
     loss: Literal["mse", "mae", "huber", "quantile"] = "mse"
-    huber_delta: PositiveFloat = 0.5
-    quantiles: str = "0.05,0.5,0.95"
+    huber_delta: Annotated[
+        PositiveFloat, ReadIf("loss is huber", lambda s: s["loss"] == "huber")
+    ] = 0.5
+    quantiles: Annotated[
+        str,
+        ReadIf(
+            "loss is quantile or there are intervals",
+            lambda s: s["loss"] == "quantile" or s["intervals"] != "none",
+        ),
+    ] = "0.05,0.5,0.95"
 
     def __post_init__(self) -> None:
         """Refuse an invalid list of quantiles."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from stforecast.config import Config
 from stforecast.data.anchors import with_anchors
 from stforecast.data.clock import Calendar
-from stforecast.data.partition import Cells, Partition, check_pooled, stacked
+from stforecast.data.partition import Cells, Partition, stacked
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.windows import input_windows
 from stforecast.engine import trainers
@@ -191,8 +191,6 @@ def train(
         reports.
     """
     method = build_method(config, cells_of_clients(config, data))
-    if method.pooled:
-        check_pooled(config.method, config.uplink, config.training)
     with trainers(config, len(data.clients)) as make_trainer:
         federation = federate(
             config, method, data, data.split.train, data.split.validation, make_trainer

@@ -179,3 +179,10 @@ def test_every_dependency_is_locked_to_one_version_within_its_range():
     for requirement in map(Requirement, wanted):
         if requirement.name != "stforecast":
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.attack("unreachable service")
+def test_an_audit_that_audited_nothing_fails():
+    """Without `--strict`, pip-audit skips packages that the service does not know, and succeeds."""
+    recipe = (ROOT / "Makefile").read_text().partition("\naudit:")[2].partition("\n\n")[0]
+    assert "pip-audit --strict " in recipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,11 +11,12 @@ from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.registry import find, join
-from stforecast.federated.options import CheckedOptions, Workers
+from stforecast.federated.options import CheckedOptions, Device, Workers, check_none_unread, unmet
 from stforecast.federated.settings import distribute, flatten
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+from vision.datasets import DATASETS, has_files, names_in
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import PARTITIONS, Partitioner
@@ -85,7 +87,7 @@ class RunOptions(CheckedOptions):
     partition: str = "n-way"
     model: str = "convnet"
     seed: NonNegativeInt = 1
-    device: str = "auto"
+    device: Device = "auto"
     workers: Workers = 0
     cohort: NonNegativeInt = 0
     test_every: PositiveInt = 1
@@ -170,8 +172,45 @@ def defaults(method: str) -> dict[str, Any]:
     return {**chosen, **TRAINING, **METHODS.find(method).defaults}
 
 
+def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that are not read, to the condition that some of them are read on.
+
+    As `stforecast.config.unread`; the folder `images` is read for data sets with files only.
+    """
+    chosen = defaults(method) | dict(settings)
+    types = sections(method, str(chosen["model"]), str(chosen["partition"]))
+    found = unmet(types.values(), chosen)
+    if not any(has_files(name) for name in names_in(str(chosen.get("data", DataOptions.data)))):
+        found["images"] = f"data is one of {', '.join(filter(has_files, DATASETS))}"
+    never = dict.fromkeys(METHODS.find(method).unread, "")
+    return {name: why for name, why in (found | never).items() if name in settings}
+
+
+def check_read(method: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a method does not read.
+
+    Raises:
+        InputError: naming the first that is not read, and the methods that read it or the condition
+            on which it is read.
+    """
+    check_none_unread(
+        method,
+        unread(method, settings),
+        lambda name: (other for other, kind in METHODS.items() if name not in kind.unread),
+    )
+
+
+def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are read, such as those of a record that has all."""
+    left_out = unread(method, settings)
+    return {name: value for name, value in settings.items() if name not in left_out}
+
+
 def resolve(method: str, **settings: Any) -> Config:
     """Build a `Config` from settings by flat name; check and convert their types.
+
+    Settings that the method does not read are accepted here, since records have all settings; see
+    `check_read` for those that a user gives.
 
     Raises:
         InputError: for an unknown name (with similar names) or an invalid value.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from stforecast.federated.server import RoundReport
 from stforecast.federated.state import State
 from stforecast.federated.stream import Stream
 from vision.clients import among_own_classes, client_data
-from vision.config import Config, resolve
+from vision.config import Config, check_read, read_by, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out, long_tailed
 from vision.evaluation import MASKS
@@ -76,10 +76,20 @@ class Learner:
 
     def __init__(self, method: str = "pfpl", **settings: Any) -> None:
         self.config: Config = resolve(method, **settings)
+        check_read(method, settings)
         self.rounds_ = pd.DataFrame()
         self.stages_: pd.DataFrame | None = None
         self._state: State | None = None
         self._method: Method | None = None
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> Learner:
+        """Return a learner of recorded settings, of which a method may read only some.
+
+        Args:
+            settings: all settings by flat name, and the method.
+        """
+        return cls(**read_by(settings["method"], settings))
 
     def fit(
         self,
@@ -236,7 +246,7 @@ class Learner:
         """
         folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Learner.save")
         with restoring(folder):
-            self = cls(**{**about["settings"], "device": device})
+            self = cls.recorded({**about["settings"], "device": device})
             self.shape, self.class_names = tuple(about["shape"]), tuple(about["classes"])
             check_size(ACTIVATIONS * math.prod(self.shape), "an image of that shape")
             seed, where = self.config.run.seed, pick_device(self.config.run.device)

@@ -28,7 +28,6 @@ from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run import Run
 from stforecast.federated.runs.run_folder import read_csv, write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
-from vision.config import resolve
 from vision.evaluation import MASKS, last_best_mean
 from vision.evaluator import STAGE_COLUMNS, column, last_stage
 from vision.learner import Learner
@@ -152,7 +151,7 @@ def run(
     out = Path(out)
     with new_folder(out, ImageRun.command):
         begun = {
-            "settings": resolve(method, **settings).flat(),
+            "settings": Learner(method, **settings).config.flat(),
             "label": label or method,
             "facts": dict(facts or {}),
         }
@@ -183,7 +182,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
 
     def __init__(self, folder: Path, begun: dict[str, Any]) -> None:
         super().__init__(folder, begun)
-        self.learner = Learner(**begun["settings"])
+        self.learner = Learner.recorded(begun["settings"])
 
     def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:
         """Fit the learner."""

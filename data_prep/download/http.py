@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urljoin, urlsplit
 
 import requests
 from requests import exceptions as failures
@@ -104,6 +107,12 @@ def _remember(tag: str, part: Path) -> None:
 
 
 def _check_answer(item: Item, response: requests.Response, size: int | None) -> None:
+    coding = response.headers.get("Content-Encoding", "identity")
+    if coding != "identity":
+        raise InputError(
+            f"{item.origin}: {item.name} came compressed for the way (Content-Encoding: {coding}), "
+            "though it was asked for as it is; fetch it by hand and pass it with --source"
+        )
     kind = response.headers.get("Content-Type", "")
     if kind.startswith("text/html") and not item.name.endswith((".html", ".htm")):
         raise InputError(
@@ -154,10 +163,38 @@ def read(url: str) -> bytes:
             raise DroppedError("the connection broke") from e
 
 
+class _Session(requests.Session):
+    """A session that is not led from a public address into a private network."""
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return the address that a response redirects to, if any.
+
+        Raises:
+            InputError: if a public address redirects to a private one.
+        """
+        target = super().get_redirect_target(resp)
+        if target and not is_private(resp.url) and is_private(urljoin(resp.url, target)):
+            raise InputError(
+                f"{resp.url}: redirects to {target}, an address of this machine or its network; "
+                "refused, use a mirror"
+            )
+        return target
+
+
+def is_private(url: str) -> bool:
+    """Return whether a host is, or resolves to, this machine or an address of a private network."""
+    host = urlsplit(url).hostname or ""
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):  # Only a proxy may know it.
+        return False
+    return not all(ip_address(str(address).partition("%")[0]).is_global for address in found)
+
+
 def _open(url: str, headers: dict[str, str]) -> requests.Response:
     """Request an address without reading the body."""
     try:
-        response = requests.get(url, headers=HEADERS | headers, stream=True, timeout=TIMEOUT)
+        response = _Session().get(url, headers=HEADERS | headers, stream=True, timeout=TIMEOUT)
     except (failures.InvalidURL, failures.InvalidSchema, failures.MissingSchema) as e:
         raise InputError(f"{url}: not an address ({e}); give one like https://host/path") from e
     except failures.SSLError as e:

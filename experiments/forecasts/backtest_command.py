@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.bench_command import ENGINE, MORE, execute, parse_setting
+from experiments.bench_command import ENGINE, MORE, chosen_settings, execute
 from experiments.options import HELP, JSON, PATH, OptionSections, check_cubes, from_dataclass
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def backtest(
     from stforecast.federated.runs.run_folder import check_folder
 
     check_folder(out)
-    settings = dict(map(parse_setting, more))
-    given = {"rounds": rounds, "horizon": horizon}
-    settings |= {name: value for name, value in given.items() if value is not None}
+    settings = chosen_settings(more, rounds=rounds, horizon=horizon)
     grid = backtest_grid(
         data, service, list(dict.fromkeys(method)), seed, settings, folds, reference
     )

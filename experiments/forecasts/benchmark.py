@@ -56,7 +56,7 @@ from stforecast.bench.kind import AfterRound, Fold, Kind, Scenario
 from stforecast.bench.names import slug
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
-from stforecast.config import Config, read_by, resolve
+from stforecast.config import Config, check_read, read_by, resolve
 from stforecast.data.clock import Calendar
 from stforecast.data.fold_plan import plan_folds
 from stforecast.data.folds import FoldOptions
@@ -111,6 +111,8 @@ class ForecastKind(Kind[ForecastRun]):
     needed = frozenset({"data", "methods"})
     plots = PLOTS
     resolve = staticmethod(resolve)
+    check_read = staticmethod(check_read)
+    read_by = staticmethod(read_by)
 
     def results_table(
         self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
@@ -132,10 +134,6 @@ class ForecastKind(Kind[ForecastRun]):
             raise InputError(
                 f"split is {splits[0]!r}, but a backtest makes splits of its own: leave out split"
             )
-
-    def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that a method reads."""
-        return read_by(method, settings)
 
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
         """Return the services, or a single scenario for the only one."""
@@ -186,8 +184,8 @@ class ForecastKind(Kind[ForecastRun]):
         self, grid: Grid[ForecastRun], entry: Entry, scenario: Scenario, data: Path
     ) -> dict[str, Any]:
         """Return the shared settings that the method reads, its own, and the service."""
-        shared = read_by(entry.method, grid.settings)
-        return {**shared, **entry.settings, **scenario.settings}
+        own = {**entry.settings, **scenario.settings}
+        return self.settings_of(entry.method, grid.settings, own)
 
     def check_data(self, job: Job[ForecastRun]) -> None:
         """Refuse a missing cube or service."""

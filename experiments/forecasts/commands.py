@@ -20,6 +20,7 @@ from experiments.options import (
     OptionSections,
     check_cubes,
     from_dataclass,
+    given,
     peek,
 )
 from stforecast.default import DEFAULT_METHOD
@@ -73,9 +74,10 @@ def run_command(
 
     check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = (settings["service"] or "").split(",")
+    settings = given(ctx, settings)
     for service in services:
-        of = {**settings, "service": service.strip() or None}
-        folder = out if resume or len(services) == 1 else out / str(of["service"])
+        of = settings | ({"service": service.strip()} if service else {})
+        folder = out if resume or len(services) == 1 else out / service.strip()
         with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
             finished = _run(data, method, folder, label, resume, of, after_round)
         click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))

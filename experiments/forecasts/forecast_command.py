@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep.errors import no_file
-from experiments.bench_command import MORE, parse_setting
+from experiments.bench_command import MORE, chosen_settings
 from experiments.endings import to_json
 from experiments.info.cubes import facts
 from experiments.options import HELP, JSON, PATH, OptionSections, from_function
@@ -77,7 +77,7 @@ def forecast(
 
     check_new(out / RUN, "stforecast run")
     cube = _prepare(ctx, data, out, table)
-    given = dict(map(parse_setting, more)) | ({"events": events} if events else {})
+    given = chosen_settings(more, events=events)
     with open_cube(cube) as ds:
         plan = make_plan(ds, horizon, service, method, given)
     config = resolve(method, **plan.settings)

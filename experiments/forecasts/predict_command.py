@@ -133,12 +133,14 @@ def read_threshold(text: str) -> Threshold:
         pass
     import pandas as pd
 
+    from stforecast.federated.runs.run_folder import as_named
+
     remedy = "give a number, or a CSV with columns cell and threshold"
     if not Path(text).is_file():
         raise InputError(f"threshold is {text!r}, neither a number nor a file; {remedy}")
     with reading(text, "as thresholds", remedy):
         table = pd.read_csv(text, dtype={"cell": str, "threshold": float})
-        return dict(zip(table["cell"], table["threshold"], strict=True))
+        return dict(zip(map(as_named, table["cell"]), table["threshold"], strict=True))
 
 
 def _with_probability(

@@ -47,7 +47,7 @@ from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Kind, Scenario
 from stforecast.bench.names import slug
-from vision.config import Config, resolve
+from vision.config import Config, check_read, read_by, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images
 from vision.methods import METHODS
@@ -69,6 +69,8 @@ class ImageKind(Kind[ImageRun]):
     needed = frozenset({"task", "methods"})
     plots = PLOTS
     resolve = staticmethod(resolve)
+    check_read = staticmethod(check_read)
+    read_by = staticmethod(read_by)
 
     def results_table(
         self, grid: Grid[ImageRun], runs: Sequence[ImageRun], failures: Mapping[str, str]
@@ -124,7 +126,8 @@ class ImageKind(Kind[ImageRun]):
         self, grid: Grid[ImageRun], entry: Entry, scenario: Scenario, data: str
     ) -> dict[str, Any]:
         """Return the settings: shared ones, the scenario's, the method's, and the images."""
-        return {**grid.settings, **scenario.settings, **entry.settings, "data": data}
+        shared = {**grid.settings, **scenario.settings, "data": data}
+        return self.settings_of(entry.method, shared, entry.settings)
 
     def check_data(self, job: Job[ImageRun]) -> None:
         """Refuse missing images."""

@@ -17,6 +17,7 @@ from experiments.options import (
     OptionSections,
     check_runs,
     from_dataclass,
+    given,
     peek,
 )
 from experiments.targets import check_ending
@@ -69,6 +70,7 @@ def run_command(
     from vision.config import resolve
 
     check_resumed(ctx, allowed=["as_json"], needed=["out"])
+    settings = given(ctx, settings)
     command = results.ImageRun.command
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
@@ -94,17 +96,19 @@ def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
     "--partition", default="n-way", show_default=True, help="See: vision list partitions."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the partition.")
-def divide(out: Path, **settings: Any) -> None:
+@click.pass_context
+def divide(ctx: click.Context, out: Path, **settings: Any) -> None:
     """Draw or tabulate the partition of images among clients, without training."""
     from stforecast.bench.drawing import FORMATS, save_figure
     from stforecast.federated.runs.run_folder import write_csv
-    from vision.config import resolve
+    from vision.config import check_read, resolve
     from vision.learner import load_images, prepared
     from vision.plots.partition import division
     from vision.plots.stream import stages_of
     from vision.streams import TaskStream
 
     check_ending(out, *FORMATS, ".csv")
+    check_read("solo", given(ctx, settings))
     config = resolve("solo", **settings)
     images, _ = prepared(load_images(config), config)
     parts = config.partition.split(images, config.run.seed)

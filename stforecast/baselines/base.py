@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,6 +32,8 @@ class Baseline(ABC):
         of_cells: axis of the cells in each learned array, for a forecaster that is fitted to each
             cell by itself; empty for one that learns nothing of a cell.
         reads_covariates: whether it reads all inputs of windows: `inputs`, `static`, `events`.
+        reads: names of settings that most reference forecasters do not read and it does, such as
+            `device`; see `stforecast.config.unread`.
         reads_target: whether it learns `training_targets`, so that the setting `target` applies.
         Options: frozen dataclass of the options.
         config: the options.
@@ -48,6 +50,7 @@ class Baseline(ABC):
     reads_windows: ClassVar[bool] = True
     of_cells: ClassVar[Mapping[str, int]] = {}
     reads_covariates: ClassVar[bool] = False
+    reads: ClassVar[Set[str]] = frozenset()
     reads_target: ClassVar[bool] = False
     Options: ClassVar[type] = NoOptions
 

@@ -67,6 +67,21 @@ class Grid(Generic[R]):
                 "seed cannot be set for all rows; give seeds = [1, 2] in the file, or --seed"
             )
         self.kind.check_grid(self)
+        self._check_read()
+
+    def _check_read(self) -> None:
+        """Refuse a setting of a row that its method does not read, and one that no row reads."""
+        read: set[str] = set()
+        for scenario in self.scenarios:
+            shared = {**self.settings, **scenario.settings}
+            for entry in self.entries:
+                settings = self.kind.settings_of(entry.method, shared, entry.settings)
+                self.kind.check_read(entry.method, settings)
+                read |= settings.keys()
+        for name, value in self.settings.items():
+            if name not in read:
+                self.kind.check_read(self.entries[0].method, {name: value})
+                raise InputError(f"no row reads {name}; leave it out")
 
     def seeds_of(self, entry: Entry) -> tuple[int, ...]:
         """Return the seeds of a row: its own, or those of the benchmark."""

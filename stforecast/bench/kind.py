@@ -70,6 +70,12 @@ class Kind(ABC, Generic[R]):
     def results_table(self, grid: Grid[R], runs: Sequence[R], failures: Mapping[str, str]) -> str:
         """Tabulate the finished runs of a grid, and the errors of failed ones, as Markdown."""
 
+    check_read: Callable[[str, Mapping[str, Any]], None]
+    """Function that refuses settings that a method does not read."""
+
+    read_by: Callable[[str, Mapping[str, Any]], dict[str, Any]]
+    """Function that returns those of a method's settings that it reads."""
+
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings.
 
@@ -78,6 +84,12 @@ class Kind(ABC, Generic[R]):
         """
         self.resolve(method, **settings)
 
+    def settings_of(
+        self, method: str, shared: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the shared settings that a row's method reads, and the row's own."""
+        return self.read_by(method, {**shared, **own}) | dict(own)
+
     def check_grid(self, grid: Grid[R]) -> None:
         """Refuse a benchmark whose keys contradict each other.
 
@@ -85,10 +97,6 @@ class Kind(ABC, Generic[R]):
             InputError: naming the key.
         """
         return
-
-    def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings that a method reads."""
-        return dict(settings)
 
     @abstractmethod
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:

@@ -22,10 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
-from stforecast.federated.training import Training
-from stforecast.federated.uploads.uplink import Uplink
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,20 +191,3 @@ def stacked(of_clients: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tenso
         for name, t in tensors.items():
             padded[name][i][tuple(slice(n) for n in t.shape[1:])] = t[0]
     return padded
-
-
-def check_pooled(method: str, uplink: Uplink, training: Training) -> None:
-    """Refuse settings that have no effect without communication.
-
-    Raises:
-        InputError: naming the method.
-    """
-    if uplink != Uplink():
-        raise InputError(
-            f"{method} pools the data, so there are no uploads to round, perturb or encode: leave "
-            "out the options of uploads"
-        )
-    if training.participation < 1:
-        raise InputError(
-            f"{method} pools the data, so all cells take part: leave out --participation"
-        )

@@ -16,7 +16,7 @@ from stforecast.data.anchors import LEVEL, Target
 from stforecast.data.calendar import CALENDAR_INPUTS, public_holidays
 from stforecast.data.durations import UNITS, in_steps, natural_period, unit_of
 from stforecast.data.lags import AUTO, AUTO_WEEKDAYS, auto_calendar, auto_lags
-from stforecast.federated.options import CheckedOptions
+from stforecast.federated.options import CheckedOptions, ReadIf
 
 LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
 LAGS = rf"({LAG}(, *{LAG})*|{AUTO})?"
@@ -87,7 +87,9 @@ class WindowSpec(CheckedOptions):
     holidays: str = ""
     events: str = ""
     inputs: str = ""
-    input_steps: Annotated[PositiveInt, Le(1000)] = 3
+    input_steps: Annotated[
+        PositiveInt, Le(1000), ReadIf("inputs names services", lambda s: bool(s["inputs"]))
+    ] = 3
     static: str = ""
     impute: Literal["none", "ffill", "newest", "last-week"] = "none"
     target: Target = LEVEL

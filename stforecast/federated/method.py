@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -103,6 +103,8 @@ class Method:
     """Whether it also trains on the samples of a stream's former stages, as a reference may."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What it needs beside data and model, in words for the table of what methods send."""
+    unread: ClassVar[Set[str]] = frozenset()
+    """Names of the run's settings that it does not read; giving one is an error."""
     Options: ClassVar[type] = NoOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the run's settings with this method, by name. If they name a model, those of its

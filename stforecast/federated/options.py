@@ -7,17 +7,19 @@ checks it; `range_of` describes it in words.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from data_prep.errors import InputError
+from data_prep.text import some
 
 LARGEST = 2**32 - 1
 """Largest integer of any option, which is the largest seed that generators take."""
@@ -39,6 +41,25 @@ Depth = Annotated[PositiveInt, Le(16)]
 
 Workers = Annotated[NonNegativeInt, Le(1024)]
 """Number of workers; each is a thread with its own copy of the model."""
+
+Device = Annotated[str, Predicate(lambda name: bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", name)))]
+"""Name of a device to compute on."""
+
+
+@dataclass(frozen=True)
+class ReadIf:
+    """Mark of an option that is read only if other settings ask for it.
+
+    `momentum: Annotated[float, ReadIf("optimizer is sgd", lambda s: s["optimizer"] == "sgd")]`
+
+    Attributes:
+        condition: the condition in words.
+        holds: whether flat settings, defaults among them, satisfy it.
+    """
+
+    condition: str
+    holds: Callable[[Mapping[str, Any]], bool]
+
 
 CONVERSIONS = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
 """Rules of conversion: a number in a file, as in `extra_lags = 168`, may be given for text."""
@@ -101,8 +122,62 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=CONVERSIONS)
 
 
+def unmet(options: Collection[type], settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options whose `ReadIf` does not hold, with its condition.
+
+    Args:
+        options: dataclasses.
+        settings: flat settings; all others have the defaults of the dataclasses.
+    """
+    full = {f.name: f.default for kind in options for f in fields(kind)} | dict(settings)
+    return {
+        name: rule.condition
+        for kind in options
+        for name, hint in type_hints(kind).items()
+        for rule in getattr(hint, "__metadata__", ())
+        if isinstance(rule, ReadIf) and not rule.holds(full)
+    }
+
+
+def names_of(*options: type) -> frozenset[str]:
+    """Return the names of the fields of dataclasses."""
+    return frozenset(field.name for kind in options for field in fields(kind))
+
+
+def check_none_unread(
+    method: str, found: Mapping[str, str], readers: Callable[[str], Iterable[str]]
+) -> None:
+    """Refuse settings that are not read.
+
+    >>> check_none_unread("fedavg", {"huber_delta": "loss is huber"}, lambda name: [])
+    Traceback (most recent call last):
+    data_prep.errors.InputError: huber_delta is read only if loss is huber; otherwise leave it out
+
+    Args:
+        method: name of the method.
+        found: name of each such setting, to the condition on which it is read, or "" if the method
+            never reads it.
+        readers: function from a name to the methods that read the setting.
+
+    Raises:
+        InputError: naming the first.
+    """
+    for name, condition in found.items():
+        if condition:
+            raise InputError(f"{name} is read only if {condition}; otherwise leave it out")
+        raise InputError(
+            f"{method} does not read {name}; leave it out, or choose a method that reads it: "
+            f"{some(readers(name), 9)}"
+        )
+
+
+def is_switch(hint: Any) -> bool:
+    """Return whether a type, with or without rules, is that of a switch."""
+    return getattr(hint, "__origin__", hint) is bool
+
+
 def _convert(name: str, hint: Any, value: Any) -> Any:
-    _check_switch(name, value, hint is bool)
+    _check_switch(name, value, is_switch(hint))
     if isinstance(value, int) and value > LARGEST:
         shown = f"{float(min(value, 10**300)):.4g}"  # A float holds no more than 308 digits.
         raise InputError(f"{name} is {shown}; it must be at most {LARGEST}")
@@ -131,6 +206,8 @@ def _describe_error(hint: Any, value: Any, error: ErrorDetails) -> str:
         return f"{value!r}; choose {choices}"
     if error["type"] in TOO_LOW | TOO_HIGH:
         return f"{value!s:.200}; it must be {range_of(hint).wanted(error['type'] in TOO_HIGH)}"
+    if hint == Device:
+        return f"{value!r}; choose auto, cpu or cuda"
     return f"{value!r}: {error['msg']}"
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stforecast.federated.algebra import with_axes
 from stforecast.federated.kernels.adam import AdamKernel
-from stforecast.federated.options import CheckedOptions, PositiveShare
+from stforecast.federated.options import CheckedOptions, PositiveShare, ReadIf
 from stforecast.federated.population import Params
 
 Moments = dict[str, Params]
@@ -59,11 +59,15 @@ class Training(CheckedOptions):
     schedule: Literal["constant", "cosine"] = "constant"
     optimizer: Literal["adam", "sgd"] = "adam"
     optimizer_state: Literal["keep", "round", "stage"] = "keep"
-    momentum: NonNegativeFloat = 0.0
+    momentum: Annotated[
+        NonNegativeFloat, ReadIf("optimizer is sgd", lambda s: s["optimizer"] == "sgd")
+    ] = 0.0
     weight_decay: NonNegativeFloat = 0.0
     clip_gradients: NonNegativeFloat = 0.0
     participation: PositiveShare = 1.0
-    full_start: bool = True
+    full_start: Annotated[
+        bool, ReadIf("participation is below 1", lambda s: s["participation"] != 1)
+    ] = True
     shuffle: bool = False
     drop_last: bool = True
     patience: NonNegativeInt = 0

@@ -67,9 +67,10 @@ from torch import Tensor
 from stforecast.federated.algebra import repeated
 from stforecast.federated.data import Batch, ClientData
 from stforecast.federated.method import Method, Participants, Task
-from stforecast.federated.options import CheckedOptions, PositiveShare
+from stforecast.federated.options import CheckedOptions, PositiveShare, names_of
 from stforecast.federated.population import Params
 from stforecast.federated.state import Clients, Cohort, generator
+from stforecast.federated.training import Training
 from stforecast.federated.trees import (
     best_splits,
     bin_ends,
@@ -125,6 +126,9 @@ class FedTrees(Method):
     paper = "Li et al., MLSys 2023"
     views = ("global",)
     sums = "clients"
+    unread = (names_of(Training) | {"model", "refit_lr"}) - {
+        "rounds", "participation", "full_start", "patience"
+    }  # fmt: skip
     Options = FedTreesOptions
     options: FedTreesOptions
     defaults: ClassVar[Mapping[str, Any]] = {

@@ -1,6 +1,7 @@
 """Sizes that a file declares or unpacks to are refused before they take any memory."""
 
 import bz2
+import errno
 import gzip
 import io
 import tracemalloc
@@ -228,6 +229,9 @@ CASES = [
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
         RuntimeError("Storage size calculation overflowed with sizes=[1, 1000000000, 3000000000]"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("can't start new thread"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     ],
 )
@@ -237,6 +241,17 @@ def test_settings_that_do_not_fit_in_memory_are_refused(open_door, refused, monk
 
     monkeypatch.setattr("stforecast.runs.run", fail)
     assert refused(*open_door("cube to train on").words).startswith("not enough memory for these")
+
+
+@pytest.mark.attack("memory limit")
+def test_a_limit_of_the_process_on_memory_is_named(open_door, refused, monkeypatch):
+    def fail(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("stforecast.runs.run", fail)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (2 * 10**9, 2 * 10**9))
+    said = refused(*open_door("cube to train on").words)
+    assert said.startswith("not enough memory: this process is limited to 2 GB (ulimit -v)")
 
 
 @pytest.mark.parametrize(("door", "make", "expected"), EXPANDING)

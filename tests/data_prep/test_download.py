@@ -1,6 +1,7 @@
 """Downloads from a small server on loopback that can be told to misbehave."""
 
 import errno
+import gzip
 import hashlib
 import io
 import json
@@ -40,6 +41,8 @@ class Site:
     content_type: str = "application/octet-stream"
     framing: str = "length"  # how an answer's end is told: length, chunked or close
     retry_after: str | None = None
+    coding: str | None = None
+    moved_to: str | None = None
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # (path, Range)
     encodings: set[str | None] = field(default_factory=set)
 
@@ -58,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if site.failures:
             return self.answer(site.failures.pop(0), b"")
+        if site.moved_to and f"{site.base}{self.path}" != site.moved_to:
+            return self.answer(302, b"")
         if self.path in site.status:
             return self.answer(site.status[self.path], site.files.get(self.path, b""))
         if self.path not in site.files:
@@ -85,6 +90,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
         if site.retry_after and status >= 400:
             self.send_header("Retry-After", site.retry_after)
+        if site.moved_to and status == 302:
+            self.send_header("Location", site.moved_to)
+        if site.coding:
+            self.send_header("Content-Encoding", site.coding)
         if span:
             self.send_header("Content-Range", span)
         if site.etag and status in (200, 206):
@@ -713,3 +722,43 @@ def test_archives_may_be_named_so_that_they_share_a_folder(site, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {
         "a.zip", "a.csv", "b.zip", "b.csv", "SHA256SUMS",
     }  # fmt: skip
+
+
+@pytest.mark.attack("hostile download")
+def test_a_file_that_was_compressed_for_the_way_is_not_stored_so(
+    site: Site, tmp_path: Path
+) -> None:
+    site.coding = "gzip"
+    assert "came compressed for the way (Content-Encoding: gzip)" in error(
+        one(site, gzip.compress(BODY), None), tmp_path
+    )
+    assert not (tmp_path / "data.bin").exists()
+
+
+@pytest.mark.attack("hostile download")
+def test_a_public_address_cannot_redirect_into_this_machine(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = one(site)
+    site.moved_to = site.base.replace("127.0.0.1", "localhost") + "/data.bin"
+    private = http.is_private
+    monkeypatch.setattr(http, "is_private", lambda url: "127.0.0.1" not in url and private(url))
+    assert f"redirects to {site.moved_to}, an address of this machine" in error(sources, tmp_path)
+    assert len(site.asked) == 1
+
+
+@pytest.mark.attack("hostile download")
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "[::1]", "10.1.2.3", "192.168.1.1", "169.254.169.254", "2130706433",
+     "0.0.0.0", "[::ffff:127.0.0.1]"],
+)  # fmt: skip
+def test_addresses_of_this_machine_and_its_network_are_private(host: str) -> None:
+    assert http.is_private(f"http://{host}:8080/data.bin")
+    assert not http.is_private("https://8.8.8.8/data.bin")
+
+
+def test_within_a_network_redirects_are_followed(site: Site, tmp_path: Path) -> None:
+    site.files["/data.bin"], site.moved_to = BODY, f"{site.base}/data.bin"
+    sources = (File(f"{site.base}/old.bin", "data.bin", sha256(BODY)),)
+    assert download(sources, tmp_path)[0].read_bytes() == BODY

@@ -1,6 +1,7 @@
 """A small town, and finished runs written by hand."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast.bench.grid import load_grid
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.server import RoundReport
+from stforecast.methods import METHODS
 from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 
@@ -158,6 +160,8 @@ def write(tmp_path, town, tiny_settings):
 
     def make(methods='["ridge", "last_value"]', more="", settings=tiny_settings, data=None):
         path = tmp_path / "bench.toml"
+        if not METHODS.keys() & set(re.findall(r'"(\w+)"', methods)):
+            settings = settings.replace(tiny_settings, 'split = "days:7,1,2"\n')
         cubes = data or f'["{town}"]'
         path.write_text(f"data = {cubes}\nmethods = {methods}\n{more}\n[settings]\n{settings}")
         return load_grid(path, FORECAST_KIND)

@@ -136,13 +136,13 @@ def test_finished_runs_need_no_data(write, tmp_path, town):
     assert len(run_grid(grid, tmp_path).runs) == 1
 
 
-def test_shared_settings_are_for_those_who_read_them(write, tmp_path, caplog):
-    grid = write('["last_value", { method = "ridge", lr = 0.5 }]', 'services = ["sms"]')
-    runs = run_grid(grid, tmp_path).runs
-    (message,) = [m for m in caplog.messages if "does not read" in m]
-    assert message.startswith("ridge is")
-    assert message.endswith("does not read lr")
-    assert len(run_grid(grid, tmp_path).runs) == len(runs) == 2
+def test_shared_settings_are_for_those_who_read_them(write, tiny_settings):
+    with pytest.raises(InputError, match=r"ridge does not read lr; .* reads it: .*fedavg"):
+        write('["last_value", { method = "ridge", lr = 0.5 }]', 'services = ["sms"]')
+    grid = write('["ridge", "solo"]', 'services = ["sms"]')
+    with pytest.raises(InputError, match="ridge does not read bits"):
+        grid.replace(settings={"bits": 8})
+    assert grid.replace(settings={"lr": 0.5}).settings["lr"] == 0.5
 
 
 def test_a_second_benchmark_in_one_folder_is_refused(write, tmp_path, monkeypatch):

@@ -24,7 +24,8 @@ from stforecast.plots import PLOTS
 FILE = __file__
 """A file that exists, but is no cube."""
 
-TINY = ["--split", "days:7,1,2", "--rounds", "2", "--hidden-size", "8", "--device", "cpu"]
+SPLIT = ["--split", "days:7,1,2"]
+TINY = [*SPLIT, "--rounds", "2", "--hidden-size", "8", "--device", "cpu"]
 
 
 NEXT = "next: stforecast "
@@ -73,7 +74,7 @@ def test_numbers_for_scripts_are_json(stforecast, run_folder, town, tmp_path):
     code, out, _ = stforecast("compare", run_folder, "--json")
     assert code == 0
     assert {row["method"] for row in json.loads(out)} >= {"fuels"}
-    args = ["run", "--data", town, "--service", "sms", "--method", "last_value", *TINY]
+    args = ["run", "--data", town, "--service", "sms", "--method", "last_value", *SPLIT]
     code, out, _ = stforecast(*args, "--out", tmp_path / "r", "--json")
     assert code == 0
     assert json.loads(out)["errors"]["mae"] > 0
@@ -176,7 +177,7 @@ def test_run_writes_the_folder_and_sums_it_up(stforecast, run_folder, town, tmp_
 
 
 def test_run_gives_a_reference_forecaster_its_own_options(stforecast, town, tmp_path):
-    args = ["run", "--data", town, "--service", "sms", "--method", "ridge", *TINY]
+    args = ["run", "--data", town, "--service", "sms", "--method", "ridge", *SPLIT]
     code, out, _ = stforecast(*args, "--alpha", "2.5", "--out", tmp_path / "r")
     assert code == 0
     assert "round" not in out
@@ -218,7 +219,7 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
 
 
 def test_several_services_are_forecast_into_a_folder_each(stforecast, town, tmp_path):
-    words = ["run", "--data", town, "--method", "ridge", *TINY, "--out", tmp_path / "all"]
+    words = ["run", "--data", town, "--method", "ridge", *SPLIT, "--out", tmp_path / "all"]
     code, _, err = stforecast(*words, "--service", "internet,sms", "--inputs", "")
     assert code == 0, err
     for service in ("internet", "sms"):
@@ -228,7 +229,7 @@ def test_several_services_are_forecast_into_a_folder_each(stforecast, town, tmp_
 
 
 def test_a_run_reads_a_further_service_and_says_which_there_are(stforecast, town, tmp_path):
-    words = ["run", "--data", town, "--service", "internet", "--method", "ridge", *TINY]
+    words = ["run", "--data", town, "--service", "internet", "--method", "ridge", *SPLIT]
     code, _, err = stforecast(*words, "--inputs", "mms", "--out", tmp_path / "a")
     expected = "unknown further service (--inputs) 'mms'; choose one of: sms (did you mean 'sms'?)"
     assert (code, err.splitlines()[-1]) == (2, f"stforecast: {town}: {expected}")
@@ -272,7 +273,7 @@ def test_a_run_is_adapted_to_new_cells_and_forecasts_them(stforecast, run_folder
 def test_events_are_read_by_a_run_and_given_again_with_its_model(stforecast, town, tmp_path):
     table, run = tmp_path / "fair.csv", tmp_path / "r"
     table.write_text("kind,date,cells\nfair,2013-11-06,11\nfair,2013-11-11,11\n")
-    words = ["run", "--data", town, "--service", "internet", "--method", "ridge", *TINY]
+    words = ["run", "--data", town, "--service", "internet", "--method", "ridge", *SPLIT]
     assert stforecast(*words, "--events", table, "--out", run)[0] == 0
     about = json.loads((run / "run.json").read_text())
     assert (about["settings"]["events"], about["window"]["events"]) == (str(table), "fair")
@@ -299,7 +300,7 @@ def test_a_quick_forecast_reads_events_and_says_what_it_assumes(stforecast, town
 
 
 def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, tmp_path):
-    args = ["run", "--data", town, "--service", "internet", "--method", "ridge", *TINY]
+    args = ["run", "--data", town, "--service", "internet", "--method", "ridge", *SPLIT]
     assert stforecast(*args, "--intervals", "conformal", "--out", tmp_path / "r")[0] == 0
     code, out, _ = stforecast(
         "predict", tmp_path / "r", "--history", town, "--out", tmp_path / "f.csv", "--steps", 2,

@@ -12,6 +12,7 @@ from data_prep.description import describe_cube
 from data_prep.errors import InputError
 from experiments.cli import main
 from experiments.info_command import describe
+from stforecast.config import read_by
 
 HOURS = pd.date_range("2024-01-01", periods=4, freq="h")
 
@@ -139,7 +140,9 @@ def test_a_model_is_described_without_its_arrays(town, tmp_path):
 
     (tmp_path / "e.csv").write_text("kind,date\nfair,2013-11-06\n")
     settings = {"service": "internet", "split": "days:7,1,2", "inputs": "sms", "horizon": 2}
-    fitted = Forecaster("ridge", **settings, events=str(tmp_path / "e.csv")).fit(town)
+    fitted = Forecaster("ridge", **read_by("ridge", settings), events=str(tmp_path / "e.csv")).fit(
+        town
+    )
     folder = fitted.save(tmp_path / "model")
     (folder / "state.safetensors").unlink()
     found = describe(folder)

@@ -7,6 +7,7 @@ import torch
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 
 KEEPING = ["fedlean", "fedavg", "fedrep", "fuels", "ditto", "pfedme", "fedda_clusters", "fedtrees"]
 BASELINES = ["ridge", "historical_average", "boosting", "seasonal_day"]
@@ -25,7 +26,7 @@ def fitted(table, tiny):
                 del asked["hidden_size"]
             if method == "fedtrees":
                 asked["extra_lags"] = "23h"
-            cache[key] = Forecaster(method, **asked).fit(table[[11, 22]])
+            cache[key] = Forecaster(method, **read_by(method, asked)).fit(table[[11, 22]])
         return cache[key]
 
     return fit
@@ -143,7 +144,9 @@ def test_a_history_without_new_cells_is_refused(fitted, table):
 
 
 def test_bounds_of_a_new_cell_have_the_mean_width_of_the_known_ones(table, tiny):
-    forecaster = Forecaster("seasonal_day", **tiny, intervals="conformal").fit(table[[11, 22]])
+    forecaster = Forecaster(
+        "seasonal_day", **read_by("seasonal_day", tiny), intervals="conformal"
+    ).fit(table[[11, 22]])
     adapted = forecaster.adapt(table)
     lower, upper = adapted.predict_interval(table, non_negative=False)
     width = (upper - lower).iloc[0] / adapted.scaler.std

@@ -7,6 +7,7 @@ from stforecast import Forecaster
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row
+from stforecast.config import read_by
 from stforecast.runs import run
 
 SPANS = {"folds": 2, "test": "1d", "validation": "1d", "gap": "12h"}
@@ -83,7 +84,9 @@ def test_the_summary_is_of_all_test_days(backtest):
 
 def test_estimates_are_those_of_a_benchmark_of_the_same_folds(cube, cube_path, tmp_path):
     settings = {"service": "internet", "horizon": 2}
-    found = Forecaster("ridge", **settings).backtest(cube, folds=2, test="2d", validation="1d")
+    found = Forecaster("ridge", **read_by("ridge", settings)).backtest(
+        cube, folds=2, test="2d", validation="1d"
+    )
     runs = []
     for number, parts in found.folds.iterrows():
         step = pd.Timedelta("1h")

@@ -8,7 +8,7 @@ import torch
 from pretended_device import PretendedDevice
 
 from stforecast import Forecaster
-from stforecast.config import defaults, options_type
+from stforecast.config import defaults, options_type, read_by
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
@@ -51,7 +51,7 @@ def settings_of(method, model):
 
 
 def trained(table, method, settings):
-    forecaster = Forecaster(method, **settings).fit(table)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(table)
     return forecaster.rounds_, forecaster.predict(table)
 
 

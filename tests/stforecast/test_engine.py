@@ -9,6 +9,7 @@ import pytest
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.bench import ray_actors
+from stforecast.config import read_by
 from stforecast.federated.spread import Lost
 from stforecast.runs import resume, run
 
@@ -92,7 +93,9 @@ def test_a_run_over_actors_goes_on_over_actors(cube_path, settings, actors, tmp_
 def test_what_cannot_be_spread_is_told(method, settings, message, table, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=message):
-        Forecaster(method, **{**tiny, "engine": "ray", **settings}).fit(table)
+        Forecaster(
+            method, **read_by(method, {**read_by(method, tiny), "engine": "ray", **settings})
+        ).fit(table)
 
 
 def test_reference_forecasters_do_not_read_the_engine(table, tiny, caplog):

@@ -6,6 +6,7 @@ import pytest
 
 from stforecast import Forecaster, trained_method
 from stforecast.baselines.ridge import Ridge
+from stforecast.config import read_by
 from stforecast.data import series as reading
 from stforecast.trained_method import TrainedMethod
 
@@ -32,7 +33,7 @@ def test_each_part_is_forecast_once_by_each_model(cube, tiny, tmp_path, asked):
     settings = {**tiny, **INTERVALS}
     for method, models in (("ridge", 1), ("fedavg", 2), ("fedrep", 2)):
         own = INTERVALS if method == "ridge" else settings
-        forecaster = Forecaster(method, **own).fit(cube)
+        forecaster = Forecaster(method, **read_by(method, own)).fit(cube)
         asked.clear()
         forecaster.save(tmp_path / method)
         table, forecasts = forecaster.evaluate(), forecaster.test_forecasts()
@@ -66,14 +67,14 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
         return client_data(windows, locations)
 
     monkeypatch.setattr(trained_method, "client_data", watched)
-    Forecaster(method, **tiny, service="internet").fit(cube)
+    Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
     assert made == [reads, False], "never of the validation part"
 
 
 @pytest.mark.parametrize("method", ["ridge", "fedavg", "last_value"])
 def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
     settings = {"split": tiny["split"]} if method != "fedavg" else tiny
-    forecaster = Forecaster(method, **settings, service="internet").fit(cube)
+    forecaster = Forecaster(method, **read_by(method, settings), service="internet").fit(cube)
     predictor, data = forecaster._chosen(), forecaster._evaluated().data
     starts = data.split.test[:5]
     quantiles = predictor.quantiles(data.z, starts, data.calendar)

@@ -4,6 +4,7 @@ import pytest
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.fitting import Fitted
 
 WINDOW = {"closeness": 3, "periods": 0}
@@ -17,7 +18,9 @@ def test_a_sliding_window_learns_nothing_from_before_it(table, tiny, method):
     changed = table.copy()
     changed.iloc[: 24 * 3 - 3] = np.random.default_rng(0).uniform(1, 99, (24 * 3 - 3, 3))
     settings = {**(tiny if method == "fedavg" else {}), **WINDOW, "split": split}
-    forecasters = [Forecaster(method, **settings).fit(data) for data in (table, changed)]
+    forecasters = [
+        Forecaster(method, **read_by(method, settings)).fit(data) for data in (table, changed)
+    ]
     before, after = (f.predict(table.iloc[: 24 * 7]) for f in forecasters)
     pd.testing.assert_frame_equal(before, after)
     scalers = (f.scaler for f in forecasters)
@@ -50,7 +53,7 @@ def test_forecasts_of_every_target_are_levels_before_and_after_saving(
     # Far from the mean of the training part, so that a lost anchor is seen.
     far = table.copy()
     far.iloc[-48:] += 10 * table.std()
-    forecaster = Forecaster(method, **settings).fit(far)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(far)
     forecast = forecaster.predict(far)
     loaded = Forecaster.load(forecaster.save(tmp_path), device="cpu")
     assert loaded.config.window.target == forecaster.config.window.target != "validation"
@@ -66,7 +69,7 @@ def test_the_target_of_the_lowest_validation_error_is_kept(method, caplog):
         settings |= {"rounds": 2, "device": "cpu", "model": "mlp"}
 
     def validated(target):
-        fitted = Forecaster(method, target=target, **settings).fit(data)
+        fitted = Forecaster(method, target=target, **read_by(method, settings)).fit(data)
         errors = fitted.evaluate().set_index(["split", "selection", "metric", "client", "horizon"])
         return fitted, errors["value"].loc["validation", "best", "mse", "all", "all"]
 
@@ -88,11 +91,13 @@ def test_equal_errors_keep_the_level(table):
     settings = {**WINDOW, "split": "days:4,1,1", "alpha": 1e9}
     data = table.iloc[: 24 * 6]
     each = [
-        Forecaster("ridge", target=target, **settings).fit(data).evaluate()["value"]
+        Forecaster("ridge", target=target, **read_by("ridge", settings))
+        .fit(data)
+        .evaluate()["value"]
         for target in ("level", "week")
     ]
     assert each[0].equals(each[1])
-    lowest = Forecaster("ridge", target="validation", **settings).fit(data)
+    lowest = Forecaster("ridge", target="validation", **read_by("ridge", settings)).fit(data)
     assert lowest.config.window.target != "week"
 
 
@@ -100,7 +105,9 @@ def test_a_target_cannot_be_chosen_without_validation_targets(table):
     gap = table.copy()
     gap.iloc[24 * 6 : 24 * 8] = np.nan
     with pytest.raises(InputError, match="has no observed validation target; choose another"):
-        Forecaster("ridge", **WINDOW, split="days:6,2,2", target="validation").fit(gap)
+        Forecaster(
+            "ridge", **read_by("ridge", WINDOW), split="days:6,2,2", target="validation"
+        ).fit(gap)
 
 
 @pytest.mark.parametrize("loss", ["mse", "quantile"])
@@ -125,7 +132,9 @@ def test_the_naive_do_not_read_it_and_say_so(table, target, caplog):
 
 
 def test_a_history_must_reach_back_to_the_anchors(table):
-    forecaster = Forecaster("ridge", **WINDOW, split="days:8,1,1", target="week").fit(table)
+    forecaster = Forecaster(
+        "ridge", **read_by("ridge", WINDOW), split="days:8,1,1", target="week"
+    ).fit(table)
     with pytest.raises(InputError, match="the model reads 168 steps back"):
         forecaster.predict(table.iloc[-100:])
 
@@ -135,5 +144,7 @@ def test_a_target_whose_error_is_not_finite_is_not_kept(table, monkeypatch):
         return {"level": np.nan, "change": 2.0, "day": 1.0}.get(fitted.config.window.target, 3.0)
 
     monkeypatch.setattr(Fitted, "validation_mse", property(error))
-    forecaster = Forecaster("ridge", **WINDOW, split="days:6,2,2", target="validation").fit(table)
+    forecaster = Forecaster(
+        "ridge", **read_by("ridge", WINDOW), split="days:6,2,2", target="validation"
+    ).fit(table)
     assert forecaster.config.window.target == "day"

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.data.scaling import Scaler
 from stforecast.federated.server import RoundReport
 
@@ -24,7 +25,7 @@ def fitted(table, tiny):
 
     def fit(method):
         if method not in cache:
-            cache[method] = Forecaster(method, **tiny).fit(table)
+            cache[method] = Forecaster(method, **read_by(method, tiny)).fit(table)
         return cache[method]
 
     return fit
@@ -52,7 +53,7 @@ def test_a_loaded_forecaster_saves_the_same_bytes(fitted, tmp_path):
 @pytest.mark.parametrize("method", ["scaffold", "fedavg_ft"])
 def test_what_predicting_does_not_need_is_not_saved(method, table, tiny, tmp_path):
     """Of a global model no client's copy or memory; of fine-tuned ones no optimiser."""
-    forecaster = Forecaster(method, **tiny).fit(table)
+    forecaster = Forecaster(method, **read_by(method, tiny)).fit(table)
     saved = load_file(forecaster.save(tmp_path) / "state.safetensors")
     of_clients = {name.split("/")[1] for name in saved if name.startswith("clients/")}
     assert of_clients == ({"sizes"} if method == "scaffold" else {"params", "sizes"})
@@ -86,7 +87,7 @@ def test_beyond_the_horizon_forecasts_are_fed_back(fitted, table):
 
 
 def test_within_the_horizon_forecasts_are_direct(table, tiny):
-    forecaster = Forecaster("ridge", **tiny, horizon=4).fit(table)
+    forecaster = Forecaster("ridge", **read_by("ridge", tiny), horizon=4).fit(table)
     forecast = forecaster.predict(table)
     assert len(forecast) == 4
     pd.testing.assert_frame_equal(forecaster.predict(table, 2), forecast[:2])
@@ -132,19 +133,23 @@ def test_no_steps_are_refused(fitted, table):
 
 def test_a_zoned_table_is_forecast_in_its_zone_by_its_local_calendar(table, tiny):
     zoned = table.tz_localize("Asia/Tokyo")
-    forecaster = Forecaster("historical_average", **tiny).fit(zoned)
+    forecaster = Forecaster("historical_average", **read_by("historical_average", tiny)).fit(zoned)
     forecast = forecaster.predict(zoned)
     assert str(forecast.index.tz) == "Asia/Tokyo"
     assert forecast.index[0] == pd.Timestamp("2013-11-11", tz="Asia/Tokyo")
     assert pd.concat([zoned, forecast]).index.is_monotonic_increasing
-    plain = Forecaster("historical_average", **tiny).fit(table).predict(table)
+    plain = (
+        Forecaster("historical_average", **read_by("historical_average", tiny))
+        .fit(table)
+        .predict(table)
+    )
     np.testing.assert_allclose(forecast.to_numpy(), plain.to_numpy())
 
 
 @pytest.mark.parametrize("clock", ["utc", "local"])
 def test_a_cube_gives_service_unit_and_clock_to_forecasts(cube, tiny, clock):
     cube = cube.assign_attrs(clock=clock)
-    forecaster = Forecaster("ridge", service="internet", **tiny).fit(cube)
+    forecaster = Forecaster("ridge", service="internet", **read_by("ridge", tiny)).fit(cube)
     forecast = forecaster.predict(cube)
     assert forecast.attrs == {"service": "internet", "units": "MB"}
     first = pd.Timestamp("2013-11-11")  # The cube's times are UTC, or local without an offset.
@@ -161,7 +166,9 @@ def test_a_cube_gives_service_unit_and_clock_to_forecasts(cube, tiny, clock):
 def test_test_forecasts_hold_what_was_observed(cube, tiny):
     gap = cube.copy(deep=True)
     gap["internet"][200, 0] = np.nan
-    tested = Forecaster("last_value", service="internet", **tiny, horizon=2).fit(gap)
+    tested = Forecaster(
+        "last_value", service="internet", **read_by("last_value", tiny), horizon=2
+    ).fit(gap)
     ds = tested.test_forecasts()
     assert dict(ds.sizes) == {"cell": 3, "time": 47, "horizon": 2}
     assert ds.indexes["time"][0] == pd.Timestamp("2013-11-09")
@@ -200,9 +207,10 @@ def test_the_selected_model_is_the_one_that_predicts(table, tiny):
 
 def test_constant_cells_and_odd_periods_are_pointed_out(table, tiny, caplog):
     caplog.set_level(logging.WARNING)
-    Forecaster("ridge", **tiny, period=20).fit(table.join(pd.DataFrame({44: 5.0}, table.index)))
-    unread, odd, constant = caplog.messages
-    assert unread.endswith("fitted without rounds: it does not read rounds, hidden_size")
+    Forecaster("ridge", **read_by("ridge", tiny), period=20).fit(
+        table.join(pd.DataFrame({44: 5.0}, table.index))
+    )
+    odd, constant = caplog.messages
     assert odd.startswith("a period of 20 steps of 60 minutes is 20 hours")
     assert constant.startswith("the table: 1 of 4 cells never change in the training part of value")
 
@@ -262,7 +270,7 @@ def saved(cube, tiny, tmp_path):
 
     def save(method="fedavg", spoil=None, **settings):
         settings = {**tiny, "service": "internet", **settings}
-        forecaster = Forecaster(method, **settings).fit(cube)
+        forecaster = Forecaster(method, **read_by(method, settings)).fit(cube)
         if spoil:
             spoil(forecaster)
         return forecaster.save(tmp_path / "model")
@@ -323,7 +331,7 @@ METHODS_THAT_READ = ["fedavg", "ridge", "last_value", "seasonal_day", "historica
 
 @pytest.mark.parametrize("method", METHODS_THAT_READ)
 def test_nothing_is_forecast_from_nothing(cube, table, tiny, method):
-    forecaster = Forecaster(method, **tiny, service="internet").fit(cube)
+    forecaster = Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
     with pytest.raises(InputError, match="has no observed inputs for the forecast"):
         forecaster.predict(table * np.nan)
 
@@ -333,7 +341,7 @@ def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
     cube, table, tiny, method, caplog
 ):
     settings = {**tiny, "service": "internet", "intervals": "conformal"}
-    forecaster = Forecaster(method, **settings).fit(cube)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(cube)
     whole = forecaster.predict(table)
     assert "training mean" not in caplog.text
     gone = table.copy()
@@ -353,12 +361,3 @@ def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
     history.iloc[-1, 2] = np.nan
     assert forecaster.predict(history).notna().all(axis=None)
     assert "1 of 3 cells, such as 33, have missing inputs" in caplog.text
-
-
-def test_settings_that_a_reference_forecaster_does_not_read_are_told_of(table, tiny, caplog):
-    own = {"split": tiny["split"], "seed": 3, "quantiles": "0.1,0.5,0.9", "intervals": "conformal"}
-    Forecaster("ridge", **own).fit(table)
-    assert not caplog.messages
-    Forecaster("ridge", **own, model="graph_wavenet", lr=0.5, channels=4).fit(table)
-    (message,) = caplog.messages
-    assert message.endswith("it does not read lr, model, channels")

@@ -5,6 +5,7 @@ import pytest
 from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.last_value import LastValue
+from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.cuts import Cut
 from stforecast.data.scaling import fit_scaler
@@ -75,9 +76,9 @@ def fitting_leaks(method, data, **settings):
     """
     cube, _ = as_cube(data)
     service = as_series(cube, settings.get("service")).service
-    first = Forecaster(method, **settings).fit(cube)
+    first = Forecaster(method, **read_by(method, settings)).fit(cube)
     start = int(first.split.test[0]) + first.config.window.horizon - 1
-    second = Forecaster(method, **settings).fit(other_future(cube, service, start))
+    second = Forecaster(method, **read_by(method, settings)).fit(other_future(cube, service, start))
     history = cube.isel(time=slice(start))
     before, after = (f.predict(history).to_numpy() for f in (first, second))
     scalers = (np.stack([f.scaler.mean, f.scaler.std]) for f in (first, second))

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.metrics.tables import evaluate
 
 PROTOCOL = {"closeness": 12, "periods": 0, "horizon": 12, "period": 288, "scale": "global"}
@@ -23,7 +24,9 @@ def speeds():
 
 @pytest.mark.parametrize("split", TEST)
 def test_both_splits_judge_the_windows_of_the_literature(speeds, split):
-    forecaster = Forecaster("last_value", split=split, **PROTOCOL).fit(speeds)
+    forecaster = Forecaster("last_value", split=split, **read_by("last_value", PROTOCOL)).fit(
+        speeds
+    )
     assert (len(forecaster.split.validation), len(forecaster.split.test)) == TEST[split]
     forecasts = forecaster.test_forecasts()
     assert forecasts.sizes == {"cell": 2, "time": TEST[split][1], "horizon": 12}

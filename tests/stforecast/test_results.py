@@ -6,6 +6,7 @@ import pytest
 import xarray as xr
 
 from data_prep.errors import InputError
+from stforecast.config import read_by
 from stforecast.forecaster import Forecaster
 from stforecast.results import METRIC_COLUMNS, ForecastRun
 from stforecast.runs import resume, run
@@ -53,7 +54,7 @@ def test_run_json_says_where_the_data_lie_and_when_the_parts_are(finished):
 
 def test_a_part_without_windows_has_no_dates(cube_path, tiny, tmp_path):
     settings = {**tiny, "service": "sms", "split": "fedda", "periods": 1}
-    about = run("last_value", cube_path, tmp_path / "run", settings).about
+    about = run("last_value", cube_path, tmp_path / "run", read_by("last_value", settings)).about
     assert about["parts"]["validation"] is None
     assert about["parts"]["test"]["last"] == "2013-11-11 00:00:00"
     assert (
@@ -67,7 +68,10 @@ def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkey
     fit, refused = Forecaster.fit, []
 
     def another(*args, **options):
-        for begin in (lambda: run(method, cube_path, out, settings), lambda: resume(out)):
+        for begin in (
+            lambda: run(method, cube_path, out, read_by(method, settings)),
+            lambda: resume(out),
+        ):
             with pytest.raises(InputError, match=r"process \d+ .* is writing there") as caught:
                 begin()
             refused.append(caught.value)
@@ -76,7 +80,7 @@ def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkey
     monkeypatch.setattr(Forecaster, "fit", another)
     (out / "checkpoints").mkdir(parents=True)
     (out / "settings.json").write_text("")  # As if it was begun, so that there is one to resume.
-    assert run(method, cube_path, out, settings).label == method
+    assert run(method, cube_path, out, read_by(method, settings)).label == method
     assert len(refused) == 2
 
 
@@ -142,7 +146,12 @@ def test_the_saved_model_predicts(finished, cube):
 def test_a_finished_run_is_not_overwritten(finished, tiny):
     before = (finished.folder / "run.json").read_bytes()
     with pytest.raises(InputError, match=r"fuels already holds a finished run; choose another"):
-        run("ridge", finished.about["data"], finished.folder, {**tiny, "service": "sms"})
+        run(
+            "ridge",
+            finished.about["data"],
+            finished.folder,
+            {**read_by("ridge", tiny), "service": "sms"},
+        )
     assert (finished.folder / "run.json").read_bytes() == before
 
 
@@ -158,12 +167,12 @@ def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(xr.Dataset, "dump_to_store", fail)
     out = tmp_path / "run"
     with pytest.raises(InputError, match=r"run: cannot be written .disk full.; free some space"):
-        run("ridge", cube_path, out, {**tiny, "service": "sms"})
+        run("ridge", cube_path, out, {**read_by("ridge", tiny), "service": "sms"})
     assert not (out / "run.json").exists()
     with pytest.raises(InputError, match="not a finished run"):
         ForecastRun.open(out)
     monkeypatch.undo()
-    assert run("ridge", cube_path, out, {**tiny, "service": "sms"}).rounds().empty
+    assert run("ridge", cube_path, out, {**read_by("ridge", tiny), "service": "sms"}).rounds().empty
 
 
 def test_bad_settings_leave_no_folder(cube_path, tmp_path):
@@ -173,7 +182,9 @@ def test_bad_settings_leave_no_folder(cube_path, tmp_path):
 
 
 def test_a_reference_forecaster_has_a_header_of_rounds_only(cube_path, tiny, tmp_path, finished):
-    found = run("last_value", cube_path, tmp_path / "r", {**tiny, "service": "sms"})
+    found = run(
+        "last_value", cube_path, tmp_path / "r", {**read_by("last_value", tiny), "service": "sms"}
+    )
     assert found.label == "last_value"
     assert found.rounds().columns.tolist() == finished.rounds().columns.tolist()
     assert found.score("mse", "best") == found.score("mse", "last")

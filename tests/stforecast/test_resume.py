@@ -14,6 +14,7 @@ from data_prep.checksum import checksum
 from data_prep.cube import open_cube, write_cube
 from data_prep.errors import InputError
 from stforecast import rolling
+from stforecast.config import read_by
 from stforecast.results import ForecastRun
 from stforecast.runs import resume, run
 
@@ -128,10 +129,13 @@ def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
     cube_path, settings, method, tmp_path, killed_in_refits
 ):
     settings = {**settings, **ROLLING, "select": "last", "shuffle": method != "fuels"}
-    whole, out = run(method, cube_path, tmp_path / "whole", settings), tmp_path / "killed"
+    whole, out = (
+        run(method, cube_path, tmp_path / "whole", read_by(method, settings)),
+        tmp_path / "killed",
+    )
     begun = killed_in_refits()
     with pytest.raises(Killed):
-        run(method, cube_path, out, settings)
+        run(method, cube_path, out, read_by(method, settings))
     assert begun == [8 * 24, 9 * 24]
     kept = json.loads(next(out.glob("checkpoints/refit-192/round-*/checkpoint.json")).read_text())
     found = resume(out)

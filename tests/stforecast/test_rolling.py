@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.results import ForecastRun
 from stforecast.rolling import Rolling
 from stforecast.runs import resume, run
@@ -35,9 +36,9 @@ def test_the_latest_model_forecasts():
 @pytest.mark.parametrize(("horizon", "target"), [(1, "level"), (5, "level"), (5, "day")])
 def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target):
     settings = {**RIDGE, "service": None, "horizon": horizon, "target": target}
-    rolling = Forecaster("ridge", refit="daily", **settings)
+    rolling = Forecaster("ridge", refit="daily", **read_by("ridge", settings))
     forecasts = rolling.fit(table).test_forecasts()
-    never = Forecaster("ridge", **settings).fit(table)
+    never = Forecaster("ridge", **read_by("ridge", settings)).fit(table)
     assert rolling.refits_["time"].dt.hour.tolist() == [0, 0]
     assert rolling.refits_["windows"].tolist() == [
         # Ridge reads 3 steps; training begins at the first midnight after them.
@@ -60,8 +61,10 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target)
 @pytest.mark.parametrize("method", ["ridge", "fedavg"])
 def test_refits_keep_the_target_that_was_chosen(table, tiny, method):
     settings = {**(tiny if method == "fedavg" else {}), "split": "days:6,1,3", "refit": "daily"}
-    chosen = Forecaster(method, target="validation", **settings).fit(table)
-    again = Forecaster(method, target=chosen.config.window.target, **settings).fit(table)
+    chosen = Forecaster(method, target="validation", **read_by(method, settings)).fit(table)
+    again = Forecaster(method, target=chosen.config.window.target, **read_by(method, settings)).fit(
+        table
+    )
     assert chosen.test_forecasts().identical(again.test_forecasts())
 
 
@@ -70,7 +73,7 @@ def test_the_future_changes_no_earlier_forecast(table):
     changed.iloc[24 * 9 :] *= 3
     settings = {k: v for k, v in RIDGE.items() if k != "service"}
     first, second = (
-        Forecaster("ridge", refit="daily", **settings).fit(t).test_forecasts()
+        Forecaster("ridge", refit="daily", **read_by("ridge", settings)).fit(t).test_forecasts()
         for t in (table, changed)
     )
     np.testing.assert_array_equal(first.y_hat[:, :49], second.y_hat[:, :49])
@@ -84,7 +87,7 @@ def test_federated_methods_go_on_from_where_they_are_and_say_what_it_cost(
     path = tmp_path / "town.nc"
     cube.to_netcdf(path, engine="h5netcdf")
     settings = {**tiny, "service": "internet", "split": "days:6,1,3"}
-    never = Forecaster(method, **settings).fit(cube)
+    never = Forecaster(method, **read_by(method, settings)).fit(cube)
     finished = run(
         method,
         path,
@@ -154,5 +157,5 @@ def refits_of(out):
 
 
 def test_a_test_part_of_less_than_a_week_is_not_refitted_weekly(cube):
-    forecaster = Forecaster("ridge", refit="weekly", **RIDGE).fit(cube)
+    forecaster = Forecaster("ridge", refit="weekly", **read_by("ridge", RIDGE)).fit(cube)
     assert forecaster.refits_.empty

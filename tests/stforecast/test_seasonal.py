@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
@@ -44,7 +45,7 @@ def test_without_a_day_of_history_there_is_no_seasonal_naive():
     rng = np.random.default_rng(1)
     table = pd.DataFrame(rng.normal(size=(300, 2)), minutes)
     settings = {"split": "steps:0.5,0.2,0.3", "periods": 0}
-    ds = Forecaster("last_value", **settings).fit(table).test_forecasts()
+    ds = Forecaster("last_value", **read_by("last_value", settings)).fit(table).test_forecasts()
     assert "seasonal_naive" not in ds
     assert np.isnan(ds.seasonal_mae).all()
 

@@ -5,6 +5,6 @@ function in a new file of this package. Nothing is unpickled.
 """
 
 from vision.datasets.image_set import ImageSet, join
-from vision.datasets.registry import DATASETS, load
+from vision.datasets.registry import DATASETS, has_files, load, names_in
 
-__all__ = ["DATASETS", "load", "join", "ImageSet"]
+__all__ = ["DATASETS", "has_files", "load", "names_in", "join", "ImageSet"]

@@ -22,6 +22,20 @@ the others are its options.
 """
 
 
+def names_in(name: str) -> list[str]:
+    """Return the names of the data sets in a union, as in mnist+usps."""
+    return [part.strip() for part in name.split("+")]
+
+
+def has_files(name: str) -> bool:
+    """Return whether a data set is read from the files of a folder.
+
+    Raises:
+        InputError: if the name is unknown.
+    """
+    return "root" in inspect.signature(DATASETS.find(name)).parameters
+
+
 def load(
     name: str, root: str | Path | None = None, *, size: int | None = None, **options: object
 ) -> ImageSet:
@@ -42,7 +56,7 @@ def load(
     >>> load("digits8x8", size=16).images.shape
     torch.Size([1797, 1, 16, 16])
     """
-    names = [part.strip() for part in name.split("+")]
+    names = names_in(name)
     taken = {p for part in names for p in inspect.signature(DATASETS.find(part)).parameters}
     for option in options:
         if option not in taken:

@@ -18,7 +18,7 @@ from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
-from vision.references.heads import once
+from vision.references.heads import OF_ROUNDS, once
 
 
 class Chance(Method):
@@ -27,6 +27,7 @@ class Chance(Method):
     name = "chance"
     summary = "guesses: each class is equally likely"
     paper = "reference"
+    unread = OF_ROUNDS
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None

@@ -20,14 +20,21 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.method import Method, Task
+from stforecast.federated.options import names_of
 from stforecast.federated.population import Population
 from stforecast.federated.state import Cohort
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
 from vision.models.vit import backbone_of
 
 ABSENT = -1e6
 """Bias of a class without training images: it is predicted only if no other class is allowed."""
+
+
+OF_ROUNDS = names_of(Training, Uplink, Robust)
+"""Settings of training and uploads, which references do not read."""
 
 
 def once(training: Training) -> Training:
@@ -40,6 +47,7 @@ class HeadReference(Method):
 
     paper = "reference"
     keeps_data: ClassVar[bool] = True
+    unread = OF_ROUNDS - {"mixed_precision"}
     defaults = MappingProxyType({"model": "vit"})
 
     def __init__(

@@ -15,6 +15,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stforecast.federated.method import Method
+from stforecast.federated.options import names_of
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
 
 
 class Central(Method):
@@ -25,3 +28,4 @@ class Central(Method):
     paper = "reference"
     pooled: ClassVar[bool] = True
     keeps_data: ClassVar[bool] = True
+    unread = names_of(Uplink, Robust) | {"participation", "full_start"}

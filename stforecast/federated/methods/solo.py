@@ -4,6 +4,9 @@ A baseline for federated methods (FUELS, arXiv 2404.03702, appendix D.1).
 """
 
 from stforecast.federated.method import Method
+from stforecast.federated.options import names_of
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
 
 
 class Solo(Method):
@@ -13,3 +16,4 @@ class Solo(Method):
     summary = "each client trains alone; nothing is sent"
     paper = "FUELS, appendix D.1"
     needs_each = "its clients send nothing"
+    unread = names_of(Uplink, Robust)

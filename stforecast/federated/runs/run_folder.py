@@ -6,10 +6,12 @@ the settings and `checkpoints/` the progress.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import logging
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -276,6 +278,9 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
         if len(header) == MAX_HEADER:
             raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
+        table = table.rename(columns=as_named)
+        for name in table.columns.intersection(list(text)):
+            table[name] = table[name].map(as_named, na_action="ignore")
     for name in (*numbers, *text):
         if name not in table:
             raise InputError(f"{path}: no column {name!r}; {AGAIN}")
@@ -285,7 +290,50 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
     return table
 
 
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""Beginning of a text that a spreadsheet takes for a formula, or of one that `inert` has marked."""
+
+
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table atomically."""
+    """Write a table atomically; texts that a spreadsheet would run are made `inert`."""
+    texts = table.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"])
+    names = {name for column in texts for name in table[column].unique()} | set(table.columns)
+    # The csv module takes a carriage return for the end of a line, but quotes only line feeds.
+    lines = any("\r" in str(name) for name in names)
+    if marked := {name: inert(name) for name in names if inert(name) != name}:
+        table = table.rename(columns=marked).assign(
+            **{marked.get(name, name): table[name].replace(marked) for name in texts}
+        )
+        log.warning(
+            "%s: a ' stands before %s and other names that a spreadsheet would run as formulas; "
+            "remove it to join the table with your own",
+            path, min(marked),
+        )  # fmt: skip
     with atomic_path(path) as part:
-        table.to_csv(part, index=False, errors="backslashreplace")  # a path may hold any bytes
+        quoting = csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL
+        # A path may hold any bytes.
+        table.to_csv(part, index=False, quoting=quoting, errors="backslashreplace")
+
+
+def inert(text: Any) -> Any:
+    """Put a ' before a text that a spreadsheet would run as a formula, as OWASP recommends.
+
+    >>> inert("=1+2"), inert("-5"), inert("-cell 5"), inert("cell 5")
+    ("'=1+2", '-5', "'-cell 5", 'cell 5')
+    """
+    if not isinstance(text, str) or not FORMULA.match(text):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def as_named(text: str) -> str:
+    """Return the text that `inert` was given.
+
+    >>> as_named(inert("=1+2")), as_named("-5")
+    ('=1+2', '-5')
+    """
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text

@@ -33,7 +33,7 @@ from annotated_types import Lt
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.options import CheckedOptions
+from stforecast.federated.options import CheckedOptions, ReadIf
 from stforecast.federated.uploads.payload import Payload
 
 OUTLYING = 3.0
@@ -52,7 +52,11 @@ class Robust(CheckedOptions):
     """
 
     robust: Literal["none", "median", "trimmed", "clip"] = "none"
-    robust_trim: Annotated[NonNegativeFloat, Lt(0.5)] = 0.2
+    robust_trim: Annotated[
+        NonNegativeFloat,
+        Lt(0.5),
+        ReadIf("robust is trimmed", lambda s: s["robust"] == "trimmed"),
+    ] = 0.2
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
         """Return the uploads for the method's aggregation.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -20,8 +20,10 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import with_axes
-from stforecast.federated.options import CheckedOptions, Share
+from stforecast.federated.options import CheckedOptions, ReadIf, Share
 from stforecast.federated.uploads.payload import Like, Payload
+
+NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
 
 CODES, SCALE = "/codes", "/scale"
 """Suffixes of the names of a quantised tensor's parts."""
@@ -44,10 +46,16 @@ class Uplink(CheckedOptions):
     """
 
     noise: Literal["none", "laplace", "gaussian", "exponential"] = "none"
-    noise_mean: float = 0.0
-    noise_std: NonNegativeFloat = 1.0
+    noise_mean: Annotated[float, NOISY] = 0.0
+    noise_std: Annotated[NonNegativeFloat, NOISY] = 1.0
     clip: NonNegativeFloat = 0.0
-    privacy_delta: Share = 1e-5
+    privacy_delta: Annotated[
+        Share,
+        ReadIf(
+            "noise is gaussian and clip is above 0",
+            lambda s: s["noise"] == "gaussian" and s["clip"] != 0,
+        ),
+    ] = 1e-5
     bits: Literal[32, 8, 4] = 32
     delta_coding: bool = False
 

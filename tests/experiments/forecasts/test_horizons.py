@@ -9,6 +9,7 @@ from experiments.forecasts.report import results_table
 from stforecast.bench.published import parse_published
 from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.steps import shown_steps
+from stforecast.config import read_by
 from stforecast.runs import run
 
 SETTINGS = {"service": "internet", "split": "days:6,1,3", "horizon": 4}
@@ -23,7 +24,12 @@ def ridge(town, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def naive(town, tmp_path_factory):
-    return run("last_value", town, tmp_path_factory.mktemp("horizons") / "naive", SETTINGS)
+    return run(
+        "last_value",
+        town,
+        tmp_path_factory.mktemp("horizons") / "naive",
+        read_by("last_value", SETTINGS),
+    )
 
 
 def table(text, heading):

@@ -10,6 +10,7 @@ from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.chronos import Chronos, ChronosOptions
+from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.leaks import forecast_leaks
@@ -81,7 +82,7 @@ def test_a_saved_forecaster_forecasts_the_same_with_the_same_weights_only(weight
     hours = pd.date_range("2013-11-01", periods=110, freq="h")
     table = pd.DataFrame(series(), hours, pd.Index(["a", "b"]))
     settings = {"split": "steps:0.6,0.1,0.3", "periods": 0, "weights": str(weights)}
-    forecaster = Forecaster("chronos", **settings).fit(table)
+    forecaster = Forecaster("chronos", **read_by("chronos", settings)).fit(table)
     folder = forecaster.save(tmp_path)
     pd.testing.assert_frame_equal(Forecaster.load(folder).predict(table), forecaster.predict(table))
     config = weights / "config.json"

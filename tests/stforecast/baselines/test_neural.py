@@ -10,6 +10,7 @@ from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.neural import NeuralOptions
+from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.leaks import forecast_leaks
@@ -98,7 +99,7 @@ def test_a_saved_forecaster_forecasts_the_same(tmp_path):
     hours = pd.date_range("2013-11-01", periods=160, freq="h")
     table = pd.DataFrame(series(), hours, pd.Index(["a", "b"]))
     settings = {"split": "steps:0.7,0.1,0.2", "periods": 0, "input_size": 24, "max_steps": 2}
-    forecaster = Forecaster("patchtst", **settings).fit(table)
+    forecaster = Forecaster("patchtst", **read_by("patchtst", settings)).fit(table)
     loaded = Forecaster.load(forecaster.save(tmp_path))
     pd.testing.assert_frame_equal(loaded.predict(table), forecaster.predict(table))
 

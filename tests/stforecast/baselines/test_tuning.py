@@ -13,6 +13,7 @@ from stforecast.baselines import pooled_trees
 from stforecast.baselines.boosting import Boosting, BoostingConfig
 from stforecast.baselines.lightgbm import LightGBM, LightGBMOptions
 from stforecast.baselines.ridge import ALPHAS, Ridge, RidgeConfig
+from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import target_windows
@@ -117,7 +118,7 @@ def test_a_forecaster_keeps_what_it_chose(table, method, tmp_path):
     if method == "lightgbm":
         pytest.importorskip("lightgbm", reason="the extra peers is not installed")
     settings = {"split": "days:6,1,3", "target": "validation", "tune": True, "refit": "daily"}
-    forecaster = Forecaster(method, **settings).fit(table)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(table)
     chosen = forecaster.config
     assert chosen.window.target != "validation"
     assert None not in dataclasses.asdict(chosen.method_options).values()

@@ -7,6 +7,7 @@ import pytest
 from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.comparison.errors import SEASONAL, model_errors
+from stforecast.config import read_by
 from stforecast.metrics.metric import mean
 
 METRICS = ("mse", "mae", "rmse", "bias", "raw_mse", "raw_mae", "raw_rmse", "raw_mape", "raw_wape",
@@ -37,7 +38,11 @@ def test_they_are_those_of_the_table_of_errors(fitted, metric, selection):
 
 def test_a_day_is_one_of_local_time(cube, tiny):
     """Steps are hours of UTC; in Rome a day begins one of them earlier."""
-    ds = Forecaster("last_value", service="internet", **tiny).fit(cube).test_forecasts()
+    ds = (
+        Forecaster("last_value", service="internet", **read_by("last_value", tiny))
+        .fit(cube)
+        .test_forecasts()
+    )
     errors = model_errors(ds, "raw_mae")
     assert errors.days.tolist() == [pd.Timestamp(f"2013-11-{day}") for day in ("09", "10", "11")]
     total, weight = errors.by_day()
@@ -48,8 +53,10 @@ def test_a_day_is_one_of_local_time(cube, tiny):
 
 
 def test_seasonal_naive_is_a_model_of_every_run(cube, tiny):
-    forecaster = Forecaster("ridge", service="internet", **tiny).fit(cube)
-    naive = Forecaster("seasonal_day", service="internet", **tiny).fit(cube)
+    forecaster = Forecaster("ridge", service="internet", **read_by("ridge", tiny)).fit(cube)
+    naive = Forecaster("seasonal_day", service="internet", **read_by("seasonal_day", tiny)).fit(
+        cube
+    )
     found, expected = (
         model_errors(f.test_forecasts(), "mse", s)
         for f, s in ((forecaster, SEASONAL), (naive, None))

@@ -7,6 +7,7 @@ import pytest
 from data_prep.cube import make_cube
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import CovariateCalendar, Covariates, CovariateScaler
 from stforecast.data.series import as_series
@@ -69,7 +70,9 @@ def test_scales_are_of_the_training_part_and_of_other_cells_where_there_is_none(
 def test_a_service_that_tells_all_leaves_no_error(method, settings, town):
     errors = {}
     for inputs in ("", "sms"):
-        forecaster = Forecaster(method, **{**SETTINGS, **settings, "inputs": inputs}).fit(town)
+        forecaster = Forecaster(
+            method, **read_by(method, {**SETTINGS, **settings, "inputs": inputs})
+        ).fit(town)
         errors[inputs] = -forecaster.score() + 1
     assert errors[""] > 0.5
     assert errors["sms"] < 0.05
@@ -80,7 +83,7 @@ def test_a_saved_forecaster_reads_covariates_and_has_no_leak(method, town, tmp_p
     settings = {**SETTINGS, "static": "area"}
     if method.startswith("fed"):
         settings |= {"rounds": 3, "extra_lags": "2"}
-    forecaster = Forecaster(method, **settings).fit(town)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(town)
     forecast = forecaster.predict(town, 2)
     assert np.isfinite(forecast.to_numpy()).all()
     loaded = Forecaster.load(forecaster.save(tmp_path), device="cpu")
@@ -92,7 +95,7 @@ def test_a_saved_forecaster_reads_covariates_and_has_no_leak(method, town, tmp_p
 
 
 def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town):
-    forecaster = Forecaster("ridge", **SETTINGS).fit(town)
+    forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town)
 
     class Ahead(CovariateCalendar):
         def covariate_inputs(self, starts, spec):
@@ -107,7 +110,7 @@ def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town):
 
 
 def test_new_cells_read_covariates_in_their_own_scale(town):
-    forecaster = Forecaster("ridge", **SETTINGS, static="area", alpha=1e-3)
+    forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS), static="area", alpha=1e-3)
     forecaster.fit(town.isel(cell=[0, 1]))
     adapted = forecaster.adapt(town.isel(time=slice(0, 200)), days=5)
     errors = adapted.evaluate(town.isel(time=slice(190, None)))
@@ -127,7 +130,7 @@ def test_new_cells_read_covariates_in_their_own_scale(town):
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_in_one_line(method, settings, message, town):
     with pytest.raises(InputError, match=message) as e:
-        Forecaster(method, **{**SETTINGS, **settings}).fit(town)
+        Forecaster(method, **read_by(method, {**SETTINGS, **settings})).fit(town)
     assert "\n" not in str(e.value)
 
 

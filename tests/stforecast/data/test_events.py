@@ -9,7 +9,7 @@ import pytest
 from data_prep.cube import make_cube
 from data_prep.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import resolve
+from stforecast.config import read_by, resolve
 from stforecast.data.clock import Calendar
 from stforecast.data.events import read_events
 from stforecast.data.series import as_series
@@ -136,7 +136,9 @@ LEAN = {"extra_lags": "", "calendar": "none", "rounds": 1}
 def test_a_known_amount_is_recovered_where_the_event_is(method, settings, town, matches):
     errors = {}
     for events in ("", str(matches)):
-        forecaster = Forecaster(method, **SETTINGS, **settings, events=events).fit(town)
+        forecaster = Forecaster(method, **read_by(method, SETTINGS), **settings, events=events).fit(
+            town
+        )
         errors[events] = 1 - forecaster.score()
     assert errors[str(matches)] < 1e-3 * errors[""]
     forecast = forecaster.predict(town.isel(time=slice(0, 236)), 4)
@@ -158,7 +160,7 @@ def test_a_saved_model_names_its_kinds_and_needs_their_table_again(method, town,
     settings = {**SETTINGS, "horizon": 2, "events": str(matches)}
     if method.startswith("fed"):
         settings |= {"rounds": 2, "model": "linear", "extra_lags": "2"}
-    forecaster = Forecaster(method, **settings).fit(town)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(town)
     forecast = forecaster.predict(town, 3)
     loaded = Forecaster.load(forecaster.save(tmp_path / "model"), device="cpu")
     assert loaded.config.window.kinds == ("match",)
@@ -176,7 +178,7 @@ def test_a_saved_model_names_its_kinds_and_needs_their_table_again(method, town,
 
 
 def test_a_table_that_has_ended_is_said(town, matches, tmp_path, caplog):
-    forecaster = Forecaster("ridge", **SETTINGS, events=str(matches)).fit(town)
+    forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS), events=str(matches)).fit(town)
     with caplog.at_level(logging.WARNING):
         forecaster.predict(town)
     assert "end before" not in caplog.text
@@ -190,7 +192,7 @@ def test_new_cells_read_their_events(town, matches):
     settings = {**SETTINGS, "events": str(matches), "alpha": 1e-6}
     known = matches.with_name("11.csv")
     known.write_text(matches.read_text().replace("11;33", "11"))
-    forecaster = Forecaster("ridge", **{**settings, "events": str(known)})
+    forecaster = Forecaster("ridge", **read_by("ridge", {**settings, "events": str(known)}))
     forecaster.fit(town.isel(cell=[0, 1]))
     new = town.isel(time=slice(0, 236))
     adapted = forecaster.adapt(new, days=5, events=matches)
@@ -220,31 +222,33 @@ def test_new_cells_read_their_events(town, matches):
 def test_a_table_that_cannot_be_used_is_refused_in_one_line(lines, message, town, tmp_path):
     path = written(tmp_path / "events.csv", *lines)
     with pytest.raises(InputError, match=message) as e:
-        Forecaster("ridge", **SETTINGS, events=str(path)).fit(town)
+        Forecaster("ridge", **read_by("ridge", SETTINGS), events=str(path)).fit(town)
     assert "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize("text", ["nowhere.csv", "match"])
 def test_what_is_no_table_is_refused(text, town):
     with pytest.raises(InputError, match="no table of events here"):
-        Forecaster("ridge", **SETTINGS, events=text).fit(town)
+        Forecaster("ridge", **read_by("ridge", SETTINGS), events=text).fit(town)
 
 
 def test_times_with_an_offset_need_the_zone_of_the_data(town, tmp_path):
     path = written(tmp_path / "e.csv", HEAD, "a,2013-11-02T20:00Z,2013-11-02T21:00Z,")
     with pytest.raises(InputError, match=r"line 2: .* has an offset, but the times of"):
-        Forecaster("ridge", **SETTINGS, events=str(path)).fit(town.assign_attrs(clock="local"))
+        Forecaster("ridge", **read_by("ridge", SETTINGS), events=str(path)).fit(
+            town.assign_attrs(clock="local")
+        )
 
 
 def test_other_kinds_and_models_without_events_are_refused(town, matches, tmp_path):
-    fitted = Forecaster("ridge", **SETTINGS, events=str(matches)).fit(town)
+    fitted = Forecaster("ridge", **read_by("ridge", SETTINGS), events=str(matches)).fit(town)
     other = written(tmp_path / "o.csv", HEAD, "concert,2013-11-11 20:00,2013-11-11 21:00,")
     with pytest.raises(InputError, match=r"line 2: unknown kind of event 'concert'.* match"):
         fitted.predict(town, events=other)
     with pytest.raises(InputError, match="of the kinds match, but the history was read with con"):
         fitted.predict(as_series(town).with_events(other))
     with pytest.raises(InputError, match="reads no events; leave out events"):
-        Forecaster("ridge", **SETTINGS).fit(town).predict(town, events=matches)
+        Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town).predict(town, events=matches)
     with pytest.raises(InputError, match=r"seasonal_day reads no .* or events"):
         Forecaster("seasonal_day", split="days:7,1,2", events=str(matches)).fit(town)
     with pytest.raises(InputError, match="nodes read no table of events"):

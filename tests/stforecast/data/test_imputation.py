@@ -4,6 +4,7 @@ import pytest
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.imputation import IMPUTE, impute
 from stforecast.data.window_spec import WindowSpec
@@ -58,7 +59,10 @@ def test_last_week_needs_the_clock():
 
 def test_the_rule_is_among_a_runs_settings_and_changes_what_is_forecast(cube, tiny):
     settings = {"service": "internet", "alpha": 1.0, "split": tiny["split"]}
-    models = {how: Forecaster("ridge", impute=how, **settings).fit(cube) for how in IMPUTE}
+    models = {
+        how: Forecaster("ridge", impute=how, **read_by("ridge", settings)).fit(cube)
+        for how in IMPUTE
+    }
     assert [m.config.flat()["impute"] for m in models.values()] == list(IMPUTE)
     weights = [m._chosen().arrays["weights"][1] for m in models.values()]
     assert not np.array_equal(weights[0], weights[1])

@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
-from stforecast.config import resolve
+from stforecast.config import read_by, resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import OF_SUMS, Message
 from stforecast.flower.node import FlowerNode, Place, in_sum
@@ -78,7 +78,7 @@ def federation(cube, tmp_path, monkeypatch):
         for node, (name, (first, end)) in enumerate(SHARES.items()):
             path = write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
             configs[node] = {"data": str(path), "first-client": firsts[node]}
-        return run, Cubes(run, configs), Forecaster(method, **settings)
+        return run, Cubes(run, configs), Forecaster(method, **read_by(method, settings))
 
     return make
 

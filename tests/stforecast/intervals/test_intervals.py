@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
@@ -118,7 +119,7 @@ def test_any_forecaster_gets_intervals(cube, tiny, method, how):
     settings = (
         settings if method == "fuels" else {k: v for k, v in settings.items() if k != "hidden_size"}
     )
-    forecaster = Forecaster(method, **settings).fit(cube)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(cube)
     table, forecasts = forecaster.evaluate(), forecaster.test_forecasts()
     inside = (forecasts.lower <= forecasts.y) & (forecasts.y <= forecasts.upper)
     share = inside.where(forecasts.y.notnull()).mean(["time", "horizon"])
@@ -155,7 +156,7 @@ def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
 
 def test_refitted_models_keep_their_bounds(cube, tmp_path):
     settings = {"split": "days:6,1,3", "service": "internet", "refit": "daily", "horizon": 2}
-    forecaster = Forecaster("ridge", intervals="normalised", **settings).fit(cube)
+    forecaster = Forecaster("ridge", intervals="normalised", **read_by("ridge", settings)).fit(cube)
     assert len(forecaster.refits_) == 2
     loaded = Forecaster.load(forecaster.save(tmp_path))
     before, after = (f.predict_interval(cube) for f in (forecaster, loaded))
@@ -193,7 +194,11 @@ def test_normalised_intervals_cover_the_busy_hours_too():
     covered = {}
     for how in ("conformal", "normalised"):
         settings = {"intervals": how, "split": "days:30,10,20"}
-        found = Forecaster("historical_average", **settings).fit(table).test_forecasts()
+        found = (
+            Forecaster("historical_average", **read_by("historical_average", settings))
+            .fit(table)
+            .test_forecasts()
+        )
         inside = ((found.lower <= found.y) & (found.y <= found.upper)).isel(horizon=0)
         busy = (found.time.dt.hour >= 8) & (found.time.dt.hour < 11)
         covered[how] = [float(inside.sel(time=when).mean()) for when in (busy, ~busy)]
@@ -209,7 +214,8 @@ def test_earlier_bounds_do_not_depend_on_later_targets():
     changed.iloc[17 * 24 :] = 1e4
     settings = {"intervals": "normalised", "split": "days:10,5,5", "horizon": 3}
     before, after = (
-        Forecaster("last_value", **settings).fit(t).test_forecasts() for t in (table, changed)
+        Forecaster("last_value", **read_by("last_value", settings)).fit(t).test_forecasts()
+        for t in (table, changed)
     )
     same = before.time <= np.datetime64("2013-11-18T00:00")
     assert same.sum() == 2 * 24 + 1
@@ -224,9 +230,13 @@ def test_traffic_has_no_bounds_below_zero(how):
     traffic = np.random.default_rng(9).exponential(size=(len(hours), 3)).round(1)
     settings = {"intervals": how, "split": "days:10,5,5", "horizon": 2}
     table = pd.DataFrame(traffic, hours)
-    below = Forecaster("historical_average", **settings).fit(table - 1)
+    below = Forecaster("historical_average", **read_by("historical_average", settings)).fit(
+        table - 1
+    )
     assert below.test_forecasts().lower.min() < -1, "data below zero have such bounds"
-    forecaster = Forecaster("historical_average", **settings).fit(table)
+    forecaster = Forecaster("historical_average", **read_by("historical_average", settings)).fit(
+        table
+    )
     found = forecaster.test_forecasts()
     assert found.lower.min() == 0
     at_zero = (found.y == 0) & (found.lower == 0)
@@ -275,7 +285,7 @@ def test_quantiles_are_normalised_from_where_they_are():
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     settings = {**tiny, "loss": "quantile", "model": "mlp", "calendar": "none", "extra_lags": ""}
     settings |= {"service": "internet", "horizon": 2, "closeness": 3}
-    forecaster = Forecaster(method, **settings).fit(cube)
+    forecaster = Forecaster(method, **read_by(method, settings)).fit(cube)
     forecasts = forecaster.test_forecasts()
     assert ((forecasts.lower <= forecasts.y_hat) & (forecasts.y_hat <= forecasts.upper)).all()
     assert 0 < rows(forecaster.evaluate(), "coverage")["all"] <= 1
@@ -332,7 +342,7 @@ def test_coverage_on_milan_is_near_what_is_asked_for(traffic_dir, method, tmp_pa
 
 def test_bounds_that_are_gone_or_do_not_fit_are_refused(cube, tmp_path):
     settings = {"service": "internet", "split": "days:7,1,2", "intervals": "normalised"}
-    forecaster = Forecaster("last_value", **settings).fit(cube)
+    forecaster = Forecaster("last_value", **read_by("last_value", settings)).fit(cube)
     about = json.loads((forecaster.save(tmp_path) / "forecaster.json").read_text())
     arrays = load_file(tmp_path / "state.safetensors")
     assert arrays["interval/radius"].shape == (3, 1)

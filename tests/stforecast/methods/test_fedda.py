@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from data_prep.errors import InputError
-from stforecast.config import resolve
+from stforecast.config import read_by, resolve
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
@@ -643,7 +643,7 @@ def test_less_than_a_period_is_refused():
 )
 def test_a_forecaster_trains_and_is_saved_with_it(cube, tiny, tmp_path, method, model):
     settings = {**tiny, "service": "internet", "model": model, "rounds": 3, **QUICK}
-    first, second = (Forecaster(method, **settings).fit(cube) for _ in range(2))
+    first, second = (Forecaster(method, **read_by(method, settings)).fit(cube) for _ in range(2))
     forecast = first.predict(cube)
     assert forecast.notna().all().all()
     assert forecast.equals(second.predict(cube))

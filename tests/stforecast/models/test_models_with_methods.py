@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import defaults, options_type
+from stforecast.config import defaults, options_type, read_by
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
@@ -28,7 +28,7 @@ def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, mod
     reads_a_week = "extra_lags" in defaults(method)
     settings |= {"extra_lags": ""} if model.startswith("dual") or reads_a_week else {}
     settings |= {"warmup_epochs": 1} if hasattr(options_type(method), "warmup_epochs") else {}
-    forecaster = Forecaster(method, model=model, **settings).fit(table)
+    forecaster = Forecaster(method, model=model, **read_by(method, settings)).fit(table)
     forecast = forecaster.predict(table)
     assert forecast.shape == (3, 3)
     assert np.isfinite(forecast).all(axis=None)

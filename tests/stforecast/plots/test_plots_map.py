@@ -5,6 +5,7 @@ import pytest
 
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.plots import PLOTS
 
 draw = PLOTS["map"]
@@ -16,8 +17,8 @@ def fitted(cube, tmp_path_factory):
     placed = cube.assign_coords(lon=("cell", [9.1, 9.2, 9.3]), lat=("cell", [45.4, 45.5, 45.4]))
     settings = {"service": "internet", "split": "days:7,1,2"}
     return [
-        Forecaster("ridge", intervals="conformal", **settings).fit(placed),
-        Forecaster("last_value", **settings).fit(placed),
+        Forecaster("ridge", intervals="conformal", **read_by("ridge", settings)).fit(placed),
+        Forecaster("last_value", **read_by("last_value", settings)).fit(placed),
     ]
 
 

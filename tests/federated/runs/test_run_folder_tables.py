@@ -1,0 +1,30 @@
+"""Tables of runs, which spreadsheets open and which are read again."""
+
+import pandas as pd
+import pytest
+
+from stforecast.federated.runs.run_folder import read_csv, write_csv
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+cmd|x", "-2+3", "@SUM(1)", "\t=1", "\r=1", "a\r=1", "'=1"]
+NAMES = [*FORMULAS, "-5", "+39", "-1e3", "a=b", "5-6", "'", ""]
+
+
+@pytest.mark.attack("formula in a name")
+def test_no_name_begins_as_a_formula_in_a_table_and_all_are_read_as_they_were(tmp_path, caplog):
+    path = tmp_path / "t.csv"
+    table = pd.DataFrame({"cell": NAMES, "=service": range(len(NAMES))})
+    write_csv(table, path)
+    raw = pd.read_csv(path, dtype=str, keep_default_na=False)
+    assert [name for name in [*raw["cell"], *raw] if name.startswith(tuple("=+-@\t\r"))] == [
+        "-5", "+39", "-1e3"
+    ]  # fmt: skip
+    assert "remove it to join" in caplog.text
+    again = read_csv(path, ["=service"], ["cell"])
+    assert again["cell"].fillna("").tolist() == NAMES
+
+
+def test_tables_without_such_names_are_written_as_they_are(tmp_path, caplog):
+    table = pd.DataFrame({"cell": ["a", "-5"], "y": [-1.5, 2.0], "up": [True, False]})
+    write_csv(table, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == table.to_csv(index=False)
+    assert not caplog.records
