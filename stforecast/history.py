@@ -10,10 +10,9 @@ import pandas as pd
 
 from data_prep.errors import InputError
 from data_prep.text import counted, in_minutes
-from stforecast.data.durations import WEEK
-from stforecast.data.imputation import impute
 from stforecast.data.series import Data, Series, as_series
 from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import fill_gaps, source_steps
 
 log = logging.getLogger(__name__)
 
@@ -131,10 +130,10 @@ def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> n
         InputError: if all inputs are missing.
     """
     if reads_windows:
-        per_week = series.calendar.steps_in(WEEK) if window.impute == "last-week" else 0
-        lags = np.array([*window.lags, *window.further_lags])
-        filled = impute(series.values, window.impute, per_week)
-        missing = np.isnan(filled[len(filled) - lags[lags <= len(filled)]])
+        filled = fill_gaps(series.values, window, series.calendar)
+        lags = (*window.lags, *window.further_lags)
+        steps = source_steps(np.array([len(filled)]), lags, window, series.calendar)[0]
+        missing = np.isnan(filled[steps[steps >= 0]])
     else:
         missing = np.isnan(series.values).all(axis=0, keepdims=True)
     if missing.all():
