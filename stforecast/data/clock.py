@@ -114,7 +114,7 @@ class Calendar:
         ahead = np.rint(((self.local(times) - times) / self.step).to_numpy()).astype(np.int64)
         return ahead[np.asarray(steps) - first]
 
-    def before(self, steps: np.ndarray, lags: np.ndarray) -> np.ndarray:
+    def before(self, steps: np.ndarray, lags: np.ndarray | int) -> np.ndarray:
         """Return the steps at which the wall clock shows what it shows at `steps`, less `lags`.
 
         Without a change of the clock in between these are `steps - lags`. For a time that the

@@ -140,6 +140,10 @@ class FlowerNode:
                 f"{place.data}: steps of {in_minutes(series.calendar.step)}, the federation's are "
                 f"{in_minutes(run.step)}; resample the cube, or give federate --step"
             )
+        if run.units:
+            series = series.in_units(run.units, "the federation")
+        if run.time_zone:
+            series = series.in_zone(run.time_zone, "the federation")
         config, self.folder = run.config.at(run.step), place.out
         data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
         self.config, self.data = config, data
@@ -217,6 +221,7 @@ class FlowerNode:
         SavedForecaster(
             config, series.cells, series.calendar.step, series.service, series.units,
             self.data.scaler, predictor, non_negative=self.data.non_negative, clients=divided,
+            time_zone=series.time_zone,
         ).write(self.folder / "model")  # fmt: skip
 
 
