@@ -103,8 +103,8 @@ class Series:
         if own in ("", LOCAL):
             raise InputError(
                 f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its times "
-                f"cannot be placed; give times with their zone (prepare table --time-zone, "
-                f"table.tz_localize('{zone}'))"
+                f"cannot be placed; prepare them with their --time-zone, or a DataFrame by "
+                f"table.tz_localize('{zone}')"
             )
         if zone in ("", LOCAL):
             raise InputError(
