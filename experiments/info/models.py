@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.text import counted, some
-from experiments.info.cubes import facts, step_text
+from experiments.info.cubes import facts, step_text, zone_text
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def model_text(about: Mapping[str, Any]) -> str:
             "method": f"{about['method']}{model}, seed {about['seed']}",
             "forecasts": f"{about['service']}{units}",
             "ahead": f"{counted(about['horizon'], 'step')} of {step_text(about['step_minutes'])}",
-            "times": _zone(about["time_zone"]),
+            "times": zone_text(about["time_zone"]),
             "cells": f"{known}: {some(about['first_cells'])}"
             + (", …" if about["cells"] > len(about["first_cells"]) else "")
             + ("; adapted to some that it was not trained on" if about["adapted"] else ""),
@@ -79,13 +79,6 @@ def model_text(about: Mapping[str, Any]) -> str:
             "saved": about["saved"],
         }
     )
-
-
-def _zone(zone: str | None) -> str:
-    """Say which clock a history's times must be on."""
-    if zone is None:
-        return "zone not noted"
-    return "without a zone" if zone in ("", "local") else f"converted to {zone}"
 
 
 def _reads(about: Mapping[str, Any]) -> str:
