@@ -30,19 +30,17 @@ def factor(of: str, to: str) -> float:
     Raises:
         InputError: if no factor is known.
     """
-    if of == to:
-        return 1.0
-    known = [_parsed(unit) for unit in (of, to)]
-    if None in known or known[0][0] != known[1][0]:  # type: ignore[index]  # None comes first
+    (quantity, bits), (other, other_bits) = _parsed(of), _parsed(to)
+    if not quantity or quantity != other:
         raise InputError(f"no factor is known from {of!r} to {to!r}")
-    return known[0][1] / known[1][1]  # type: ignore[index]  # as above
+    return bits / other_bits
 
 
-def _parsed(unit: str) -> tuple[str, float] | None:
-    """Return what a unit measures, and its bits; None if it is not known."""
+def _parsed(unit: str) -> tuple[str, float]:
+    """Return what a unit measures, empty if it is not known, and its bits."""
     text = unit.strip().replace("K", "k")
     for base, (quantity, bits) in BASES.items():
         prefix = text.removesuffix(base)
         if text.endswith(base) and prefix in PREFIXES:
             return quantity, PREFIXES[prefix] * bits
-    return None
+    return "", 1.0
