@@ -15,6 +15,7 @@ its clients if they have several cells, and `model/`, the forecaster of this nod
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,8 @@ from stforecast.trained_method import (
     cells_of_clients,
     client_samples,
 )
+
+log = logging.getLogger(__name__)
 
 TOKEN = re.compile("[0-9a-f]{16}")
 """The server's name of a run, which is part of a path on the node."""
@@ -144,6 +147,11 @@ class FlowerNode:
             series = series.in_units(run.units, "the federation")
         if run.time_zone:
             series = series.in_zone(run.time_zone, "the federation")
+        else:
+            log.info(
+                "%s: calendar and lags follow the zone of this node's data (%s), as the federation "
+                "names none", place.data, series.time_zone,
+            )  # fmt: skip
         config, self.folder = run.config.at(run.step), place.out
         data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
         self.config, self.data = config, data
