@@ -172,7 +172,10 @@ def _cut_inputs(
         known = _known_inputs(calendar.local_times(starts), spec)
         parts.append(np.broadcast_to(known, (n_cells, *known.shape)))
         if spec.n_events:
-            parts.append(calendar.event_inputs(starts, spec))
+            shape = (n_cells, len(starts), spec.horizon, len(spec.kinds))
+            events = calendar.event_inputs(starts, spec).reshape(shape)
+            events = on_wall_clock(events, starts, calendar)
+            parts.append(events.reshape(n_cells, len(starts), spec.n_events))
         if spec.n_covariates:
             parts.append(calendar.covariate_inputs(starts, spec))
     x = np.concatenate(parts, axis=-1, dtype=np.float32)

@@ -1,5 +1,7 @@
 """Lags, seasons and targets on the wall clock, across changes of daylight saving time."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from stforecast.baselines import BASELINES
 from stforecast.data.anchors import anchors, repeat_season
 from stforecast.data.clock import Calendar
+from stforecast.data.events import Events
 from stforecast.data.imputation import impute
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import (
@@ -169,3 +172,20 @@ def test_forecasts_after_the_change_are_those_of_a_week_before():
         model.predict(series, starts, calendar) for starts in (after, calendar.before(after, 168))
     )
     np.testing.assert_allclose(found, a_week_before, rtol=0, atol=1e-6)
+
+
+def test_an_event_stands_at_its_time_on_the_clock():
+    calendar = calendar_of(AUTUMN)
+    at_eight = 10 * 24 + 19  # 20:00 in Rome, an hour from UTC after the change
+    begin = np.array([calendar.time(at_eight).to_datetime64()])
+    of_all = np.ones((1, 1), dtype=bool)
+    events = Events(
+        "a table", ("match",), np.zeros(1, int), begin, begin + np.timedelta64(1, "h"), of_all
+    )
+    calendar = dataclasses.replace(calendar, events=events)
+    spec = WindowSpec(1, 0, 24, 24, events="match")
+    starts = 10 * 24 + np.array([-2, 0, 5])  # two before the change, one after
+    hours = calendar.local_times(starts).hour.to_numpy()
+    x = input_windows(np.zeros((N_DAYS * 24, 1)), starts, spec, calendar)[0, :, 1:]
+    assert x.argmax(axis=1).tolist() == ((20 - hours) % 24).tolist()
+    assert (x.sum(axis=1) == 1).all()
