@@ -76,6 +76,16 @@ def check_given(ctx: click.Context, *names: str) -> None:
     help="Step of all nodes' data, such as 10min: the server has no data to read it from.",
 )  # fmt: skip
 @click.option(
+    "--time-zone", default="",
+    help="Zone whose wall clock all nodes' calendars and lags follow, such as Europe/Rome; by "
+    "default each node follows that of its own data.",
+)  # fmt: skip
+@click.option(
+    "--units", default="",
+    help="Unit of all nodes' data, such as MB; data in GB are converted, others are refused. By "
+    "default each node has its own.",
+)  # fmt: skip
+@click.option(
     "--start", type=float, default=600.0, show_default=True,
     help="Seconds to wait for all clients before the first round.",
 )  # fmt: skip
@@ -103,8 +113,8 @@ def check_given(ctx: click.Context, *names: str) -> None:
 @click.pass_context
 def federate(
     ctx: click.Context, config: Path | None, method: str, clients: int, client_is: str, out: Path,
-    results: Path, step: str, start: float, answer: float, enough: int, nodes: tuple[str, ...],
-    secure_aggregation: bool, secure_threshold: float,
+    results: Path, step: str, time_zone: str, units: str, start: float, answer: float,
+    enough: int, nodes: tuple[str, ...], secure_aggregation: bool, secure_threshold: float,
     **settings: Any,
 ) -> None:  # fmt: skip
     """Write the Flower app of a federation, to be started with `flwr run`.
@@ -128,7 +138,7 @@ def federate(
         resolve(method, **settings, clients=client_is), clients,
         Patience(start, answer, enough=enough),
         str(results.resolve()), parse_step(step), dict(map(parse_owner, nodes)),
-        SecureSums(secure_threshold) if secure_aggregation else None,
+        SecureSums(secure_threshold) if secure_aggregation else None, time_zone, units,
     )  # fmt: skip
     RunSettings.from_run_config(run.as_run_config())
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")

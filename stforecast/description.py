@@ -68,6 +68,7 @@ def as_html(
             "cells": f"{len(model.cells)}: {', '.join(map(str, model.cells[:5]))}"
             + (", …" if len(model.cells) > 5 else ""),
             "step": durations.in_words(1, model.step),
+            "time zone": model.time_zone or "none",
             "horizon": f"{counted(horizon, 'step')}, {durations.in_words(horizon, model.step)}",
         }
         rows |= {

@@ -20,7 +20,7 @@ from stforecast.evaluation import (
     Evaluation,
 )
 from stforecast.forecast_tables import Interval, bound_tables, forecast_table, reach
-from stforecast.history import read_history
+from stforecast.history import Trained, read_history
 from stforecast.intervals.calibration import Calibration
 from stforecast.leaks import Leak, forecast_leaks
 from stforecast.parameters import Parameters
@@ -41,6 +41,7 @@ class FittedForecaster(Parameters):
     step: pd.Timedelta
     service: str
     units: str
+    time_zone: str | None
     scaler: Scaler
     non_negative: bool
     clients: Partition
@@ -65,7 +66,8 @@ class FittedForecaster(Parameters):
         Args:
             history: data of at least the cells that the model was fitted on; of others a warning
                 says how to adapt to them. The values of a table (time × cell) are taken to be of
-                the fitted service. A `Series` from `read` is used directly.
+                the fitted service, in its unit. A `Series` from `read` is used directly. Times in
+                another zone are converted to the model's, which calendar and lags follow.
             steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
                 forecasts are fed back as inputs.
             non_negative: whether forecasts below 0 become 0; by default if no value of the training
@@ -83,8 +85,8 @@ class FittedForecaster(Parameters):
         without any observed input gets no forecast (NaN).
 
         Raises:
-            InputError: if the history lacks cells, has another step length, is too short or has no
-                observed input.
+            InputError: if the history lacks cells, has another step length or unit, is too short,
+                has no observed input, or times that cannot be placed in the model's zone.
         """
         model = self._model()
         series = self.read(history, events)
@@ -136,9 +138,13 @@ class FittedForecaster(Parameters):
         self._chosen()
         needed = reach(self._model())
         return read_history(
-            history, self.service, self.cells, self.step, needed, self.config.window,
-            self._events(history, events), lengthened=self.adapted,
+            history, self._trained(), self.cells, needed, self._events(history, events),
+            lengthened=self.adapted,
         )  # fmt: skip
+
+    def _trained(self) -> Trained:
+        """Return what a history is compared with."""
+        return Trained(self.service, self.units, self.step, self.time_zone, self.config.window)
 
     def _events(
         self, history: Data | Series, events: str | os.PathLike[str] | None
@@ -208,7 +214,7 @@ class FittedForecaster(Parameters):
         return SavedForecaster(
             self.config, self.cells, self.step, self.service, self.units, self.scaler, predictor,
             self._interval_calibration() if calibrated else None, self.non_negative, self.clients,
-            self.adapted, self.trained_on,
+            self.adapted, self.trained_on, self.time_zone,
         )  # fmt: skip
 
     def __repr__(self) -> str:

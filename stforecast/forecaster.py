@@ -65,6 +65,7 @@ class Forecaster(EvaluatedForecaster):
         step: length of a time step.
         service: name of the forecast variable.
         units: unit of the service.
+        time_zone: zone of the data, which calendar and lags follow; see `Series.time_zone`.
         non_negative: whether no value of the training part was below 0.
         data_name: path or title of the data that it was fitted on.
         trained_on: `data`, their name, and `first` and `last` target of the training part.
@@ -100,6 +101,7 @@ class Forecaster(EvaluatedForecaster):
         self.step: pd.Timedelta
         self.service: str
         self.units: str
+        self.time_zone: str | None
         self.split: Split
         self.scaler: Scaler
         self.non_negative: bool
@@ -175,6 +177,7 @@ class Forecaster(EvaluatedForecaster):
         self._evaluations = {name: models[id(p)] for name, p in self._fitted.items()}
         self.cells, self.step, self.clients = series.cells, step, prepared.clients
         self.service, self.units = series.service, series.units
+        self.time_zone = series.time_zone
         self.split, self.scaler = prepared.split, prepared.scaler
         self.non_negative, self.data_name = prepared.non_negative, series.name
         self.trained_on = {"data": series.name, **(prepared.parts()["training"] or {})}
@@ -213,7 +216,7 @@ class Forecaster(EvaluatedForecaster):
         options = AdaptOptions(days, rounds, fine_tune)
         self._chosen()
         table = self._events(history, events)
-        series = read_series(history, self.service, self.step, self.config.window, table)
+        series = read_series(history, self._trained(), table)
         adapted = adapt(self._model(calibrated=True), series, options)
         other = Forecaster.recorded(adapted.config.flat())
         other._restore(adapted)
@@ -293,6 +296,11 @@ class Forecaster(EvaluatedForecaster):
             self = cls.recorded({**about["settings"], "device": device})
             self._restore(SavedForecaster.of_files(self.asked, about, arrays))
             self._rehearse()
+        if self.time_zone is None:
+            log.warning(
+                "%s was saved without the time zone of its data: it cannot be checked that a "
+                "history's times have the same zone; fit the model again to keep it", folder,
+            )  # fmt: skip
         return self
 
     def _rehearse(self) -> None:
@@ -302,8 +310,11 @@ class Forecaster(EvaluatedForecaster):
         n_steps = max(2, reach(self._model()), season)
         check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
         times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
+        empty = zeros(
+            times, self.cells, self.service, self.config.window, self.units, self.time_zone
+        )
         with np.errstate(all="ignore"):
-            forecast = self.predict(zeros(times, self.cells, self.service, self.config.window))
+            forecast = self.predict(empty)
         if not np.isfinite(forecast.to_numpy()).all():
             raise InputError(f"its forecasts are not finite; {AGAIN}")
 
@@ -311,6 +322,7 @@ class Forecaster(EvaluatedForecaster):
         self.config, self.scaler = saved.config, saved.scaler
         self._calibration = saved.calibration
         self.service, self.units = saved.service, saved.units
+        self.time_zone = saved.time_zone
         self.step, self.cells = saved.step, saved.cells
         self.clients = saved.clients or one_per_cell(saved.cells)
         self.non_negative, self.adapted = saved.non_negative, saved.adapted

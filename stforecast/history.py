@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError
 from data_prep.text import counted, in_minutes
-from stforecast.data.durations import WEEK
-from stforecast.data.imputation import impute
 from stforecast.data.series import Data, Series, as_series
 from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import fill_gaps, source_steps
 
 log = logging.getLogger(__name__)
+
+
+class Trained(NamedTuple):
+    """What a model was fitted on, as far as a history must be alike.
+
+    Attributes:
+        service: name of the forecast variable.
+        units: its unit.
+        step: length of a time step.
+        time_zone: as `Series.time_zone`; None if it was saved without it, so that it cannot be
+            checked.
+        window: windows, whose covariates and events a history must have.
+    """
+
+    service: str
+    units: str
+    step: pd.Timedelta
+    time_zone: str | None
+    window: WindowSpec
 
 
 ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
@@ -24,11 +44,9 @@ ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
 
 def read_history(
     history: Data | Series,
-    service: str,
+    model: Trained,
     cells: np.ndarray,
-    step: pd.Timedelta,
     reach: int,
-    window: WindowSpec,
     events: str | os.PathLike[str] | None = None,
     *,
     lengthened: bool = False,
@@ -37,19 +55,16 @@ def read_history(
 
     Args:
         history: the data; the values of a table (time × cell) are taken to be of `service`.
-        service: name of the forecast variable.
+        model: what the model was fitted on.
         cells: `(cells,)` ids that the model was fitted on; a warning names others.
-        step: length of a time step.
         reach: number of steps back that the model reads.
-        window: windows whose covariates and events to read.
-        events: table of events.
+        events: table of events, whose times without an offset are those of the model's zone.
         lengthened: whether a shorter history is begun with missing steps, as of new cells.
 
     Raises:
-        InputError: if the history lacks cells, has another step length or is too short, or if
-            there is no table of events for windows that read them.
+        InputError: as `read_series`, or if the history lacks cells or is too short.
     """
-    series = read_series(history, service, step, window, events)
+    series = read_series(history, model, events)
     unseen, absent = (~np.isin(a, b) for a, b in ((series.cells, cells), (cells, series.cells)))
     if unseen.any() and absent.any():
         raise InputError(
@@ -74,27 +89,39 @@ def read_history(
 
 
 def read_series(
-    history: Data | Series,
-    service: str,
-    step: pd.Timedelta,
-    window: WindowSpec,
-    events: str | os.PathLike[str] | None = None,
+    history: Data | Series, model: Trained, events: str | os.PathLike[str] | None = None
 ) -> Series:
-    """Read all cells of a history; arguments as for `read_history`.
+    """Read all cells of a history, in the unit and the zone of the model.
+
+    A table has the model's unit, unless its `attrs` name another.
+
+    Args:
+        history: as for `read_history`.
+        model: what the model was fitted on.
+        events: as for `read_history`.
 
     Raises:
-        InputError: if it or its events cannot be read, or it has another step length.
+        InputError: if it or its events cannot be read, it has another step length or unit, its
+            times cannot be placed in the model's zone, or there is no table of events for windows
+            that read them.
     """
+    window, step = model.window, model.step
     if isinstance(history, Series):
         series = history
     else:
-        named = None if isinstance(history, pd.DataFrame) else service
+        named = None if isinstance(history, pd.DataFrame) else model.service
         series = as_series(history, named, window)
+        if isinstance(history, pd.DataFrame):
+            units = str(history.attrs.get("units", model.units))
+            series = dataclasses.replace(series, units=units)
     if series.calendar.step != step:
         raise InputError(
             f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
             f"fitted on {in_minutes(step)}; prepare the history with that step"
         )
+    series = series.in_units(model.units, "the model")
+    if model.time_zone is not None:
+        series = series.in_zone(model.time_zone, "the model")
     if events is not None:
         if not window.kinds:
             raise InputError("the model reads no events; leave out --events")
@@ -131,10 +158,10 @@ def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> n
         InputError: if all inputs are missing.
     """
     if reads_windows:
-        per_week = series.calendar.steps_in(WEEK) if window.impute == "last-week" else 0
-        lags = np.array([*window.lags, *window.further_lags])
-        filled = impute(series.values, window.impute, per_week)
-        missing = np.isnan(filled[len(filled) - lags[lags <= len(filled)]])
+        filled = fill_gaps(series.values, window, series.calendar)
+        lags = (*window.lags, *window.further_lags)
+        steps = source_steps(np.array([len(filled)]), lags, window, series.calendar)[0]
+        missing = np.isnan(filled[steps[steps >= 0]])
     else:
         missing = np.isnan(series.values).all(axis=0, keepdims=True)
     if missing.all():

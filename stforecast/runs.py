@@ -161,6 +161,7 @@ def facts_of(forecaster: Forecaster) -> dict[str, Any]:
         "units": forecaster.units,
         "clients": len(forecaster.cells),
         **_division(forecaster),
+        "time_zone": forecaster.time_zone,
         "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
         "federated": forecaster.config.federated,
         "train_seconds": round(forecaster.train_seconds_, 3),

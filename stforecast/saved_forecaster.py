@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError
+from data_prep.tabular.times import check_time_zone
 from stforecast.config import Config
 from stforecast.data.partition import Partition, one_per_cell
 from stforecast.data.scaling import Scaler
+from stforecast.data.series import LOCAL
 from stforecast.federated.runs.model_files import AGAIN, write_model
 from stforecast.federated.runs.saving import check_finite
 from stforecast.fitting import restore
@@ -40,6 +42,7 @@ class SavedForecaster:
         adapted: whether it was adapted to new cells, whose histories may be short.
         trained_on: `data`, their name, and `first` and `last` target of the training part in local
             time; empty if that is not known.
+        time_zone: zone of its data, as `Series.time_zone`; None if it was saved without it.
     """
 
     config: Config
@@ -54,6 +57,7 @@ class SavedForecaster:
     clients: Partition | None = None
     adapted: bool = False
     trained_on: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str | None = None
 
     def write(self, folder: Path) -> None:
         """Write both files, each atomically."""
@@ -70,6 +74,7 @@ class SavedForecaster:
             "non_negative": self.non_negative,
             **({"adapted": True} if self.adapted else {}),
             **({"trained_on": dict(self.trained_on)} if self.trained_on else {}),
+            **({} if self.time_zone is None else {"time_zone": self.time_zone}),
         }
         if self.clients is not None and not self.clients.by_cell:
             about["clients"] = self.clients.labels
@@ -103,6 +108,9 @@ class SavedForecaster:
             raise InputError(f"step is {about['step']}, expected a time above 0; {AGAIN}")
         if (twice := pd.Index(cells).duplicated()).any():
             raise InputError(f"cell {cells[twice][0]} occurs more than once; {AGAIN}")
+        zone = about.get("time_zone")
+        if zone not in (None, "", LOCAL):
+            check_time_zone(str(zone))
         config = config.at(step)
         labels = about.get("clients")
         clients = one_per_cell(cells) if labels is None else Partition.from_labels(labels)
@@ -115,5 +123,5 @@ class SavedForecaster:
         return cls(
             config, cells, step, str(about["service"]), str(about["units"]),
             Scaler.from_state(scaler), predictor, calibration, about.get("non_negative") is True,
-            clients, about.get("adapted") is True, about.get("trained_on", {}),
+            clients, about.get("adapted") is True, about.get("trained_on", {}), zone,
         )  # fmt: skip

@@ -36,7 +36,7 @@ def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
     season, starts = season_of(data.calendar), data.split.test
     if starts.min() < season:
         return None
-    return repeat_season(data.z, starts, data.window.horizon, season)
+    return repeat_season(data.z, starts, data.window.horizon, season, data.calendar)
 
 
 def seasonal_scale(data: PreparedSeries) -> Scale:
@@ -51,9 +51,10 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
         Errors in the data's units; NaN for a cell without two observed values a season apart, and
         where they are all equal.
     """
-    known = data.series.values[data.split.fit]
-    season = season_of(data.calendar)
-    differences = known[season:] - known[:-season]
+    values, fit, season = data.series.values, data.split.fit, season_of(data.calendar)
+    steps = np.arange(fit.start + season, fit.stop)
+    before = data.calendar.before(steps, season) if season > 1 else steps - season
+    differences = values[steps] - values[np.maximum(before, fit.start)]
     seen = np.isfinite(differences)
     counts = np.maximum(seen.sum(axis=0), 1)
     squares, sizes = (np.where(seen, d, 0.0) for d in (differences**2, np.abs(differences)))

@@ -16,7 +16,7 @@ from stforecast.data.anchors import with_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.partition import Cells, Partition, stacked
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import input_windows
+from stforecast.data.windows import input_windows, off_wall_clock
 from stforecast.engine import trainers
 from stforecast.federated.data import ClientData
 from stforecast.federated.device import pick_device
@@ -77,6 +77,7 @@ class TrainedMethod:
         """
         outputs = self._outputs(series, starts, calendar)
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
+        ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
     def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:

@@ -83,6 +83,17 @@ def step_text(minutes: float | None) -> str:
     return f"{minutes:g} minutes"
 
 
+def zone_text(zone: str | None) -> str:
+    """Say on which clock a model's data are.
+
+    >>> zone_text("Europe/Rome"), zone_text("local"), zone_text(None)
+    ('in Europe/Rome', 'without a zone', 'zone not noted')
+    """
+    if zone is None:
+        return "zone not noted"
+    return "without a zone" if zone in ("", "local") else f"in {zone}"
+
+
 def _period(about: Mapping[str, Any]) -> str:
     zone = about["time_zone"]
     clock = f"local time, {zone}" if about["clock"] == "local" or zone != "UTC" else "UTC"

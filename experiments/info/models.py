@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.text import counted, some
-from experiments.info.cubes import facts, step_text
+from experiments.info.cubes import facts, step_text, zone_text
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
@@ -19,7 +19,8 @@ def describe_model(folder: Path) -> dict[str, Any]:
 
     Returns:
         `method`, `model` (None for a reference forecaster), `seed`, `service`, `units`,
-        `step_minutes`, `horizon`, `cells`, `first_cells`, `adapted`, `trained_on`, `saved` (time of
+        `step_minutes`, `time_zone` (empty or "local" for times without one, None if it was not
+        kept), `horizon`, `cells`, `first_cells`, `adapted`, `trained_on`, `saved` (time of
         the file), and what its windows read: `inputs`, `static` and `events`.
 
     Raises:
@@ -43,6 +44,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
             "service": about["service"],
             "units": about["units"],
             "step_minutes": pd.Timedelta(about["step"]) / pd.Timedelta(minutes=1),
+            "time_zone": about.get("time_zone"),
             "horizon": config.window.horizon,
             "cells": len(about["cells"]),
             "first_cells": about["cells"][:5],
@@ -68,6 +70,7 @@ def model_text(about: Mapping[str, Any]) -> str:
             "method": f"{about['method']}{model}, seed {about['seed']}",
             "forecasts": f"{about['service']}{units}",
             "ahead": f"{counted(about['horizon'], 'step')} of {step_text(about['step_minutes'])}",
+            "times": zone_text(about["time_zone"]),
             "cells": f"{known}: {some(about['first_cells'])}"
             + (", …" if about["cells"] > len(about["first_cells"]) else "")
             + ("; adapted to some that it was not trained on" if about["adapted"] else ""),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.text import counted
-from experiments.info.cubes import facts, step_text
+from experiments.info.cubes import facts, step_text, zone_text
 
 ERRORS = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
 """Errors in the description of a run of forecasts."""
@@ -21,8 +21,8 @@ def describe_run(folder: Path) -> dict[str, Any]:
 
     Returns:
         `label`, `method`, `seed`, `seconds`, `versions` and `data`; of images also `accuracies`; of
-        forecasts `service`, `units`, `cells`, `step_minutes`, `horizon`, `split`, `parts` and
-        `errors` on the test part.
+        forecasts `service`, `units`, `cells`, `step_minutes`, `time_zone`, `horizon`, `split`,
+        `parts` and `errors` on the test part.
 
     Raises:
         InputError: if a file is damaged.
@@ -41,7 +41,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     if "service" not in about:
         facts = {"of": "images", "data": settings.get("data"), "accuracies": _accuracies(folder)}
         return {**described, **facts}
-    names = ("data", "service", "units", "step_minutes", "parts", "chosen")
+    names = ("data", "service", "units", "step_minutes", "time_zone", "parts", "chosen")
     return {
         **described,
         "of": "forecasts",
@@ -94,6 +94,7 @@ def run_text(about: Mapping[str, Any]) -> str:
     minutes = about["step_minutes"]
     lines["data"] += f", {about['service']}{units}, {counted(about['cells'] or 0, 'cell')}"
     lines["ahead"] = f"{counted(about['horizon'], 'step')} of {step_text(minutes)}"
+    lines["times"] = zone_text(about["time_zone"])
     for part, span in (about["parts"] or {}).items():
         lines[part] = f"{span['first'][:16]} to {span['last'][:16]}" if span else "none"
     lines["split"] = str(about["split"])

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from data_prep.errors import InputError
-from stforecast.data.anchors import LEVEL, with_anchors
+from stforecast.data.anchors import with_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import training_targets
+from stforecast.data.windows import off_wall_clock, training_targets
 from stforecast.federated.options import NoOptions
 
 
@@ -125,8 +125,10 @@ class Baseline(ABC):
                 "furthest first target is the step just after the series"
             )
         y_hat = self._forecast(series, starts, calendar).astype(np.float32)
-        target = self.spec.target if self.reads_target else LEVEL
-        return with_anchors(y_hat, series, starts, target, calendar)
+        if not self.reads_target:
+            return y_hat
+        y_hat = off_wall_clock(y_hat, starts, calendar)
+        return with_anchors(y_hat, series, starts, self.spec.target, calendar)
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return the forecasts of `predict` with a last axis of one."""

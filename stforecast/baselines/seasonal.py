@@ -28,4 +28,4 @@ class SeasonalNaive(Baseline):
                 f"{self.name}: needs {season} steps of history, step {starts.min()} has fewer; "
                 "forecast later steps or choose another baseline"
             )
-        return repeat_season(series, starts, self.spec.horizon, season)
+        return repeat_season(series, starts, self.spec.horizon, season, calendar)

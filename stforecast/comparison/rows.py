@@ -189,6 +189,12 @@ def _check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset
                 f"{run.folder}: tested on other {what} ({_extent(ours)}) than the first run "
                 f"({_extent(others)}); compare runs of one --split and --horizon"
             )
+    zones = [str(part.attrs.get("time_zone", "local time")) for part in (forecasts, expected)]
+    if zones[0] != zones[1]:
+        raise InputError(
+            f"{run.folder}: its days and hours are those of {zones[0]}, those of the first run of "
+            f"{zones[1]}; compare runs on data of one time zone"
+        )
     if not np.allclose(forecasts["y"], expected["y"], rtol=1e-4, atol=1e-6, equal_nan=True):
         raise InputError(
             f"{run.folder}: its targets have other values than those of the first run; compare "

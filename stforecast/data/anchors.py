@@ -76,7 +76,8 @@ def anchors(
     Returns:
         `(cells, windows, horizon)` float32.
     """
-    return repeat_season(series, starts, horizon, season_of_anchors(target, calendar.step))
+    season = season_of_anchors(target, calendar.step)
+    return repeat_season(series, starts, horizon, season, calendar)
 
 
 def without_anchors(
@@ -120,7 +121,13 @@ def with_anchors(
     return y_hat + (added if y_hat.ndim == 3 else added[..., None])
 
 
-def repeat_season(series: np.ndarray, starts: np.ndarray, horizon: int, season: int) -> np.ndarray:
+def repeat_season(
+    series: np.ndarray,
+    starts: np.ndarray,
+    horizon: int,
+    season: int,
+    calendar: Calendar | None = None,
+) -> np.ndarray:
     """Repeat the latest observed value a whole number of seasons before each target.
 
     >>> day = np.array([[1.0], [2.0], [np.nan], [4.0]])
@@ -132,14 +139,22 @@ def repeat_season(series: np.ndarray, starts: np.ndarray, horizon: int, season: 
         starts: `(windows,)` first target steps; may be the step just after the series.
         horizon: number of target steps.
         season: steps of a season.
+        calendar: wall clock on which seasons of several steps, such as days, are counted; by
+            default they are counted in steps. Where the clock is moved forward, a value that is
+            not yet known at the window's start is replaced by that of one season earlier.
 
     Returns:
         `(cells, windows, horizon)` float32, 0.0 where nothing was observed before.
     """
-    phase = np.arange(len(series)) % season
-    latest = pd.DataFrame(series).groupby(phase).ffill().fillna(0.0).to_numpy(np.float32)
-    ahead = np.arange(horizon)
-    steps = np.asarray(starts)[:, None] + ahead - season * (ahead // season + 1)
+    own = np.arange(len(series))
+    ahead, first = np.arange(horizon), np.asarray(starts)[:, None]
+    lags = season * (ahead // season + 1)
+    steps = first + ahead - lags
+    if calendar is not None and season > 1:
+        own = own + calendar.shifts(own)
+        steps = calendar.before(first + ahead, lags)
+        steps = np.where(steps < first, steps, calendar.before(first + ahead, lags + season))
+    latest = pd.DataFrame(series).groupby(own % season).ffill().fillna(0.0).to_numpy(np.float32)
     values = np.take(np.ascontiguousarray(latest.T), steps.clip(0), axis=1)
     values[:, steps < 0] = 0.0
     return values

@@ -90,6 +90,45 @@ class Calendar:
             return times
         return times.tz_localize("UTC").tz_convert(self.time_zone).tz_localize(None)
 
+    def shifts(self, steps: np.ndarray) -> np.ndarray:
+        """Return how many steps the wall clock is ahead of the series' clock, in whole steps.
+
+        Only differences count: they are not 0 where daylight saving time changes in between. A
+        change of less than half a step counts as none.
+
+        >>> rome = Calendar(pd.Timestamp("2013-10-27"), pd.Timedelta("1h"), "Europe/Rome")
+        >>> rome.shifts(np.array([0, 1]))
+        array([2, 1])
+
+        Args:
+            steps: indices in any shape, which may lie outside the series.
+
+        Returns:
+            The same shape, int64.
+        """
+        if self.time_zone is None or not np.size(steps):
+            return np.zeros(np.shape(steps), dtype=np.int64)
+        first, last = int(np.min(steps)), int(np.max(steps))
+        span = self.step.to_timedelta64() * np.arange(first, last + 1)
+        times = pd.DatetimeIndex(self.start.to_datetime64() + span)
+        ahead = np.rint(((self.local(times) - times) / self.step).to_numpy()).astype(np.int64)
+        return ahead[np.asarray(steps) - first]
+
+    def before(self, steps: np.ndarray, lags: np.ndarray | int) -> np.ndarray:
+        """Return the steps at which the wall clock shows what it shows at `steps`, less `lags`.
+
+        Without a change of the clock in between these are `steps - lags`. For a time that the
+        clock skips it is the step after the gap; of a time that it shows twice, the step with the
+        offset of `steps`. A step before the series is replaced by `steps - lags`.
+
+        Args:
+            steps: indices.
+            lags: numbers of steps, which broadcast with `steps`.
+        """
+        plain = np.asarray(steps) - np.asarray(lags)
+        found = plain + self.shifts(steps) - self.shifts(plain)
+        return np.where(found < 0, plain, found)
+
     def time(self, step: int) -> pd.Timestamp:
         """Return the time of a step on the series' clock; it may lie beyond the series."""
         return self.start + step * self.step

@@ -19,7 +19,9 @@ IMPUTE = {
 """Every rule and its replacement of a missing input."""
 
 
-def impute(series: np.ndarray, how: str, steps_per_week: int = 0) -> np.ndarray:
+def impute(
+    series: np.ndarray, how: str, steps_per_week: int = 0, shifts: np.ndarray | int = 0
+) -> np.ndarray:
     """Fill the gaps of a series with earlier values.
 
     >>> impute(np.array([[1.0], [np.nan], [3.0]]), "ffill").ravel().tolist()
@@ -29,6 +31,7 @@ def impute(series: np.ndarray, how: str, steps_per_week: int = 0) -> np.ndarray:
         series: `(steps, cells)`, NaN where missing.
         how: one of `IMPUTE`.
         steps_per_week: steps per week, for `last-week` only.
+        shifts: `(steps,)` of the wall clock, from `Calendar.shifts`, for `last-week` only.
 
     Returns:
         The same shape; NaN where there is no earlier value.
@@ -43,4 +46,4 @@ def impute(series: np.ndarray, how: str, steps_per_week: int = 0) -> np.ndarray:
     table = pd.DataFrame(series)
     if how in ("ffill", "newest"):  # Only a window knows its newest input.
         return table.ffill().to_numpy()
-    return table.groupby(np.arange(len(series)) % steps_per_week).ffill().to_numpy()
+    return table.groupby((np.arange(len(series)) + shifts) % steps_per_week).ffill().to_numpy()

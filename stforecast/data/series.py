@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,16 @@ from data_prep.tabular.frames import from_frame
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
 from stforecast.data.events import Events, read_events
+from stforecast.data.units import factor
 from stforecast.data.window_spec import WindowSpec
+
+log = logging.getLogger(__name__)
+
+LOCAL = "local"
+"""Zone of times on a wall clock that is never converted."""
+
+UNPLACED = ({"", LOCAL}, {"", "UTC"})
+"""Zones of which one is of a table without a zone, and whose times count alike."""
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a wide table (time × cell) or the path of a cube."""
@@ -63,6 +73,71 @@ class Series:
     def clock(self) -> str:
         """Clock of `times`: `"utc"` or `"local"`."""
         return "local" if self.calendar.time_zone is None else "utc"
+
+    @property
+    def time_zone(self) -> str:
+        """Zone of the wall clock that calendar and lags follow, as a model remembers it.
+
+        An IANA name; `LOCAL` for a cube on a wall clock; empty for a table without a zone.
+        """
+        if self.calendar.time_zone is None:
+            return LOCAL
+        return "" if self.zone is None else self.calendar.time_zone
+
+    def in_zone(self, zone: str, of: str) -> Series:
+        """Return the series with the wall clock of a zone; its instants stay as they are.
+
+        Times of a table without a zone are taken as UTC or as a cube's wall clock, which are
+        counted alike, never as those of a place.
+
+        Args:
+            zone: as `time_zone`.
+            of: whose zone it is, for messages, such as "the model".
+
+        Raises:
+            InputError: if one of both has no zone, so that its times cannot be placed.
+        """
+        own = self.time_zone
+        if own == zone or {own, zone} in UNPLACED:
+            return self
+        if own in ("", LOCAL):
+            raise InputError(
+                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its times "
+                f"cannot be placed; prepare them with their --time-zone, or a DataFrame by "
+                f"table.tz_localize('{zone}')"
+            )
+        if zone in ("", LOCAL):
+            raise InputError(
+                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}, which "
+                "cannot be placed in a zone; give times on the same clock without a zone "
+                "(table.tz_localize(None)), or fit again on data with a zone"
+            )
+        log.info("%s: %s are converted to %s, as %s has it", self.name, _times_in(own), zone, of)
+        return dataclasses.replace(
+            self, calendar=dataclasses.replace(self.calendar, time_zone=zone)
+        )
+
+    def in_units(self, units: str, of: str) -> Series:
+        """Return the series in another unit.
+
+        Args:
+            units: the unit.
+            of: whose unit it is, for messages, such as "the model".
+
+        Raises:
+            InputError: if no factor between both is known.
+        """
+        if self.units == units:
+            return self
+        try:
+            scale = factor(self.units, units)
+        except InputError as e:
+            raise InputError(
+                f"{self.name}: {self.service} is in {_unit(self.units)}, that of {of} in "
+                f"{_unit(units)}; give it in that unit (prepare table --units {units})"
+            ) from e
+        log.info("%s: %s times %g is in %s, as %s has it", self.name, self.units, scale, units, of)
+        return dataclasses.replace(self, values=self.values * scale, units=units)
 
     def identity(self) -> tuple[dict[str, Tensor], str, str]:
         """Return the content for `fingerprint`: arrays by name, cells and clock."""
@@ -174,18 +249,35 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
     )
 
 
-def zeros(times: pd.DatetimeIndex, cells: np.ndarray, service: str, window: WindowSpec) -> Series:
-    """Return a series of zeros with the covariates that windows read, zeros too, and no event."""
+def _times_in(zone: str) -> str:
+    """Describe times by their zone, see `Series.time_zone`."""
+    clock = {"": "times without a zone", LOCAL: "times of a wall clock without a zone"}
+    return clock.get(zone) or f"times in {zone}"
+
+
+def _unit(units: str) -> str:
+    return "no unit (1)" if units == "1" else units
+
+
+def zeros(
+    times: pd.DatetimeIndex, cells: np.ndarray, service: str, window: WindowSpec, units: str,
+    zone: str | None,
+) -> Series:  # fmt: skip
+    """Return a series of zeros with the covariates that windows read, zeros too, and no event.
+
+    `zone` is as `Series.time_zone`; None means any.
+    """
     n_steps, n_cells = len(times), len(cells)
     covariates = None
     if window.n_covariates:
         observed = np.zeros((n_steps, n_cells, len(window.services)))
         covariates = Covariates(observed, np.zeros((n_cells, len(window.columns))))
     events = Events.none(window.kinds, n_cells)
-    calendar = Calendar(times[0], times[1] - times[0], events=events)
+    place = None if zone in ("", LOCAL) else zone
+    calendar = Calendar(times[0], times[1] - times[0], place, events)
     return Series(
-        np.zeros((n_steps, n_cells)), cells, times, calendar, service, "1", "zeros",
-        covariates=covariates,
+        np.zeros((n_steps, n_cells)), cells, times, calendar, service, units, "zeros",
+        covariates=covariates, zone=place,
     )  # fmt: skip
 
 

@@ -8,6 +8,10 @@ A series is `(steps, cells)` with NaN where nothing was recorded. Windows put th
 client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
 is imputed by `stforecast.data.imputation`. Beyond the paper, a window may read further lags, such
 as those of last week, the calendar and events known in advance.
+
+Where daylight saving time changes, windows follow the wall clock: lags of a day and more lead to
+the same time of day (`source_steps`), and a model learns and forecasts the target at a time of the
+wall clock (`on_wall_clock`, `off_wall_clock`). Closeness counts steps.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from data_prep.limits import check_size
 from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.calendar import calendar_inputs, holiday_inputs
 from stforecast.data.clock import Calendar
-from stforecast.data.durations import WEEK
+from stforecast.data.durations import DAY, WEEK
 from stforecast.data.imputation import impute
+from stforecast.data.lags import BESIDE
 from stforecast.data.window_spec import WindowSpec
 
 
@@ -114,8 +119,37 @@ def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -
     """
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
-    per_week = calendar.steps_in(WEEK) if calendar and spec.impute == "last-week" else 0
-    return impute(series, spec.impute, per_week)
+    if calendar is None or spec.impute != "last-week":
+        return impute(series, spec.impute)
+    shifts = calendar.shifts(np.arange(len(series)))
+    return impute(series, spec.impute, calendar.steps_in(WEEK), shifts)
+
+
+def source_steps(
+    starts: np.ndarray, lags: tuple[int, ...], spec: WindowSpec, calendar: Calendar | None
+) -> np.ndarray:
+    """Return the steps that lags read.
+
+    A lag that reaches back about a day from the last target follows the wall clock, so that it
+    leads to the same time of day across a change of daylight saving time; see `Calendar.before`.
+    Shorter ones and closeness count steps. No lag leads to the first target or later.
+
+    Args:
+        starts: `(windows,)` first target steps.
+        lags: numbers of steps back from the first target.
+        spec: the windows' shape.
+        calendar: the series' wall clock; without one all lags count steps.
+
+    Returns:
+        `(windows, lags)` steps, below 0 where they lie before the series.
+    """
+    first, back = np.asarray(starts, dtype=np.intp)[:, None], np.asarray(lags, dtype=np.intp)
+    plain = first - back
+    if calendar is None:
+        return plain
+    shortest = max(spec.closeness, DAY // calendar.step - spec.horizon - BESIDE)
+    steps = np.minimum(calendar.before(first, back), first - 1)
+    return np.where(back > shortest, steps, plain)
 
 
 def _cut_inputs(
@@ -127,9 +161,9 @@ def _cut_inputs(
         8 * len(starts) * spec.n_inputs * n_cells,
         f"{len(starts)} windows of {spec.n_inputs} inputs of {n_cells} cells",
     )
-    parts = [_gather(filled, starts[:, None] - np.asarray(spec.lags))]
+    parts = [_gather(filled, source_steps(starts, spec.lags, spec, calendar))]
     if spec.further_lags:
-        steps = starts[:, None] - np.asarray(spec.further_lags)
+        steps = source_steps(starts, spec.further_lags, spec, calendar)
         parts.append(np.where(steps < 0, np.nan, _gather(filled, steps.clip(0))))
     if spec.impute == "newest":
         newest = parts[0][..., [spec.lags.index(min(spec.lags))]]
@@ -138,7 +172,10 @@ def _cut_inputs(
         known = _known_inputs(calendar.local_times(starts), spec)
         parts.append(np.broadcast_to(known, (n_cells, *known.shape)))
         if spec.n_events:
-            parts.append(calendar.event_inputs(starts, spec))
+            shape = (n_cells, len(starts), spec.horizon, len(spec.kinds))
+            events = calendar.event_inputs(starts, spec).reshape(shape)
+            events = on_wall_clock(events, starts, calendar)
+            parts.append(events.reshape(n_cells, len(starts), spec.n_events))
         if spec.n_covariates:
             parts.append(calendar.covariate_inputs(starts, spec))
     x = np.concatenate(parts, axis=-1, dtype=np.float32)
@@ -189,11 +226,44 @@ def training_targets(
         InputError: as `target_windows`, or if there are anchors but no calendar.
     """
     y, mask = target_windows(series, starts, spec)
-    if spec.target == LEVEL:
-        return y, mask
     if calendar is None:
-        raise InputError(f"target is {spec.target!r}, which needs the series' wall clock")
-    return np.where(mask, without_anchors(y, series, starts, spec.target, calendar), 0.0), mask
+        if spec.target != LEVEL:
+            raise InputError(f"target is {spec.target!r}, which needs the series' wall clock")
+        return y, mask
+    if spec.target != LEVEL:
+        y = np.where(mask, without_anchors(y, series, starts, spec.target, calendar), 0.0)
+    return on_wall_clock(y, starts, calendar), on_wall_clock(mask, starts, calendar)
+
+
+def on_wall_clock(y: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+    """Order the targets of windows by the wall clock, as a model learns them.
+
+    Entry j becomes the target j steps after the first one on the wall clock. It differs from
+    target j only if daylight saving time changes between them: an hour that the clock shows twice
+    is there once, and the one before an hour that it skips is there twice. A target beyond the
+    window is replaced by its last one.
+
+    Args:
+        y: `(cells, windows, horizon)`, which may have a further axis.
+        starts: `(windows,)` first target steps.
+        calendar: the series' wall clock.
+    """
+    return _reordered(y, starts, calendar, -1)
+
+
+def off_wall_clock(y_hat: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+    """Order forecasts by steps; arguments as `on_wall_clock`, which it reverses."""
+    return _reordered(y_hat, starts, calendar, 1)
+
+
+def _reordered(values: np.ndarray, starts: np.ndarray, calendar: Calendar, way: int) -> np.ndarray:
+    horizon = values.shape[2]
+    first, ahead = np.asarray(starts)[:, None], np.arange(horizon)
+    moved = calendar.shifts(first + ahead) - calendar.shifts(first)
+    if not moved.any():
+        return values
+    entries = (ahead + way * moved).clip(0, horizon - 1)
+    return np.take_along_axis(values, entries.reshape(1, *moved.shape, *[1] * (values.ndim - 3)), 2)
 
 
 def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:

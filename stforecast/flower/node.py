@@ -15,6 +15,7 @@ its clients if they have several cells, and `model/`, the forecaster of this nod
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,8 @@ from stforecast.trained_method import (
     cells_of_clients,
     client_samples,
 )
+
+log = logging.getLogger(__name__)
 
 TOKEN = re.compile("[0-9a-f]{16}")
 """The server's name of a run, which is part of a path on the node."""
@@ -140,6 +143,15 @@ class FlowerNode:
                 f"{place.data}: steps of {in_minutes(series.calendar.step)}, the federation's are "
                 f"{in_minutes(run.step)}; resample the cube, or give federate --step"
             )
+        if run.units:
+            series = series.in_units(run.units, "the federation")
+        if run.time_zone:
+            series = series.in_zone(run.time_zone, "the federation")
+        else:
+            log.info(
+                "%s: calendar and lags follow the zone of this node's data (%s), as the federation "
+                "names none", place.data, series.time_zone,
+            )  # fmt: skip
         config, self.folder = run.config.at(run.step), place.out
         data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
         self.config, self.data = config, data
@@ -217,6 +229,7 @@ class FlowerNode:
         SavedForecaster(
             config, series.cells, series.calendar.step, series.service, series.units,
             self.data.scaler, predictor, non_negative=self.data.non_negative, clients=divided,
+            time_zone=series.time_zone,
         ).write(self.folder / "model")  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from data_prep.errors import InputError
+from data_prep.tabular.times import check_time_zone
 from stforecast.bench.ray_engine import LOCAL
 from stforecast.config import Config, resolve
 from stforecast.data.anchors import CHOSEN
@@ -40,6 +41,9 @@ class RunSettings:
             the steps of a day.
         owners: clients of each of Flower's nodes; empty admits any node.
         secure: settings of secure aggregation; None for none.
+        time_zone: IANA name of the zone whose wall clock all nodes follow; empty if each follows
+            that of its own data.
+        units: unit to which all nodes convert their data; empty if each has its own.
     """
 
     config: Config
@@ -49,6 +53,8 @@ class RunSettings:
     step: pd.Timedelta = HOUR
     owners: Mapping[int, range] = field(default_factory=dict)
     secure: SecureSums | None = None
+    time_zone: str = ""
+    units: str = ""
 
     def __post_init__(self) -> None:
         """Choose lags, calendar and rounds."""
@@ -69,6 +75,8 @@ class RunSettings:
             "out": self.out,
             "step": str(self.step),
             "owners": json.dumps({n: [r.start, r.stop] for n, r in self.owners.items()}),
+            "time-zone": self.time_zone,
+            "units": self.units,
             "secure-threshold": self.secure.secure_threshold if self.secure else 0.0,
         }
 
@@ -86,10 +94,13 @@ class RunSettings:
             step = parse_step(str(values["step"]))
             owners = {int(n): range(*r) for n, r in json.loads(values["owners"]).items()}
             config, threshold = resolve(**settings), float(values["secure-threshold"])
+            zone, units = str(values["time-zone"]), str(values["units"])
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(
                 f"the run's configuration cannot be used ({e!r}); create it again"
             ) from e
+        if zone:
+            check_time_zone(zone)
         patience = Patience(**limits)
         check_config(config.at(step))
         if n_clients < 1:
@@ -103,7 +114,7 @@ class RunSettings:
         secure = SecureSums(threshold) if threshold else None
         if secure:
             check_secure(config)
-        return cls(config, n_clients, patience, out, step, owners, secure)
+        return cls(config, n_clients, patience, out, step, owners, secure, zone, units)
 
 
 def parse_owner(text: str) -> tuple[int, range]:

@@ -156,6 +156,7 @@ def test_a_model_is_described_without_its_arrays(town, tmp_path):
         "  method     ridge, seed 1",
         "  forecasts  internet in MB",
         "  ahead      2 steps of 1 hour",
+        "  times      in Europe/Rome",
         "  cells      3 cells: 11, 22, 33",
         f"  trained on {town}, {part['first'][:16]} to {part['last'][:16]}",
         "  reads      the services sms; a table of events of the kinds fair",

@@ -333,7 +333,7 @@ METHODS_THAT_READ = ["fedavg", "ridge", "last_value", "seasonal_day", "historica
 def test_nothing_is_forecast_from_nothing(cube, table, tiny, method):
     forecaster = Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
     with pytest.raises(InputError, match="has no observed inputs for the forecast"):
-        forecaster.predict(table * np.nan)
+        forecaster.predict(table.tz_localize("UTC") * np.nan)
 
 
 @pytest.mark.parametrize("method", METHODS_THAT_READ)
@@ -342,6 +342,7 @@ def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
 ):
     settings = {**tiny, "service": "internet", "intervals": "conformal"}
     forecaster = Forecaster(method, **read_by(method, settings)).fit(cube)
+    table = table.tz_localize("UTC")
     whole = forecaster.predict(table)
     assert "training mean" not in caplog.text
     gone = table.copy()
@@ -357,7 +358,7 @@ def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
 
 def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
     forecaster = Forecaster("fedavg", **tiny, service="internet").fit(cube)
-    history = table.copy()
+    history = table.tz_localize("UTC")
     history.iloc[-1, 2] = np.nan
     assert forecaster.predict(history).notna().all(axis=None)
     assert "1 of 3 cells, such as 33, have missing inputs" in caplog.text

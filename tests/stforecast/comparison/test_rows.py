@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.rows import Row, Wanted, read_errors
@@ -36,3 +37,12 @@ def test_a_day_in_two_folds_is_one_day(half_days):
     np.testing.assert_array_equal(sums.weight, np.full((2, 2, 3), 24))
     np.testing.assert_array_equal(sums.total[1, 0], [24, 12 + 12 * 4, 24 * 4])
     np.testing.assert_array_equal(found.sums[MSE][SEASONAL].total, np.full((1, 2, 3), 24))
+
+
+def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
+    """Their instants are the same, their days and hours are not."""
+    y = np.zeros((2, 24, 1))
+    runs = [tested(zone, y + 1, y, zone=zone) for zone in ("Europe/Rome", "UTC")]
+    rows = [Row(group) for group in group_runs(runs)]
+    with pytest.raises(InputError, match="those of UTC, those of the first run of Europe/Rome"):
+        read_errors(rows, [MSE])

@@ -306,3 +306,53 @@ def test_a_node_with_another_step_is_refused(federation, tmp_path):
     other = dataclasses.replace(run, step=pd.Timedelta("10min"))
     with pytest.raises(InputError, match="steps of 60 minutes, the federation's are 10 minutes"):
         FlowerNode(other, Place(tmp_path / "a.nc", 0, tmp_path / "a"))
+
+
+def test_nodes_follow_the_zone_and_the_unit_of_the_federation(federation, cube, tmp_path):
+    """By default those of their own data: windows and units then differ from node to node."""
+    run, _, _ = federation("fedlean", extra_lags="2-24")
+    alike = RunSettings.from_run_config(
+        dataclasses.replace(run, time_zone="Europe/Rome", units="MB").as_run_config()
+    )
+    assert (alike.time_zone, alike.units) == ("Europe/Rome", "MB")
+    own = cube.isel(cell=slice(0, 1))
+    other = own.copy().assign_attrs(time_zone="Asia/Tokyo")
+    other["internet"] = (own["internet"] / 1000).assign_attrs(units="GB")
+    first, second = (
+        Place(write_cube(data, tmp_path / name), 0, tmp_path / f"out-{name}")
+        for name, data in (("own.nc", own), ("other.nc", other))
+    )
+    expected, found = (FlowerNode(alike, place).data for place in (first, second))
+    np.testing.assert_allclose(found.series.values, expected.series.values)
+    assert (found.series.units, found.series.time_zone) == ("MB", "Europe/Rome")
+    starts = expected.split.train
+    np.testing.assert_allclose(
+        found.windows(starts).x, expected.windows(starts).x, rtol=1e-4, atol=1e-5
+    )
+    by_itself = FlowerNode(run, second._replace(out=tmp_path / "alone")).data
+    assert (by_itself.series.units, by_itself.series.time_zone) == ("GB", "Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("attrs", "units", "reason"),
+    [
+        ({"clock": "local"}, "MB", "those of the federation are times in Europe/Rome"),
+        ({}, "mph", "internet is in mph, that of the federation in MB"),
+    ],
+)
+def test_a_node_whose_data_cannot_be_converted_is_refused(
+    attrs, units, reason, federation, cube, tmp_path
+):
+    run, _, _ = federation("fuels")
+    run = dataclasses.replace(run, time_zone="Europe/Rome", units="MB")
+    odd = cube.copy().assign_attrs(attrs)
+    odd["internet"] = cube["internet"].assign_attrs(units=units)
+    with pytest.raises(InputError, match=reason):
+        FlowerNode(run, Place(write_cube(odd, tmp_path / "odd.nc"), 0, tmp_path / "a"))
+
+
+def test_an_unknown_zone_of_a_federation_is_refused(federation):
+    run, _, _ = federation("fuels")
+    odd = dataclasses.replace(run, time_zone="Rome")
+    with pytest.raises(InputError, match="unknown time zone 'Rome'"):
+        RunSettings.from_run_config(odd.as_run_config())
