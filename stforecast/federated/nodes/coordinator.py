@@ -170,11 +170,10 @@ class Coordinator:
         self._tell_few()
         participants = server.participants().ids
         here = [i for numbers in self.membership.numbers.values() for i in numbers]
-        answers = self._ask_round(participants)
+        answers, merged = self._merged(self._ask_round(participants))
         self._record_score(answers)
-        trained = list(self._aggregated({n: a for n, a in answers.items() if len(a.ids)}).values())
         self.membership.settle()
-        if not trained:
+        if merged is None:
             self._n_empty += 1
             if self._n_empty == MOST_EMPTY:
                 raise InputError(
@@ -183,7 +182,9 @@ class Coordinator:
                 )
             time.sleep(self.patience.poll)
             return
+        server.accept(merged)
         self._n_empty, self._lost_because = 0, ""
+        trained = [a for a in answers.values() if len(a.ids)]
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
         n_trained = sum(len(a.ids) for a in trained)
         loss, task_loss = (
@@ -211,28 +212,33 @@ class Coordinator:
             self._told_few = True
             log.warning(TOLD_FEW, n, extra=event("few_parties", nodes=n))
 
-    def _aggregated(self, trained: dict[int, Answer]) -> dict[int, Answer]:
-        """Aggregate the uploads and return the answers that count: without any that spoil it.
+    def _merged(
+        self, answers: dict[int, Answer]
+    ) -> tuple[dict[int, Answer], dict[str, Tensor] | None]:
+        """Return the answers that count, and the server's next state: without any that spoil it.
 
         If the new state is not sound, the aggregation is repeated without one node, that of the
-        largest upload first, then without several. If nothing helps, the state stays as it was.
+        largest upload first, then without several. If nothing helps, there is no new state.
         """
-        n = self._n_parties(trained)
-        if trained and n < self.patience.min_parties:
+        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        if not trained:
+            return answers, None
+        if (n := self._n_parties(trained)) < self.patience.min_parties:
             self._lose_round(f"{n} parties trained, --min-parties is {self.patience.min_parties}")
-            return {}
-        fault = self._try(trained) if trained else None
-        if fault is None:
-            return trained
+            return answers, None
+        merged = self._try(trained)
+        if not isinstance(merged, str):
+            return answers, merged
         ranked = sorted(trained, key=lambda n: norm(trained[n]), reverse=True)
         for spoilers in [*([n] for n in ranked), *(ranked[:k] for k in range(2, len(ranked)))]:
             rest = {n: a for n, a in trained.items() if n not in spoilers}
-            if len(rest) >= self.patience.min_parties and self._try(rest) is None:
+            found = self._try(rest) if len(rest) >= self.patience.min_parties else merged
+            if not isinstance(found, str):
                 for node in spoilers:
-                    self._leave_out(node, f"with its upload, {fault}", sent=True)
-                return rest
-        self._lose_round(f"{fault}, whichever node is left out ({self._names(trained)})")
-        return {}
+                    self._leave_out(node, f"with its upload, {merged}", sent=True)
+                return {n: a for n, a in answers.items() if n not in spoilers}, found
+        self._lose_round(f"{merged}, whichever node is left out ({self._names(trained)})")
+        return answers, None
 
     def _n_parties(self, trained: Mapping[int, Answer]) -> int:
         """Return the number of nodes that the answers are from."""
@@ -241,21 +247,17 @@ class Coordinator:
     def _names(self, nodes: Iterable[int]) -> str:
         return ", ".join(map(self.membership.name, nodes))
 
-    def _try(self, trained: Mapping[int, Answer]) -> str | None:
-        """Aggregate these uploads if the new state is sound; else return what is wrong with it."""
-        server = self.server
+    def _try(self, trained: Mapping[int, Answer]) -> dict[str, Tensor] | str:
+        """Return the state that these uploads lead to, or what is wrong with it."""
         ids, upload = joined([(a.ids, a.upload) for a in trained.values()])
         try:
-            merged = server.merged(ids, upload)
+            merged = self.server.merged(ids, upload)
         except NOT_THE_CLIENTS:
             raise
         except Exception as e:
             log.debug("%s", e, exc_info=True)
             return f"the server cannot compute the next state ({e!r:.120})"
-        fault = fault_of(merged, server.state.server, [upload], self._model)
-        if fault is None:
-            server.accept(merged)
-        return fault
+        return fault_of(merged, self.server.state.server, [upload], self._model) or merged
 
     def _lose_round(self, reason: str) -> None:
         """Report that a round is repeated, as its uploads cannot be used."""

@@ -85,13 +85,14 @@ def sound_errors(
     for node, of_node in errors.items():
         for name in names:
             if not 0 <= (value := of_node.get(name, math.nan)) < math.inf:
-                why[node] = f"its test {name} is {value:.4g}"
+                why.setdefault(node, f"its test {name} is {value:.4g}")
     sound = [node for node in errors if node not in why]
     for name in names if len(sound) > 2 else ():
         middle = median(errors[node][name] for node in sound)
         for node in sound:
             if not middle / FARTHEST <= (value := errors[node][name]) <= FARTHEST * middle:
-                why[node] = f"its test {name} is {value:.4g}, the median node's is {middle:.4g}"
+                far = f"its test {name} is {value:.4g}, the median node's is {middle:.4g}"
+                why.setdefault(node, far)
     return [node for node in errors if node not in why], why
 
 

@@ -187,7 +187,7 @@ class SecureCoordinator(Coordinator):
 
     def _lose(self, reason: str) -> None:
         """Report that a sum is lost."""
-        round = self.server.state.round + 1
+        round, self._lost_because = self.server.state.round + 1, reason
         log.warning(
             "round %d: the sum is lost: %s", round, reason,
             extra=event("sum_lost", round=round, reason=reason),

@@ -1,18 +1,20 @@
 """One of five nodes sends anything: the run goes on, names it, and is hardly worse for it."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
 
+from data_prep.errors import InputError
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.node import Node
-from stforecast.federated.nodes.reported import sound_errors
 from stforecast.federated.runs.checkpoint import newest_sound
+from stforecast.federated.server import Server
 from stforecast.federated.uploads.payload import like_of
+from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+from stforecast.flower.server_app import pooled_errors
 from stforecast.methods import METHODS as ALL
 
 METHODS = {n: m for n, m in ALL.items() if not m.pooled}
@@ -154,13 +156,13 @@ SILENCE = lambda about, payload: "no answer"  # noqa: E731
 def run(federate, split, monkeypatch, logged, caplog):
     """Runs a method with a lie, on nodes that stay in memory; returns coordinator and log."""
 
-    def go(name, lie, rounds=3, uplink=None, **options):
+    def go(name, lie, rounds=3, folder=None, **options):
         monkeypatch.setattr(Node, "_save", lambda self: None)
         caplog.clear()
         torch.manual_seed(0)
         NOISE.manual_seed(3)
-        federation = federate(METHODS[name], (12,) * N, rounds=rounds, epochs=1, uplink=uplink)
-        coordinator, link = split(federation, (1,) * N, **options)
+        federation = federate(METHODS[name], (12,) * N, rounds=rounds, epochs=1, **options)
+        coordinator, link = split(federation, (1,) * N, folder=folder)
         kept = {node: make() for node, make in link.factories.items()}
         link.factories = {node: lambda before=None, k=k: k for node, k in kept.items()}
 
@@ -204,3 +206,99 @@ def test_a_run_goes_on_without_a_liar(name, lie, run):
 
 def losses_of(coordinator):
     return [r.validation_loss for r in coordinator.server.reports]
+
+
+@pytest.mark.parametrize("kind", ["median", "clip"])
+@pytest.mark.parametrize("lie", ["3e38 of random signs everywhere", "NaN in one entry"])
+def test_a_defence_does_not_meet_what_is_refused(lie, kind, run):
+    coordinator, said = run("fedavg", LIES[lie], robust=Robust(kind))
+    assert f"goes on without node {LIAR}" in said
+    assert all(map(math.isfinite, losses_of(coordinator)))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_codes_of_huge_values_are_refused_too(bits, run):
+    def lie(about, payload):
+        floats = {n: 3e38 * torch.ones_like(t) for n, t in payload.items() if t.dtype.itemsize > 1}
+        return about, {**payload, **floats}
+
+    coordinator, said = run("fedavg", lie, uplink=Uplink(bits=bits))
+    assert f"goes on without node {LIAR}" in said
+    assert all(map(math.isfinite, losses_of(coordinator)))
+
+
+def test_a_node_that_lies_in_three_rounds_in_a_row_is_not_let_in_again(run):
+    coordinator, said = run("fedavg", LIES["3e38 everywhere"], rounds=5)
+    assert f"node {LIAR} (clients 4 to 4) is not let in again: its '" in said
+    assert [r.participants for r in coordinator.server.reports] == [5, 5, 5, 4, 4]
+    assert said.count("goes on without") == 3
+
+
+def test_an_upload_that_only_the_solver_cannot_use_is_found(run, monkeypatch):
+    """Its norm is the smallest, so the others are tried first."""
+
+    def merged(server, ids, upload):
+        if any((t == 0).flatten(1).all(1).any() for t in upload.values()):
+            raise torch.linalg.LinAlgError("singular")
+        return true(server, ids, upload)
+
+    true = Server.merged
+    monkeypatch.setattr(Server, "merged", merged)
+    honest, _ = run("fedavg", SILENCE)
+    coordinator, said = run("fedavg", LIES["zero everywhere"])
+    assert "goes on without node 4 (clients 4 to 4): with its upload, the server cannot" in said
+    assert losses_of(coordinator) == losses_of(honest)
+
+
+def test_if_no_choice_of_nodes_helps_the_run_ends_and_its_checkpoint_is_sound(
+    run, monkeypatch, tmp_path
+):
+    def merged(server, ids, upload):
+        after = true(server, ids, upload)
+        return {n: t * math.inf for n, t in after.items()} if server.state.round else after
+
+    true = Server.merged
+    monkeypatch.setattr(Server, "merged", merged)
+    with pytest.raises(InputError, match=r"a row: the server's .* would have values up to inf, w"):
+        run("fedavg", SILENCE, folder=tmp_path / "server")
+    found = newest_sound(tmp_path / "server", {})
+    assert found.state.round == 1
+    assert all(t.isfinite().all() for t in found.state.server.values())
+
+
+JOINS = {
+    "no samples": {"sizes": [0]}, "negative": {"sizes": [-5]}, "too many": {"sizes": [2**40]},
+    "as text": {"sizes": "12"}, "a flag": {"sizes": [True]}, "none": {"sizes": []},
+    "a fraction": {"sizes": [1.5]}, "those of another": {"first": 0}, "before all": {"first": -1},
+    "beyond the last": {"first": 99}, "no place": {"first": None}, "NaN": {"first": math.nan},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", JOINS.values(), ids=JOINS)
+def test_who_joins_with_nonsense_is_not_let_in(forged, federate, split, logged):
+    patience = Patience(0.1, 1, 0.01, enough=4)
+    coordinator, link = split(federate(METHODS["fedavg"], (12,) * N), (1,) * N, patience=patience)
+    link.spoil = lambda node, round, answer: (
+        Message({**answer.about, **forged}) if (node, link.task) == (LIAR, "join") else answer
+    )
+    coordinator.run()
+    assert f"node {LIAR} is not let in: " in logged()
+    assert all(map(math.isfinite, losses_of(coordinator)))
+
+
+HONEST = {"mse": 0.2, "mae": 0.3}
+ENDS = {
+    "-1e9": {"mse": -1e9, "mae": -1e9}, "NaN": {"mse": math.nan}, "infinity": {"mse": math.inf},
+    "1e300": {"mse": 1e300, "mae": 0.3}, "11 times": {"mse": 2.2}, "nearly 0": {"mse": 1e-9},
+    "0": {"mse": 0.0, "mae": 0.0}, "barely negative": {"mae": -1e-300},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", ENDS.values(), ids=ENDS)
+def test_forged_test_errors_change_nothing_and_are_named(forged, caplog):
+    finished = {n: Finished(HONEST, 10, True) for n in range(4)}
+    finished[LIAR] = Finished({**HONEST, **forged}, 2**31 - 1, True)
+    errors, left_out = pooled_errors(finished, {n: range(n, n + 1) for n in finished})
+    assert errors == pytest.approx(HONEST)
+    assert left_out.keys() == {LIAR}
+    assert f"node {LIAR} does not count in the test errors: its test m" in caplog.text
