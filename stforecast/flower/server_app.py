@@ -87,9 +87,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
-        test, left_out = coordinator.test_errors, {}
-        if run.secure is None:
-            test, left_out = pooled_errors(finished, coordinator.membership.numbers)
+        numbers = {} if run.secure else coordinator.membership.numbers
+        test, left_out = pooled_errors({n: finished[n] for n in finished if n in numbers}, numbers)
         about = {
             "settings": config.flat(),
             "clients": run.n_clients,
@@ -97,7 +96,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             "nodes": len(finished),
             "left_out": left_out,
             "models": sum(f.model for f in finished.values()),
-            "test": test,
+            "test": coordinator.test_errors or test,
         }
         log.info(
             "test errors of all nodes: %s", about["test"],
