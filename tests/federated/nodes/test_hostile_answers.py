@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
+from stforecast.federated.nodes import secure_node
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.runs.checkpoint import newest_sound
 from stforecast.federated.server import Server
+from stforecast.federated.uploads.masking_sums import SecureSums
 from stforecast.federated.uploads.payload import like_of
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -183,7 +185,7 @@ WITHOUT = {}
 """Losses and server's state of each method when the liar sends nothing."""
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_goes_on_without_a_liar(name, lie, run):
@@ -264,6 +266,42 @@ def test_if_no_choice_of_nodes_helps_the_run_ends_and_its_checkpoint_is_sound(
     found = newest_sound(tmp_path / "server", {})
     assert found.state.round == 1
     assert all(t.isfinite().all() for t in found.state.server.values())
+
+
+@pytest.mark.parametrize("lie", ["3e38 everywhere", "1e18 of random signs in one entry"])
+def test_of_two_nodes_the_one_far_from_the_model_is_left_out(lie, federate, split, logged):
+    coordinator, link = split(federate(METHODS["fedavg"], (12,) * N), (4, 1))
+    link.spoil = lambda node, round, answer: (
+        Message(*LIES[lie](answer.about, answer.payload)) if node and answer.payload else answer
+    )
+    coordinator.run()
+    assert "goes on without node 1 (clients 4 to 4): its '" in logged()
+    assert all(map(math.isfinite, losses_of(coordinator)))
+
+
+def test_a_secure_sum_of_huge_values_is_repeated_and_nobody_is_named(
+    federate, split, logged, monkeypatch, tmp_path
+):
+    """A node hides values that are a thousand million times too large, from round 2 on."""
+    patience = Patience(0.2, 1, 0.01)
+    coordinator, _ = split(
+        federate(METHODS["fedavg"], (12,) * N), (2, 1, 2), patience=patience,
+        secure=SecureSums(), folder=tmp_path / "server",
+    )  # fmt: skip
+    true = secure_node.weighted_sums
+
+    def sums(upload, weights):
+        lies = coordinator.server.state.round and len(weights) == 1
+        return {n: t + 1e9 * lies for n, t in true(upload, weights).items()}
+
+    monkeypatch.setattr(secure_node, "weighted_sums", sums)
+    with pytest.raises(InputError, match=r"3 times in a row: its '.* has a norm of .*, usual is"):
+        coordinator.run()
+    assert "round 2: the sum is lost: its '" in logged()
+    assert "without node" not in logged()
+    found = newest_sound(tmp_path / "server", {})
+    assert found.state.round == 1
+    assert all(t.abs().max() < 10 for t in found.state.server.values())
 
 
 JOINS = {
