@@ -98,6 +98,16 @@ def check_given(ctx: click.Context, *names: str) -> None:
     help="Clients required to begin after --start seconds; 0 requires all.",
 )  # fmt: skip
 @click.option(
+    "--strikes", type=int, default=3, show_default=True,
+    help="Rounds in a row without a usable answer after which a node is left out: a silent one "
+    "until it answers again, one that sent something unusable for good; 0 for never.",
+)  # fmt: skip
+@click.option(
+    "--min-parties", type=int, default=1, show_default=True,
+    help="Nodes required to begin and for each round. With two, each can compute what the other "
+    "sent, so 3 protects them from each other.",
+)  # fmt: skip
+@click.option(
     "--node", "nodes", multiple=True, metavar="NUMBER=FIRST-LAST",
     help="Clients of a node, by the number that `flwr supernode register` printed for its key; "
     "repeat for each node. Without it, a client belongs to the first node that claims it.",
@@ -114,7 +124,8 @@ def check_given(ctx: click.Context, *names: str) -> None:
 def federate(
     ctx: click.Context, config: Path | None, method: str, clients: int, client_is: str, out: Path,
     results: Path, step: str, time_zone: str, units: str, start: float, answer: float,
-    enough: int, nodes: tuple[str, ...], secure_aggregation: bool, secure_threshold: float,
+    enough: int, strikes: int, min_parties: int, nodes: tuple[str, ...],
+    secure_aggregation: bool, secure_threshold: float,
     **settings: Any,
 ) -> None:  # fmt: skip
     """Write the Flower app of a federation, to be started with `flwr run`.
@@ -136,12 +147,30 @@ def federate(
         raise click.UsageError("--secure-threshold is read with --secure-aggregation only.", ctx)
     run = RunSettings(
         resolve(method, **settings, clients=client_is), clients,
-        Patience(start, answer, enough=enough),
+        Patience(start, answer, enough=enough, strikes=strikes, min_parties=min_parties),
         str(results.resolve()), parse_step(step), dict(map(parse_owner, nodes)),
         SecureSums(secure_threshold) if secure_aggregation else None, time_zone, units,
     )  # fmt: skip
     RunSettings.from_run_config(run.as_run_config())
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
+
+
+@federate.command("resume", context_settings=HELP)
+@click.argument("results", type=PATH)
+@click.option(
+    "--from-round", type=int, required=True, help="Round after which the run is to go on."
+)
+def resume(results: Path, from_round: int) -> None:
+    """Let a federation go on from an earlier round: remove the server's checkpoints after it.
+
+    RESULTS is the folder on the server that `stforecast federate --results` named. End the run
+    before, and start it again afterwards; the nodes go back to the same round.
+    """
+    from stforecast.federated.runs.checkpoint import go_back
+
+    later = go_back(results / "checkpoints", from_round)
+    removed = f" (removed: {', '.join(map(str, later))})" if later else ""
+    click.echo(f"the run goes on after round {from_round}{removed}; start it again with flwr run")
 
 
 @federate.command("status", context_settings=HELP)

@@ -34,12 +34,16 @@ def _facts(s: Standing, now: datetime) -> list[str]:
     ]
     if s.starts > 1:
         lines.append(f"the server was started {s.starts} times")
+    if s.rounds_lost:
+        lines.append(f"rounds repeated: {s.rounds_lost} (the last: {_short(s.lost_because, 90)})")
     if s.sums_recovered:
         lines.append(f"secure sums completed although nodes left: {s.sums_recovered}")
     if s.sums_lost:
         lines.append(f"secure sums lost: {s.sums_lost} (the last: {_short(s.lost_because, 90)})")
     if s.test:
         lines.append("test errors: " + ", ".join(f"{n} {v:.4g}" for n, v in s.test.items()))
+    for n, why in s.errors_left_out.items():
+        lines.append(f"without those of node {n}: {_short(why)}")
     if s.since and s.state in (WAITING, RUNNING):
         ago = (now - datetime.fromisoformat(s.since)).total_seconds()
         lines.append(f"last event: {ago:.0f} s ago")
@@ -48,11 +52,12 @@ def _facts(s: Standing, now: datetime) -> list[str]:
 
 def _nodes(s: Standing) -> str:
     rows = [
-        [n, f"{v.first} to {v.last}", "yes" if v.connected else "no", v.joins, v.failures,
-         _short(v.reason)]
+        [n, f"{v.first} to {v.last}",
+         "silent" if v.suspended else "yes" if v.connected else "no", v.joins, v.failures,
+         v.strikes, _short(v.reason)]
         for n, v in sorted(s.nodes.items(), key=lambda item: item[1].first)
     ]  # fmt: skip
-    headers = ["node", "clients", "connected", "joins", "failures", "last failure"]
+    headers = ["node", "clients", "connected", "joins", "failures", "strikes", "last failure"]
     return tabulate(rows, headers, disable_numparse=True) if rows else ""
 
 

@@ -32,7 +32,7 @@ from experiments.benchmarks.city_parts import make_cubes
 from experiments.federation_demo import mean_error
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import serve
@@ -113,7 +113,7 @@ def runs() -> Iterator[Run]:
                 yield Run(method, hostile, behaviour, robust)
 
 
-class WireLink:
+class WireLink(Link):
     """Nodes in this process behind Flower's coding of messages; the first of them lie.
 
     Args:

@@ -128,6 +128,11 @@ class Server:
     @torch.no_grad()
     def aggregate(self, ids: Tensor, upload: Payload, stage: int = 0) -> None:
         """Aggregate the uploads of the clients `ids` by the method; this ends the round."""
+        self.accept(self.merged(ids, upload, stage))
+
+    @torch.no_grad()
+    def merged(self, ids: Tensor, upload: Payload, stage: int = 0) -> dict[str, Tensor]:
+        """Return the state that the uploads of the clients `ids` lead to."""
         state, method = self.state, self.method
         if self.uplink.delta_coding:
             for name, t in upload.items():
@@ -138,8 +143,12 @@ class Server:
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
         server = method.aggregate(state.server, of, upload)
         # Checkpoints keep no strides, and sums may depend on them.
-        state.server = {name: t.contiguous() for name, t in server.items()}
-        state.round += 1
+        return {name: t.contiguous() for name, t in server.items()}
+
+    def accept(self, merged: dict[str, Tensor]) -> None:
+        """Make a state that `merged` returned the server's; this ends the round."""
+        self.state.server = merged
+        self.state.round += 1
 
     def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
         """Warn of failed clients, only the first time.

@@ -69,7 +69,16 @@ def metrics_text(standing: Standing) -> str:
         ("node_failures_total", "counter", "Messages of a round without its answer."): {
             label: node.failures for label, node in nodes.items()
         },
+        ("node_strikes", "gauge", "Failures of the node since its last usable answer."): {
+            label: node.strikes for label, node in nodes.items()
+        },
+        ("node_suspended", "gauge", "1 if nobody waits for the node until it answers again."): {
+            label: int(node.suspended) for label, node in nodes.items()
+        },
         ("nodes_refused", "gauge", "Nodes that are not let in."): {"": len(standing.refused)},
+        ("rounds_lost_total", "counter", "Rounds repeated, as no aggregate was sound."): {
+            "": standing.rounds_lost
+        },
         ("sums_recovered_total", "counter", "Complete secure sums that nodes left."): {
             "": standing.sums_recovered
         },

@@ -18,7 +18,7 @@ from data_prep.atomic import atomic_path
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.events import event
 from stforecast.federated.nodes.messages import Finished
-from stforecast.federated.nodes.reported import Reported, bounded_mean
+from stforecast.federated.nodes.reported import Reported, bounded_mean, sound_errors
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.server import RoundReport
 from stforecast.flower.json_lines import JsonLines
@@ -87,14 +87,16 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
+        numbers = {} if run.secure else coordinator.membership.numbers
+        test, left_out = pooled_errors({n: finished[n] for n in finished if n in numbers}, numbers)
         about = {
             "settings": config.flat(),
             "clients": run.n_clients,
             "best_round": coordinator.server.best_round,
             "nodes": len(finished),
+            "left_out": left_out,
             "models": sum(f.model for f in finished.values()),
-            "test": coordinator.test_errors
-            or pooled_errors(finished, coordinator.membership.numbers),
+            "test": coordinator.test_errors or test,
         }
         log.info(
             "test errors of all nodes: %s", about["test"],
@@ -144,22 +146,27 @@ def logged(folder: Path) -> Iterator[None]:
 
 def pooled_errors(
     finished: Mapping[int, Finished], numbers: Mapping[int, range]
-) -> dict[str, float]:
-    """Return test MSE and MAE over all nodes' targets, with bounds on what a node can change.
+) -> tuple[dict[str, float], dict[int, str]]:
+    """Return test MSE and MAE over the nodes' targets, and why some nodes' are left out.
 
     Args:
-        finished: the nodes' last answers; those without both errors are left out.
+        finished: the nodes' last answers, see `sound_errors`.
         numbers: the nodes' clients.
     """
-    sums: dict[str, list[Reported]] = {"mse": [], "mae": []}
-    for node, of_node in finished.items():
-        if not of_node.targets or not sums.keys() <= of_node.errors.keys():
-            log.warning("node %d sent no test errors", node)
-            continue
+    names = ("mse", "mae")
+    errors = {node: f.errors if f.targets else {} for node, f in finished.items()}
+    counted, left_out = sound_errors(errors, names)
+    for node, why in left_out.items():
+        log.warning(
+            "node %d does not count in the test errors: %s", node, why,
+            extra=event("errors_left_out", node=node, reason=why),
+        )  # fmt: skip
+    sums: dict[str, list[Reported]] = {name: [] for name in names}
+    for node in counted:
+        n = finished[node].targets
         for name, reported in sums.items():
-            total = of_node.errors[name] * of_node.targets
-            reported.append(Reported(total, of_node.targets, len(numbers[node])))
-    return {name: bounded_mean(reported) for name, reported in sums.items() if reported}
+            reported.append(Reported(errors[node][name] * n, n, len(numbers[node])))
+    return {name: bounded_mean(reported) for name, reported in sums.items() if reported}, left_out
 
 
 def _log_round(report: RoundReport) -> None:

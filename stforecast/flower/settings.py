@@ -20,6 +20,9 @@ from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking_sums import SecureSums
 from stforecast.methods import METHODS
 
+LIMITS = ("start", "answer", "enough", "strikes", "min_parties")
+"""Fields of `Patience` in the run's configuration."""
+
 HOUR = pd.Timedelta(hours=1)
 
 TRAINING = pd.Timedelta(weeks=4)
@@ -69,9 +72,7 @@ class RunSettings:
         return {
             "settings": json.dumps(self.config.flat()),
             "clients": self.n_clients,
-            "start": self.patience.start,
-            "answer": self.patience.answer,
-            "enough": self.patience.enough,
+            **{name: getattr(self.patience, name) for name in LIMITS},
             "out": self.out,
             "step": str(self.step),
             "owners": json.dumps({n: [r.start, r.stop] for n, r in self.owners.items()}),
@@ -89,7 +90,7 @@ class RunSettings:
         """
         try:
             settings = json.loads(values["settings"])
-            limits = {name: values[name] for name in ("start", "answer", "enough")}
+            limits = {name: values[name] for name in LIMITS}
             n_clients, out = int(values["clients"]), str(values["out"])
             step = parse_step(str(values["step"]))
             owners = {int(n): range(*r) for n, r in json.loads(values["owners"]).items()}

@@ -33,6 +33,8 @@ class NodeStanding:
         joins: how often it joined.
         failures: messages of a round that it did not answer usably.
         reason: why, the last time.
+        strikes: failures since its last usable answer.
+        suspended: whether nobody waits for it until it answers again.
     """
 
     first: int = -1
@@ -41,6 +43,8 @@ class NodeStanding:
     joins: int = 0
     failures: int = 0
     reason: str = ""
+    strikes: int = 0
+    suspended: bool = False
 
 
 @dataclass
@@ -56,9 +60,11 @@ class Standing:
         rounds: reports of the rounds, see `stforecast.federated.server.RoundReport`.
         nodes: nodes that joined, by Flower's number.
         refused: why nodes were not let in, by Flower's number.
+        errors_left_out: why nodes do not count in the test errors, by Flower's number.
+        rounds_lost: rounds that were repeated, as no aggregate of their uploads was sound.
         sums_recovered: secure sums that were complete though nodes left them.
         sums_lost: secure sums that were lost, so that their rounds were repeated.
-        lost_because: why, the last time.
+        lost_because: why a round or a sum was lost, the last time.
         reason: why the run failed.
         test: test errors over all nodes, at the end.
         best_round: the best round, at the end.
@@ -73,6 +79,8 @@ class Standing:
     rounds: dict[int, dict[str, Any]] = field(default_factory=dict)
     nodes: dict[int, NodeStanding] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    errors_left_out: dict[int, str] = field(default_factory=dict)
+    rounds_lost: int = 0
     sums_recovered: int = 0
     sums_lost: int = 0
     lost_because: str = ""
@@ -116,7 +124,7 @@ class Standing:
     def _on_joined(self, event: Mapping[str, Any]) -> None:
         node = self.nodes.setdefault(event["node"], NodeStanding())
         node.first, node.last, node.connected = event["first"], event["last"], True
-        node.joins += 1
+        node.joins, node.suspended = node.joins + 1, False
         self.refused.pop(event["node"], None)
 
     def _on_lost(self, event: Mapping[str, Any]) -> None:
@@ -127,17 +135,34 @@ class Standing:
 
     def _on_expelled(self, event: Mapping[str, Any]) -> None:
         self._on_lost(event)
-        self.refused[event["node"]] = "it spoilt a secure sum"
+        self.refused[event["node"]] = event["reason"]
+
+    def _on_suspended(self, event: Mapping[str, Any]) -> None:
+        self._on_lost(event)
+        self.nodes[event["node"]].suspended = True
 
     def _on_left_out(self, event: Mapping[str, Any]) -> None:
         node = self.nodes.setdefault(event["node"], NodeStanding())
         node.failures, node.reason = node.failures + 1, event["reason"]
+        node.strikes = event.get("strikes", node.strikes)
+
+    def _on_answered(self, event: Mapping[str, Any]) -> None:
+        self.nodes[event["node"]].strikes = 0
 
     _on_did_not_finish = _on_left_out
 
     def _on_left_sum(self, event: Mapping[str, Any]) -> None:
         reason = f"left the sum at {event['task']}: {event['reason']}"
         self._on_left_out({**event, "reason": reason})
+
+    def _on_errors_left_out(self, event: Mapping[str, Any]) -> None:
+        self.errors_left_out[event["node"]] = event["reason"]
+
+    def _on_round_lost(self, event: Mapping[str, Any]) -> None:
+        self.rounds_lost, self.lost_because = self.rounds_lost + 1, event["reason"]
+
+    def _on_resumed(self, event: Mapping[str, Any]) -> None:
+        self.rounds = {n: of for n, of in self.rounds.items() if n <= event["round"]}
 
     def _on_sum_recovered(self, event: Mapping[str, Any]) -> None:
         self.sums_recovered += 1

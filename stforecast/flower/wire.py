@@ -106,6 +106,8 @@ class GridLink:
 
     def __init__(self, grid: Any) -> None:
         self.grid = grid
+        self._knocked: dict[str, tuple[int, float, threading.Event]] = {}
+        self._heard: SimpleQueue[Any] = SimpleQueue()
 
     def nodes(self) -> set[int]:
         """Return the SuperNodes with a recent heartbeat."""
@@ -118,18 +120,11 @@ class GridLink:
         it. So each node's answer is waited for in a thread of its own, and such a node delays
         nobody beyond `timeout`.
         """
-        import flwr.app
-
-        sent = [
-            flwr.app.Message(pack(message), dst_node_id=node, message_type="train", ttl=timeout)
-            for node, message in messages.items()
-        ]
-        waiting = dict(zip(self.grid.push_messages(sent), messages, strict=True))
+        waiting = self._push(messages, timeout)
         found: SimpleQueue[Any] = SimpleQueue()
-        ended, pause = threading.Event(), max(POLL, len(sent) / MOST_LOOKS)
+        ended, pause = threading.Event(), max(POLL, len(waiting) / MOST_LOOKS)
         for i in waiting:
-            args = (i, pause, found, ended)
-            threading.Thread(target=self._wait_for, args=args, daemon=True).start()
+            self._listen(i, pause, found, ended)
         answers: dict[int, Message | str] = {}
         end = time.monotonic() + timeout
         while waiting and time.monotonic() < end:
@@ -147,6 +142,42 @@ class GridLink:
                 answers[node] = _read(reply)
         ended.set()
         return answers
+
+    def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
+        """Send messages without waiting; return the answers that have come to earlier ones."""
+        now, answers = time.monotonic(), {}
+        while not self._heard.empty():
+            reply = self._heard.get()
+            if isinstance(reply, Exception):
+                raise reply
+            if asked := self._knocked.pop(reply.metadata.reply_to_message_id, None):
+                answers[asked[0]] = _read(reply)
+        for i, (_, end, ended) in list(self._knocked.items()):
+            if end < now:
+                ended.set()
+                del self._knocked[i]
+        busy = {node for node, _, _ in self._knocked.values()} | answers.keys()
+        new = {node: message for node, message in messages.items() if node not in busy}
+        for i, node in self._push(new, timeout).items():
+            self._knocked[i] = node, now + timeout, threading.Event()
+            self._listen(i, max(POLL, len(new) / MOST_LOOKS), self._heard, self._knocked[i][2])
+        return answers
+
+    def _push(self, messages: Mapping[int, Message], timeout: float) -> dict[str, int]:
+        """Send messages; return the nodes by Flower's number of each message."""
+        import flwr.app
+
+        sent = [
+            flwr.app.Message(pack(message), dst_node_id=node, message_type="train", ttl=timeout)
+            for node, message in messages.items()
+        ]
+        return dict(zip(self.grid.push_messages(sent), messages, strict=True)) if sent else {}
+
+    def _listen(
+        self, number: str, pause: float, found: SimpleQueue[Any], ended: threading.Event
+    ) -> None:
+        args = (number, pause, found, ended)
+        threading.Thread(target=self._wait_for, args=args, daemon=True).start()
 
     def _wait_for(
         self, number: str, pause: float, found: SimpleQueue[Any], ended: threading.Event

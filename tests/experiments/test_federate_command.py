@@ -5,10 +5,13 @@ import re
 import tomllib
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from data_prep.errors import InputError
 from experiments.federate_command import federate
+from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_first, save
+from stforecast.federated.state import Clients, State
 from stforecast.flower.settings import RunSettings
 
 
@@ -24,6 +27,7 @@ def test_the_app_holds_what_was_typed(tmp_path):
     done = type_in(
         "--method", "fuels", "--clients", 7, "--out", app, "--results", tmp_path / "results",
         "--rounds", 9, "--tau", 0.5, "--service", "net", "--enough", 5, "--answer", 30,
+        "--strikes", 4, "--min-parties", 3,
     )  # fmt: skip
     assert done.output == f"begin it with: flwr run {app} --stream\n"
     project = tomllib.loads((app / "pyproject.toml").read_text())
@@ -33,6 +37,7 @@ def test_the_app_holds_what_was_typed(tmp_path):
     assert run.config.data.service == "net"
     assert (run.n_clients, run.out) == (7, str(tmp_path / "results"))
     assert (run.patience.start, run.patience.answer, run.patience.enough) == (600.0, 30.0, 5)
+    assert (run.patience.strikes, run.patience.min_parties) == (4, 3)
 
 
 def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
@@ -56,6 +61,8 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
         (["--answer", "0"], "answer is 0.0; it must be positive"),
         (["--answer", "inf"], "answer is inf; it must be positive"),
         (["--enough", "-1"], "enough is -1; it must be 0 or more"),
+        (["--strikes", "-1"], "strikes is -1; it must be 0 or more"),
+        (["--min-parties", "0"], "min_parties is 0; it must be positive"),
     ],
 )
 def test_time_limits_without_sense_are_refused_in_one_line(words, message, tmp_path):
@@ -116,11 +123,22 @@ def test_the_status_shows_rounds_nodes_and_failures(tmp_path):
     assert "secure sums completed although nodes left: 1\n" in shown
     assert "secure sums lost: 1 (the last: 1 nodes dealt shares)\n" in shown
     assert re.search(r"last event: \d+ s ago", shown)
-    assert re.search(r"^2 +2 to 3 +yes +1 +1 +it sent  \[1mnumbers x+…$", shown, re.M)
+    assert re.search(r"^2 +2 to 3 +yes +1 +1 +0 +it sent  \[1mnumbers x+…$", shown, re.M)
     assert re.search(r"^ +1 +0.5 +4 +2 +3.25$", shown, re.M)
     assert "node 3 is not let in: its clients 0 to 1 are those of another node" in shown
     found = json.loads(type_in("status", tmp_path, "--json").output)
     assert (found["state"], found["nodes"]["2"]["failures"]) == ("running", 1)
+
+
+def test_resume_goes_back_to_a_round_that_is_kept(tmp_path):
+    with pytest.raises(InputError, match="no checkpoint of round 3; there is none, or the run has"):
+        type_in("resume", tmp_path, "--from-round", 3)
+    for round in (3, 4):
+        state = State(Clients({}, {}, {}, torch.tensor([1])), {}, round, seed=0)
+        save(Checkpoint({}, state, None, [], 1), tmp_path / "checkpoints", is_spaced)
+    said = type_in("resume", tmp_path, "--from-round", 3).output
+    assert said == "the run goes on after round 3 (removed: 4); start it again with flwr run\n"
+    assert [p.name for p in newest_first(tmp_path / "checkpoints")] == ["round-0003"]
 
 
 def test_the_status_of_nothing_is_an_error(tmp_path):

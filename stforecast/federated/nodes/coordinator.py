@@ -23,7 +23,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,14 @@ import torch
 from torch import Tensor
 
 from data_prep.errors import InputError
+from stforecast.federated.faults import NOT_THE_CLIENTS
 from stforecast.federated.method import Method, Participants, initial_state
+from stforecast.federated.nodes.bounds import fault_of, norm, outliers
 from stforecast.federated.nodes.events import event
 from stforecast.federated.nodes.membership import Membership, Patience
 from stforecast.federated.nodes.messages import (
+    FEW,
+    TOLD_FEW,
     Answer,
     Finished,
     Link,
@@ -45,10 +49,10 @@ from stforecast.federated.nodes.messages import (
     most_common,
 )
 from stforecast.federated.nodes.reported import Reported, bounded_mean, most_improved
-from stforecast.federated.runs.checkpoint import Checkpoint, newest_sound, save
+from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
 from stforecast.federated.server import RoundReport, Server
 from stforecast.federated.state import Clients, State
-from stforecast.federated.uploads.payload import joined, total_bytes
+from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 
@@ -110,8 +114,10 @@ class Coordinator:
         )
         if self.server.uplink.delta_coding:
             raise InputError("nodes may lose an upload, so they do not support delta_coding")
-        self._like: dict[str, Any] | None = None
-        self._n_empty, self._n_reported = 0, 0
+        self._like: Like | None = None
+        self._model = like_of(method.population.initial())
+        self._n_empty, self._n_reported, self._lost_because = 0, 0, ""
+        self._told_few = False
         self._best_scores: dict[int, Reported] = {}
         self.test_errors: dict[str, float] = {}
         self.resumed = found is not None
@@ -160,22 +166,27 @@ class Coordinator:
     def run_round(self) -> None:
         """Run one round with the connected nodes."""
         start, server = time.perf_counter(), self.server
-        self.membership.welcome(server.state.round)
+        self.membership.await_any(server.state.round)
+        self._tell_few()
         participants = server.participants().ids
-        answers = self._ask_round(participants)
+        here = [i for numbers in self.membership.numbers.values() for i in numbers]
+        answers, merged = self._merged(self._ask_round(participants))
         self._record_score(answers)
-        trained = [a for a in answers.values() if len(a.ids)]
-        if not trained:
+        self.membership.settle()
+        if merged is None:
             self._n_empty += 1
             if self._n_empty == MOST_EMPTY:
-                raise InputError(f"no node gave a usable answer {MOST_EMPTY} times in a row")
+                raise InputError(
+                    f"no node gave a usable answer {MOST_EMPTY} times in a row"
+                    + (f": {self._lost_because}" if self._lost_because else "")
+                )
             time.sleep(self.patience.poll)
             return
-        self._n_empty = 0
-        here = [i for numbers in self.membership.numbers.values() for i in numbers]
+        server.accept(merged)
+        self._n_empty, self._lost_because = 0, ""
+        trained = [a for a in answers.values() if len(a.ids)]
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
-        ids, upload = joined([(a.ids, a.upload) for a in trained])
-        server.aggregate(ids, upload)
+        n_trained = sum(len(a.ids) for a in trained)
         loss, task_loss = (
             bounded_mean([Reported(a.losses[i], len(a.ids), len(a.ids)) for a in trained])
             for i in range(2)
@@ -190,9 +201,71 @@ class Coordinator:
                 bytes_down=sum(a.bytes_down for a in answers.values()),
                 bytes_up=sum(a.bytes_up for a in trained),
                 seconds=time.perf_counter() - start,
-                failed=n_asked - len(ids),
+                failed=n_asked - n_trained,
             )
         )
+
+    def _tell_few(self) -> None:
+        """Say once what parties can learn of each other if there are fewer than three."""
+        n = len(self.membership.numbers)
+        if n < FEW and not self._told_few:
+            self._told_few = True
+            log.warning(TOLD_FEW, n, extra=event("few_parties", nodes=n))
+
+    def _merged(
+        self, answers: dict[int, Answer]
+    ) -> tuple[dict[int, Answer], dict[str, Tensor] | None]:
+        """Return the answers that count, and the server's next state: without any that spoil it.
+
+        If the new state is not sound, the aggregation is repeated without one node, that of the
+        largest upload first, then without several. If nothing helps, there is no new state.
+        """
+        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        if not trained:
+            return answers, None
+        if (n := self._n_parties(trained)) < self.patience.min_parties:
+            self._lose_round(f"{n} parties trained, --min-parties is {self.patience.min_parties}")
+            return answers, None
+        merged = self._try(trained)
+        if not isinstance(merged, str):
+            return answers, merged
+        ranked = sorted(trained, key=lambda n: norm(trained[n]), reverse=True)
+        for spoilers in [*([n] for n in ranked), *(ranked[:k] for k in range(2, len(ranked)))]:
+            rest = {n: a for n, a in trained.items() if n not in spoilers}
+            found = self._try(rest) if len(rest) >= self.patience.min_parties else merged
+            if not isinstance(found, str):
+                for node in spoilers:
+                    self._leave_out(node, f"with its upload, {merged}", sent=True)
+                return {n: a for n, a in answers.items() if n not in spoilers}, found
+        self._lose_round(f"{merged}, whichever node is left out ({self._names(trained)})")
+        return answers, None
+
+    def _n_parties(self, trained: Mapping[int, Answer]) -> int:
+        """Return the number of nodes that the answers are from."""
+        return len(trained)
+
+    def _names(self, nodes: Iterable[int]) -> str:
+        return ", ".join(map(self.membership.name, nodes))
+
+    def _try(self, trained: Mapping[int, Answer]) -> dict[str, Tensor] | str:
+        """Return the state that these uploads lead to, or what is wrong with it."""
+        ids, upload = joined([(a.ids, a.upload) for a in trained.values()])
+        try:
+            merged = self.server.merged(ids, upload)
+        except NOT_THE_CLIENTS:
+            raise
+        except Exception as e:
+            log.debug("%s", e, exc_info=True)
+            return f"the server cannot compute the next state ({e!r:.120})"
+        return fault_of(merged, self.server.state.server, [upload], self._model) or merged
+
+    def _lose_round(self, reason: str) -> None:
+        """Report that a round is repeated, as its uploads cannot be used."""
+        round, self._lost_because = self.server.state.round + 1, reason
+        log.warning(
+            "round %d is repeated: %s", round, reason,
+            extra=event("round_lost", round=round, reason=reason),
+        )  # fmt: skip
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""
@@ -204,7 +277,7 @@ class Coordinator:
             train = participants[torch.isin(participants, ids)].tolist()
             about = {
                 "task": "round", "run": self.token, "round": state.round, "train": train,
-                "best": self.server.best_round, **extras,
+                "best": self.server.best_round, "parties": len(self.membership.numbers), **extras,
             }  # fmt: skip
             messages[node] = Message(about, payload)
             down[node] = total_bytes(payload)
@@ -216,8 +289,8 @@ class Coordinator:
                 answer = self._check(of_node, message.about["train"])
                 answers[node] = dataclasses.replace(answer, bytes_down=down[node])
             except Rejected as e:
-                self._leave_out(node, str(e))
-        return self._without_odd_shapes(answers)
+                self._leave_out(node, str(e), sent=isinstance(of_node, Message))
+        return self._without_outliers(self._without_odd_shapes(answers))
 
     def _extras(self) -> dict[str, Any]:
         """Return what a variant of this class adds to its messages."""
@@ -237,22 +310,37 @@ class Coordinator:
     def _ask(self, messages: Mapping[int, Message]) -> dict[int, Message | str]:
         return self.link.ask(messages, self.patience.answer) if messages else {}
 
-    def _leave_out(self, node: int, reason: str) -> None:
-        name = self.membership.name(node)
+    def _leave_out(self, node: int, reason: str, sent: bool) -> None:
+        """Leave a node out of the round; `sent` says that it sent something unusable."""
+        name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
         round = self.server.state.round + 1
         log.warning(
             "round %d goes on without %s: %s", round, name, reason,
-            extra=event("left_out", node=node, round=round, reason=reason),
+            extra=event("left_out", node=node, round=round, reason=reason, strikes=strikes),
         )  # fmt: skip
 
     def _without_odd_shapes(self, answers: dict[int, Answer]) -> dict[int, Answer]:
-        """Leave out answers whose tensors differ in type or shape from those of most clients."""
+        """Leave out answers whose tensors are not the model's, or differ from most clients'."""
+        for node in [n for n, a in answers.items() if len(a.ids)]:
+            own = answers[node].like
+            if odd := [n for n in own.keys() & self._model.keys() if own[n] != self._model[n]]:
+                of_model = self._model[odd[0]]
+                self._leave_out(node, f"its {odd[0]!r} is {own[odd[0]]}, not {of_model}", sent=True)
+                del answers[node]
         like = most_common([a for a in answers.values() if len(a.ids)], self._like)
         self._like = like or self._like
         for node in [n for n, a in answers.items() if len(a.ids) and a.like != like]:
-            self._leave_out(node, f"it sent {answers[node].like}, others sent {like}")
+            self._leave_out(node, f"it sent {answers[node].like}, others sent {like}", sent=True)
             del answers[node]
         return answers
+
+    def _without_outliers(self, answers: dict[int, Answer]) -> dict[int, Answer]:
+        """Leave out answers whose uploads are out of bounds."""
+        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        found = outliers(trained, self.server.state.server, self.membership.sizes)
+        for node, reason in found.items():
+            self._leave_out(node, reason, sent=True)
+        return {node: a for node, a in answers.items() if node not in found}
 
     def _record_score(self, answers: Mapping[int, Answer]) -> None:
         """Record the validation loss after the last round done, unless it is known already."""
@@ -299,7 +387,7 @@ class Coordinator:
             self.identity, server.state, None, server.reports, len(self.membership.sizes), notes,
             {"declared": self.membership.declared},
         )  # fmt: skip
-        save(checkpoint, self.folder)
+        save(checkpoint, self.folder, is_spaced)
 
     def _restore(self, found: Checkpoint) -> None:
         """Restore what `_save` wrote."""

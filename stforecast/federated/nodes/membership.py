@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.errors import InputError
@@ -22,19 +23,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Patience(CheckedOptions):
-    """Time limits of the server.
+    """Limits of the server's waiting.
 
     Attributes:
         start: seconds for all clients to join before the first round.
         answer: seconds for the answers of a round.
         poll: seconds between two checks for new nodes.
         enough: clients that suffice for the first round once `start` is over; 0 needs all.
+        strikes: rounds in a row without a usable answer, after which a node is left out: a silent
+            one until it answers again, one that sent something unusable for good; 0 for never.
+        min_parties: nodes that a round needs; with two, each can compute the other's upload.
     """
 
     start: NonNegativeFloat = 600.0
     answer: PositiveFloat = 600.0
     poll: PositiveFloat = 3.0
     enough: NonNegativeInt = 0
+    strikes: NonNegativeInt = 3
+    min_parties: PositiveInt = 1
 
 
 class Membership:
@@ -53,6 +59,7 @@ class Membership:
         declared: `(clients,)` training samples as the nodes declare them.
         sizes: `(clients,)` training samples, at most `MOST_SAMPLES` times those of the median
             client; 0 for a client that never connected.
+        strikes: by node, the rounds in a row that ended without a usable answer of it.
     """
 
     def __init__(
@@ -68,6 +75,10 @@ class Membership:
         self.sizes = torch.zeros(n_clients, dtype=torch.long)
         self.declared = self.sizes.clone()
         self.numbers: dict[int, range] = {}
+        self.strikes: Counter[int] = Counter()
+        self._struck: dict[int, str] = {}
+        self._suspensions: Counter[int] = Counter()
+        self._not_before: dict[int, float] = {}
         self._refused: dict[int, str] = {}
         self._unusable: set[int] = set()
 
@@ -88,7 +99,7 @@ class Membership:
         """Wait until all clients are connected.
 
         Raises:
-            InputError: if too few connect in time.
+            InputError: if too few connect in time, or they are on too few nodes.
         """
         end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
@@ -107,6 +118,11 @@ class Membership:
                     f"(without {absent}); start their nodes or wait longer"
                 )
             time.sleep(self.patience.poll)
+        if len(self.numbers) < self.patience.min_parties:
+            raise InputError(
+                f"{len(self.numbers)} nodes have the {n} connected clients, --min-parties is "
+                f"{self.patience.min_parties}; start more nodes or ask for fewer"
+            )
         log.info(
             "%d clients are connected, on %d nodes", n, len(self.numbers),
             extra=event("gathered", clients=n),
@@ -125,14 +141,24 @@ class Membership:
                 extra=event("lost", node=node, round=round + 1),
             )  # fmt: skip
             del self.numbers[node]
-        if new := here - self.numbers.keys() - self._unusable:
-            about = {
-                "task": "join", "run": self.token, "clients": len(self.sizes), "round": round,
-            }  # fmt: skip
-            answers = self.link.ask({n: Message(about) for n in new}, self.patience.answer)
-            for node in sorted(new):
-                self._join(node, answers.get(node, "no answer"), round)
+        now = time.monotonic()
+        new = {n for n in here - self.numbers.keys() - self._unusable
+               if self._not_before.get(n, now) <= now}  # fmt: skip
+        about = {"task": "join", "run": self.token, "clients": len(self.sizes), "round": round}
+        answers = self.link.knock({n: Message(about) for n in new}, self.patience.answer)
+        for node in sorted(new & answers.keys()):
+            self._join(node, answers[node], round)
         return sum(len(numbers) for numbers in self.numbers.values())
+
+    def await_any(self, round: int) -> None:
+        """Admit new nodes; if none is connected then, wait for one as long as for an answer.
+
+        Args:
+            round: rounds done.
+        """
+        end = time.monotonic() + self.patience.answer
+        while not self.welcome(round) and time.monotonic() < end:
+            time.sleep(self.patience.poll)
 
     def _join(self, node: int, answer: Message | str, round: int) -> None:
         try:
@@ -168,9 +194,55 @@ class Membership:
                 + (f"its own are {own.start} to {own.stop - 1}" if own else "it has none")
             )
 
-    def expel(self, node: int) -> None:
+    def strike(self, node: int, reason: str, sent: bool) -> int:
+        """Count a round for which a node has no usable answer; return its strikes.
+
+        Args:
+            node: the node.
+            reason: what was wrong.
+            sent: whether it sent something that cannot be used, rather than nothing.
+        """
+        if node not in self._struck:
+            self.strikes[node] += 1
+        self._struck[node] = reason if sent else ""
+        return self.strikes[node]
+
+    def settle(self) -> None:
+        """Leave out nodes with too many strikes; those without a new one have none any more.
+
+        A silent node that comes back is left out again at its next silence, each time for twice as
+        long before it is asked again, so that a slow node costs ever less time.
+        """
+        most = self.patience.strikes
+        for node in list(self.numbers):
+            if node not in self._struck:
+                if self.strikes.pop(node, 0):
+                    log.info("%s answers again", self.name(node),
+                             extra=event("answered", node=node))  # fmt: skip
+            elif 0 < most <= self.strikes[node]:
+                if reason := self._struck[node]:
+                    self.expel(node, reason)
+                else:
+                    self._suspend(node)
+        self._struck.clear()
+
+    def _suspend(self, node: int) -> None:
+        log.warning(
+            "%s gave no answer in %d rounds in a row; nobody waits for it until it answers again",
+            self.name(node), self.strikes[node], extra=event("suspended", node=node),
+        )  # fmt: skip
+        del self.numbers[node]
+        pause = self.patience.answer * (2 ** self._suspensions[node] - 1)
+        self._not_before[node] = time.monotonic() + pause
+        self._suspensions[node] += 1
+        self.strikes[node] = self.patience.strikes - 1
+
+    def expel(self, node: int, reason: str) -> None:
         """Drop a node, and do not let it in again."""
-        log.warning("%s is not let in again", self.name(node), extra=event("expelled", node=node))
+        log.warning(
+            "%s is not let in again: %s", self.name(node), reason,
+            extra=event("expelled", node=node, reason=reason),
+        )  # fmt: skip
         del self.numbers[node]
         self._unusable.add(node)
 

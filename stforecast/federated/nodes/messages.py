@@ -23,6 +23,15 @@ from stforecast.federated.uploads.uplink import Uplink
 OF_SUMS = ("share", "mask", "unmask")
 """Tasks of the messages of a secure sum, in their order."""
 
+FEW = 3
+"""Number of parties below which each can compute what another one sent."""
+
+TOLD_FEW = (
+    "the number of parties is %d: with two, each can compute the other's upload from the result, "
+    "also under secure aggregation; --clip with --noise gaussian bounds what it learns, "
+    "--min-parties 3 refuses such a run"
+)
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -55,6 +64,14 @@ class Link(Protocol):
             timeout: seconds to wait.
         """
         ...
+
+    def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
+        """Send messages without waiting; return the answers that have come, also to earlier ones.
+
+        A node that has not answered yet is sent nothing more for `timeout` seconds. A link whose
+        nodes answer at once asks them.
+        """
+        return self.ask(messages, timeout) if messages else {}
 
 
 class Rejected(Exception):
@@ -104,7 +121,7 @@ class Finished:
     """A node's checked answer at the end of a run.
 
     Attributes:
-        errors: mean test errors by metric; those that are not finite are left out.
+        errors: mean test errors by metric, as the node reports them.
         targets: number of test targets.
         model: whether the node saved a forecaster.
     """
@@ -201,7 +218,7 @@ def check_finish(answer: Message | str) -> Finished:
     """
     about = message_of(answer).about
     targets = about["targets"]
-    errors = {str(name): float(v) for name, v in about["errors"].items() if math.isfinite(v)}
+    errors = {str(name): float(v) for name, v in about["errors"].items()}
     if not _is_count(targets):
         raise Rejected(f"it sent errors of {targets!r:.20} targets")
     return Finished(errors, targets, bool(about.get("model")))

@@ -18,10 +18,11 @@ from data_prep.errors import InputError
 from stforecast.federated.data import take
 from stforecast.federated.faults import describe
 from stforecast.federated.method import Method, Participants, overridden
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import FEW, TOLD_FEW, Message
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     fingerprint,
+    is_spaced,
     newest_first,
     newest_sound,
     save,
@@ -113,6 +114,8 @@ class Node:
                 f"the server asks for clients that are not this node's, {trainer.numbers.start} "
                 f"to {trainer.numbers.stop - 1}; check first-client and the server's version"
             )
+        if not about["round"] and about.get("parties", FEW) < FEW:
+            log.warning(TOLD_FEW, about["parties"])
         self._choose_best(about["best"])
         trainer.receive(message.payload, about["round"])
         answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))
@@ -183,5 +186,6 @@ class Node:
             notes={"candidate": c.round} if c else {},
             extra=c.flat() if c else {},
         )
-        save(checkpoint, self.folder)
+        # The server counts the rounds done, and may ask for one less than this node has seen.
+        save(checkpoint, self.folder, lambda round, newest: is_spaced(round + 1, newest))
         self._newest = self._newest_on_disk()

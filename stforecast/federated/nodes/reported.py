@@ -13,7 +13,7 @@ from typing import NamedTuple
 MOST_SAMPLES = 10
 """Largest weight of a client, as a multiple of the median client's."""
 
-FARTHEST = 100
+FARTHEST = 10
 """Largest distance of a node's mean from the median of all nodes', as a multiple of the median."""
 
 
@@ -51,7 +51,7 @@ def bounded_mean(sums: Sequence[Reported]) -> float:
         >>> bounded_mean(honest)
         0.25
         >>> round(bounded_mean([*honest, Reported(1e12, 10, 1)]), 6)
-        10.266667
+        1.266667
     """
     sums = [s for s in sums if s.terms > 0 and not math.isnan(s.mean)]
     if not sums:
@@ -62,6 +62,38 @@ def bounded_mean(sums: Sequence[Reported]) -> float:
         far = FARTHEST * abs(middle)
         means = [min(max(m, middle - far), middle + far) for m in means]
     return math.fsum(w * m for w, m in zip(weights, means, strict=True)) / math.fsum(weights)
+
+
+def sound_errors(
+    errors: Mapping[int, Mapping[str, float]], names: Sequence[str]
+) -> tuple[list[int], dict[int, str]]:
+    """Return the nodes whose test errors count, and why those of the others do not.
+
+    An error is finite and not negative. With three nodes or more, it is between the median node's
+    error divided by `FARTHEST` and this error times `FARTHEST`.
+
+    Args:
+        errors: mean test errors by node and metric.
+        names: the metrics.
+
+    Example:
+        >>> errors = {i: {"mse": e} for i, e in enumerate([0.2, 0.3, -1e9, 0.1, 5.0])}
+        >>> sound_errors(errors, ["mse"])[0]
+        [0, 1, 3]
+    """
+    why: dict[int, str] = {}
+    for node, of_node in errors.items():
+        for name in names:
+            if not 0 <= (value := of_node.get(name, math.nan)) < math.inf:
+                why.setdefault(node, f"its test {name} is {value:.4g}")
+    sound = [node for node in errors if node not in why]
+    for name in names if len(sound) > 2 else ():
+        middle = median(errors[node][name] for node in sound)
+        for node in sound:
+            if not middle / FARTHEST <= (value := errors[node][name]) <= FARTHEST * middle:
+                far = f"its test {name} is {value:.4g}, the median node's is {middle:.4g}"
+                why.setdefault(node, far)
+    return [node for node in errors if node not in why], why
 
 
 def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,7 +83,7 @@ class SecureCoordinator(Coordinator):
     def __init__(self, *args: Any, settings: SecureSums, **further: Any) -> None:
         super().__init__(*args, **further)
         self.settings = settings
-        self._session = ""
+        self._session, self._n_trained = "", 0
         check_sums(type(self.method), self.server.uplink, self.server.robust)
 
     def run_round(self) -> None:
@@ -106,6 +106,18 @@ class SecureCoordinator(Coordinator):
     def _check_finish(self, answer: Message | str) -> Finished:
         return check_finish_advert(answer)
 
+    def _leave_out(self, node: int, reason: str, sent: bool) -> None:
+        if node == EVERYBODY:
+            self._lose(reason)
+        else:
+            super()._leave_out(node, reason, sent)
+
+    def _n_parties(self, trained: Mapping[int, Answer]) -> int:
+        return self._n_trained
+
+    def _names(self, nodes: Iterable[int]) -> str:
+        return "nobody knows whose values are the reason"
+
     def _clients_of(self, node: int) -> range:
         if node == EVERYBODY:
             return range(len(self.membership.sizes))
@@ -115,6 +127,10 @@ class SecureCoordinator(Coordinator):
         """Return the answer of all nodes together; none if their sum is lost."""
         adverts = {n: a for n, a in super()._ask_round(participants).items()
                    if isinstance(a, Advert)}  # fmt: skip
+        parties = sum(len(a.ids) > 0 for a in adverts.values())
+        if 0 < parties < self.patience.min_parties:
+            self._lose(f"{parties} parties trained, --min-parties is {self.patience.min_parties}")
+            return {}
         like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
         shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}
         found = self._sum(adverts, {NUMBERS: [len(FIELDS)], **shapes})
@@ -122,6 +138,7 @@ class SecureCoordinator(Coordinator):
             return {}
         nodes, sums, (up, down) = found
         trained = [adverts[n].ids for n in nodes if len(adverts[n].ids)]
+        self._n_trained = len(trained)
         ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
         numbers = dict(zip(FIELDS, sums.pop(NUMBERS).tolist(), strict=True))
         if not _plausible(numbers, len(ids)):
@@ -130,12 +147,11 @@ class SecureCoordinator(Coordinator):
         upload = _means(sums, like, numbers["weight"], len(ids)) if len(ids) else {}
         task_loss = numbers["task_loss"] if numbers["task_losses"] else math.nan
         down += sum(a.bytes_down for a in adverts.values())
-        return {
-            EVERYBODY: Answer(
-                ids, upload, like, (numbers["loss"], task_loss),
-                (numbers["score"], numbers["scored"]), up, down,
-            )
-        }  # fmt: skip
+        everybody = Answer(
+            ids, upload, like, (numbers["loss"], task_loss), (numbers["score"], numbers["scored"]),
+            up, down,
+        )  # fmt: skip
+        return self._without_outliers({EVERYBODY: everybody})
 
     def _sum(
         self, adverts: Mapping[int, Advert | FinishAdvert], shapes: Shapes
@@ -148,14 +164,18 @@ class SecureCoordinator(Coordinator):
             {"run": self.token, "session": self._session}, shapes,
             {n: self.membership.numbers[n].start for n in adverts},
             {n: a.keys for n, a in adverts.items()}, self.membership.name,
+            self.patience.min_parties,
         )  # fmt: skip
         try:
             nodes, sums = of_sum.run()
         except Lost as e:
             self._lose(str(e))
             for node in e.guilty:
-                self.membership.expel(node)
+                self.membership.expel(node, "it spoilt a secure sum")
             return None
+        finally:
+            for node, task in of_sum.left.items():
+                self.membership.strike(node, f"it left the sum at {task!r}", sent=False)
         if of_sum.left:
             round = self.server.state.round + 1
             log.warning(
@@ -167,7 +187,7 @@ class SecureCoordinator(Coordinator):
 
     def _lose(self, reason: str) -> None:
         """Report that a sum is lost."""
-        round = self.server.state.round + 1
+        round, self._lost_because = self.server.state.round + 1, reason
         log.warning(
             "round %d: the sum is lost: %s", round, reason,
             extra=event("sum_lost", round=round, reason=reason),
@@ -183,8 +203,10 @@ class SecureCoordinator(Coordinator):
             self.test_errors = {
                 name: total / targets
                 for name, total in zip(METRICS, totals, strict=True)
-                if targets
+                if targets > 0 <= total
             }
+            if len(self.test_errors) < len(METRICS):
+                log.warning("the sum of all nodes' test errors cannot be one, and is left out")
         return finished
 
 

@@ -76,6 +76,7 @@ class SecureSum:
         members: number of each node's first client, by which the others know it.
         keys: each node's public keys.
         name: describes a node in words.
+        fewest: nodes that the sum is of at least.
 
     Attributes:
         bytes_up: bytes that nodes sent so far, with keys and shares.
@@ -95,12 +96,14 @@ class SecureSum:
         members: Mapping[int, int],
         keys: Mapping[int, PublicKeys],
         name: Callable[[int], str] = str,
+        fewest: int = FEWEST,
     ) -> None:
         self.link, self.timeout, self.session, self.shapes = link, timeout, session, shapes
         self.members, self.name = members, name
         self.node_of = {member: node for node, member in members.items()}
         self.keys = {members[node]: of_node for node, of_node in keys.items()}
         self.threshold = settings.threshold(len(keys))
+        self.fewest = max(self.threshold, fewest, FEWEST)
         self.bytes_up = self.bytes_down = 0
         self.left: dict[int, str] = {}
         self.complaints: dict[int, set[int]] = {}
@@ -123,8 +126,8 @@ class SecureSum:
         return [self.node_of[i] for i in vectors], from_vector(total, self.shapes)
 
     def _need(self, did: str, n: int) -> None:
-        if n < max(self.threshold, FEWEST):
-            raise Lost(f"{n} nodes {did}; a secure sum takes {max(self.threshold, FEWEST)}")
+        if n < self.fewest:
+            raise Lost(f"{n} nodes {did}; a secure sum takes {self.fewest}")
 
     def _share(self) -> dict[int, Dealt]:
         peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,12 +85,32 @@ class Checkpoint:
         }
 
 
-def save(checkpoint: Checkpoint, folder: Path) -> Path:
+def is_spaced(round: int, newest: int) -> bool:
+    """Return whether to keep a checkpoint so that a federation can go far back.
+
+    Of those of 2ⁱ to 2ⁱ⁺¹ - 1 rounds ago, one is kept.
+
+    Args:
+        round: its round.
+        newest: the newest round.
+
+    Example:
+        >>> [r for r in range(101) if is_spaced(r, 100)]
+        [0, 64, 80, 88, 96, 98, 99, 100]
+    """
+    age = newest - round
+    return age < KEPT or round % (1 << (age.bit_length() - 1)) == 0
+
+
+def save(
+    checkpoint: Checkpoint, folder: Path, keep: Callable[[int, int], bool] | None = None
+) -> Path:
     """Write a checkpoint and remove all but the newest ones.
 
     Args:
         checkpoint: the run.
         folder: folder of all checkpoints; created if missing.
+        keep: whether to keep an older one as well, given its round and the newest.
 
     Returns:
         The checkpoint's own folder.
@@ -109,9 +129,37 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
         shutil.rmtree(part, ignore_errors=True)
     # Later ones are damaged: else the run would have resumed from them.
     done = [p for p in newest_first(folder) if _round_of(p) <= checkpoint.state.round]
-    for old in {*newest_first(folder)} - {*done[:KEPT]}:
+    kept = {p for p in done if keep and keep(_round_of(p), checkpoint.state.round)}
+    for old in {*newest_first(folder)} - {*done[:KEPT]} - kept:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def go_back(folder: Path, round: int) -> list[int]:
+    """Remove the checkpoints after a round, so that the run goes on from there.
+
+    Args:
+        folder: folder of all checkpoints.
+        round: the round, of which there has to be an intact checkpoint.
+
+    Returns:
+        The rounds of the removed checkpoints, the newest first.
+
+    Raises:
+        InputError: if there is none of the round, or it is damaged.
+    """
+    rounds = {_round_of(path): path for path in newest_first(folder)}
+    if round not in rounds:
+        kept = ", ".join(map(str, sorted(rounds)))
+        raise InputError(
+            f"{folder}: no checkpoint of round {round}; "
+            + (f"there are those of {kept}" if kept else "there is none, or the run has ended")
+        )
+    load(rounds[round])
+    later = [r for r in rounds if r > round]
+    for r in later:
+        shutil.rmtree(rounds[r])
+    return later
 
 
 def _write(checkpoint: Checkpoint, folder: Path) -> None:

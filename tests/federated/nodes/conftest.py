@@ -11,7 +11,7 @@ from data_prep.errors import InputError
 from stforecast.federated.data import ClientData
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import OF_SUMS, Message
+from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
 from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.nodes.secure_coordinator import SecureCoordinator
 from stforecast.federated.nodes.secure_node import SecureNode, masker_beside
@@ -21,7 +21,7 @@ from stforecast.federated.trainer import Trainer
 QUICK = Patience(start=0.2, answer=1, poll=0.01)
 
 
-class Nodes:
+class Nodes(Link):
     """A link to nodes in this process. Every answer is made by a node that was just started.
 
     `absent(node, round)` says who is not there, `spoil(node, round, answer)` changes an answer or

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stforecast.federated.nodes.reported import Reported, bounded_mean, most_improved
+from stforecast.federated.nodes.reported import Reported, bounded_mean, most_improved, sound_errors
 
 
 def test_a_mean_of_usual_nodes_is_the_pooled_mean():
@@ -25,8 +25,18 @@ def test_a_node_that_claims_many_summands_weighs_ten_clients():
 
 def test_a_mean_that_is_far_off_is_drawn_near_on_both_sides():
     honest = [Reported(1.0, 1, 1)] * 2
-    assert bounded_mean([*honest, Reported(1e300, 1, 1)]) == pytest.approx((2 + 101) / 3)
-    assert bounded_mean([*honest, Reported(-1e300, 1, 1)]) == pytest.approx((2 - 99) / 3)
+    assert bounded_mean([*honest, Reported(1e300, 1, 1)]) == pytest.approx((2 + 11) / 3)
+    assert bounded_mean([*honest, Reported(-1e300, 1, 1)]) == pytest.approx((2 - 9) / 3)
+
+
+def test_errors_that_cannot_be_or_are_far_off_do_not_count():
+    errors = {i: {"mse": e} for i, e in enumerate([1.0, 2.0, 3.0, -0.1, math.nan, 21.0, 0.19])}
+    counted, why = sound_errors({**errors, 9: {}}, ["mse"])
+    assert counted == [0, 1, 2]
+    assert why[3] == "its test mse is -0.1"
+    assert why[5] == "its test mse is 21, the median node's is 2"
+    assert why.keys() == {3, 4, 5, 6, 9}
+    assert sound_errors({0: {"mse": 1.0}, 1: {"mse": 99.0}}, ["mse"]) == ([0, 1], {})
 
 
 def test_a_node_without_a_number_spoils_no_mean():

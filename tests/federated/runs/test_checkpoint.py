@@ -15,6 +15,8 @@ from stforecast.federated.runs import checkpoint as checkpoints
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     fingerprint,
+    go_back,
+    is_spaced,
     load,
     newest_first,
     newest_sound,
@@ -79,6 +81,21 @@ def test_the_newest_two_are_kept(tmp_path):
     for round in (1, 2, 9, 10, 11, 10000):
         save(made(round), tmp_path)
     assert [path.name for path in newest_first(tmp_path)] == ["round-10000", "round-0011"]
+
+
+def test_a_federation_keeps_old_ones_at_growing_distances_and_goes_back(tmp_path):
+    for round in range(1, 22):
+        save(made(round), tmp_path, is_spaced)
+    assert [p.name[-2:] for p in newest_first(tmp_path)] == ["21", "20", "18", "16", "08"]
+    with pytest.raises(InputError, match="no checkpoint of round 17; there are those of 8, 16, 18"):
+        go_back(tmp_path, 17)
+    (tmp_path / "round-0018" / "state.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be trusted"):
+        go_back(tmp_path, 18)
+    assert go_back(tmp_path, 16) == [21, 20, 18]
+    assert newest_sound(tmp_path, RUN).state.round == 16
+    with pytest.raises(InputError, match="no checkpoint of round 3; there is none, or the run has"):
+        go_back(tmp_path / "elsewhere", 3)
 
 
 def test_a_run_that_begins_anew_keeps_its_own_checkpoints(tmp_path):

@@ -10,7 +10,7 @@ from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast.config import read_by, resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import OF_SUMS, Message
+from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
 from stforecast.flower.node import FlowerNode, Place, in_sum
 from stforecast.flower.settings import RunSettings
 from stforecast.forecaster import Forecaster
@@ -32,7 +32,7 @@ def answer_anew(run, config, message):
     )
 
 
-class Cubes:
+class Cubes(Link):
     """A link to nodes."""
 
     answer = staticmethod(answer_anew)

@@ -279,8 +279,10 @@ def test_errors_are_pooled_by_targets(caplog):
         4: Finished({"mse": 2.0, "mae": 4.0}, 0, False),
     }
     numbers = {1: range(1), 2: range(1, 4), 3: range(4, 5), 4: range(5, 6)}
-    assert pooled_errors(words, numbers) == {"mse": 1.75, "mae": 3.5}
-    assert all(f"node {node} sent no test errors" in caplog.text for node in (3, 4))
+    errors, left_out = pooled_errors(words, numbers)
+    assert errors == {"mse": 1.75, "mae": 3.5}
+    assert left_out == {3: "its test mae is nan", 4: "its test mse is nan"}
+    assert all(f"node {n} does not count in the test errors" in caplog.text for n in (3, 4))
 
 
 @pytest.mark.parametrize("token", [None, 7, "", "../../etc", "0123456789ABCDEF"])

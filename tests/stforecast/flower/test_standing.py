@@ -7,6 +7,8 @@ import re
 import pytest
 
 from data_prep.errors import InputError
+from experiments.federation_status import status_text
+from stforecast.federated.nodes.messages import Message
 from stforecast.flower.json_lines import JsonLines
 from stforecast.flower.metrics import metrics_text
 from stforecast.flower.server_app import logged, serve
@@ -86,13 +88,57 @@ def test_nodes_come_go_and_fail():
     (node,) = standing.nodes.values()
     assert (node.connected, node.joins, node.failures, node.reason) == (True, 2, 1, "silent")
     assert (standing.state, standing.refused, standing.rounds) == (RUNNING, {}, {})
-    standing.apply({"event": "expelled", "node": 1})
-    assert (node.connected, standing.refused[1]) == (False, "it spoilt a secure sum")
+    standing.apply({"event": "expelled", "node": 1, "reason": "it lied"})
+    assert (node.connected, standing.refused[1]) == (False, "it lied")
     standing.apply(START)
     assert (standing.connected, standing.starts) == ([], 2)
     found = samples(metrics_text(standing))
     assert found['stforecast_node_failures_total{node="1"}'] == 1
     assert found['stforecast_node_connected{node="1"}'] == 0
+
+
+def test_strikes_lost_rounds_and_errors_that_do_not_count_are_shown():
+    standing = Standing.of(
+        [
+            START,
+            {"event": "joined", "node": 1, "first": 0, "last": 3},
+            *({"event": "round", "round": n, "bytes_down": 1, "bytes_up": 1} for n in (1, 2, 3)),
+            {"event": "left_out", "node": 1, "reason": "silent", "strikes": 3},
+            {"event": "suspended", "node": 1},
+            {"event": "round_lost", "round": 4, "reason": "values up to inf"},
+            {"event": "errors_left_out", "node": 1, "reason": "its test mse is -1e+09"},
+        ]
+    )
+    found = samples(metrics_text(standing))
+    assert found['stforecast_node_strikes{node="1"}'] == 3
+    assert found['stforecast_node_suspended{node="1"}'] == 1
+    assert found["stforecast_rounds_lost_total"] == 1
+    said = status_text(standing)
+    assert re.search(r"0 to 3 +silent +1 +1 +3 +silent", said)
+    assert "rounds repeated: 1 (the last: values up to inf)" in said
+    assert "without those of node 1: its test mse is -1e+09" in said
+    standing.apply({"event": "joined", "node": 1, "first": 0, "last": 3})
+    standing.apply({"event": "answered", "node": 1})
+    standing.apply({"event": "resumed", "round": 1})
+    (node,) = standing.nodes.values()
+    assert (node.suspended, node.strikes, list(standing.rounds)) == (False, 0, [1])
+
+
+@pytest.mark.attack("hostile answers")
+def test_one_node_does_not_move_the_test_errors(federation, tmp_path):
+    """Two nodes: a negative error is left out and named in the results."""
+    run, link, _ = federation()
+    honest = link.answer
+    link.answer = lambda run, config, m: (
+        Message({**found.about, "errors": {"mse": -1e9, "mae": -1e9}})
+        if (found := honest(run, config, m)).about.get("errors") and config["first-client"]
+        else found
+    )
+    about = serve(link, run)
+    assert about["left_out"] == {1: "its test mse is -1e+09"}
+    assert all(0 < v < 10 for v in about["test"].values())
+    written = json.loads((tmp_path / "server" / "federation.json").read_text())
+    assert written["left_out"].keys() == {"1"}
 
 
 def test_secure_sums_that_nodes_left_are_counted():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import wait_for
 
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import wire
@@ -141,7 +142,7 @@ class Grid:
 
     def __init__(self):
         self.looks = 0
-        self.pushed = {}
+        self.pushed, self.all_pushed = {}, []
         self.sent = threading.Event()
 
     def get_node_ids(self):
@@ -149,9 +150,10 @@ class Grid:
         return [1, 2, 3, 5] if self.looks > 1 else [1, 2, 3, 4, 5]
 
     def push_messages(self, messages):
-        for message in messages:
-            self.pushed[f"m{message.metadata.dst_node_id}"] = message
-        return list(self.pushed)
+        new = [f"m{message.metadata.dst_node_id}" for message in messages]
+        self.pushed |= dict(zip(new, messages, strict=True))
+        self.all_pushed += new
+        return new
 
     def pull_messages(self, ids):
         replies = {
@@ -189,6 +191,22 @@ def test_a_node_that_announces_an_answer_and_sends_none_holds_nobody(monkeypatch
     grid = Grid()
     answers = wire.GridLink(grid).ask({n: Message({}) for n in (5, 1, 2)}, timeout=1.0)
     assert answers.keys() == {1, 2}
+    grid.sent.set()
+
+
+def test_a_knock_waits_for_nobody_and_hears_answers_later(monkeypatch, task_identity):
+    monkeypatch.setattr(wire, "POLL", 0.01)
+    grid, messages = Grid(), {n: Message({}) for n in (1, 5)}
+    link = wire.GridLink(grid)
+    assert link.knock(messages, timeout=60) == {}
+    wait_for(lambda: not link._heard.empty())
+    assert link.knock(messages, timeout=60) == {1: Message({"hello": 1})}
+    assert grid.all_pushed == ["m1", "m5"]
+    assert link.knock(messages, timeout=60) == {}
+    assert grid.all_pushed == ["m1", "m5", "m1"]  # Node 5 has one to answer.
+    link.knock({2: Message({})}, timeout=-1)
+    link.knock({2: Message({})}, timeout=-1)
+    assert grid.all_pushed[3:] == ["m2", "m2"]
     grid.sent.set()
 
 

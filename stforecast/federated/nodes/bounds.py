@@ -1,0 +1,139 @@
+"""Bounds of what nodes send, and of what the server makes from it.
+
+Values that are finite can still end a run: an average overflows, or a solver fails. So an upload is
+compared with those of the other nodes, and the server's new state with the uploads, before either
+is used. The bounds are generous: they keep a run sound, and do not replace robust aggregation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.nodes.messages import Answer
+from stforecast.federated.nodes.reported import MOST_SAMPLES
+from stforecast.federated.uploads.payload import Like, Payload, like_of
+
+LARGEST = 1e15
+"""Largest size of a value: the sum of a million squares is finite in single precision."""
+
+FARTHEST_NORM = 10.0
+"""Largest norm of a client's tensor, as a multiple of the median node's."""
+
+FARTHEST_FROM_MODEL = 1000.0
+"""The same as a multiple of the server's tensor, where fewer than three nodes can be compared."""
+
+GROWTH = 1000.0
+"""Largest value of a new state, as a multiple of the largest of the old one and the uploads."""
+
+WHOLE = ""
+"""Name of an upload's tensors together."""
+
+Norms = dict[str, float]
+"""Name of a tensor to its root mean square, and `WHOLE`."""
+
+
+def outliers(
+    answers: Mapping[int, Answer], server: Mapping[str, Tensor], sizes: Tensor
+) -> dict[int, str]:
+    """Return the nodes whose uploads are out of bounds, and why.
+
+    The norm of a tensor may be `FARTHEST_NORM` times the median over the nodes of this tensor's or
+    of the whole upload's, which is larger. A node's norm is that of its largest client. That of a
+    client with more samples than the median one may be larger accordingly, as for sums over
+    samples.
+
+    Args:
+        answers: answers with clients that trained, by node, equal in types and shapes.
+        server: the server's state, which stands for the others' if there are fewer than three.
+        sizes: `(clients,)` numbers of samples of all clients.
+    """
+    norms, found = {node: _norms(a, sizes) for node, a in answers.items()}, {}
+    usual, most = _usual(norms.values()), FARTHEST_NORM
+    if len(answers) < 3:
+        like = next((a.like for a in answers.values()), {})
+        alike = {n: t[None] for n, t in server.items() if [*t.shape] == like.get(n, [None, -1])[1:]}
+        usual, most = _norms_of(alike), FARTHEST_FROM_MODEL
+    for node, answer in answers.items():
+        for name, t in answer.upload.items():
+            if (largest := _largest([t])) > LARGEST:
+                found[node] = f"its {name!r:.40} has values up to {largest:.3g}"
+        for name, norm in norms[node].items():
+            expected = max(usual.get(name, math.inf), usual.get(WHOLE, 0.0))
+            if norm > most * expected and node not in found:
+                of = f"its {name!r:.40}" if name else "its upload"
+                found[node] = f"{of} has a norm of {norm:.3g}, usual is {expected:.3g}"
+    return found
+
+
+def norm(answer: Answer) -> float:
+    """Return the root mean square of the upload of a node's largest client."""
+    return _norms_of(answer.upload).get(WHOLE, 0.0)
+
+
+def _norms(answer: Answer, sizes: Tensor) -> Norms:
+    """Return the norms of a node's largest client, divided by its share of samples if above 1."""
+    median_size = sizes[sizes > 0].median()
+    share = (sizes[answer.ids] / median_size).clamp(1, MOST_SAMPLES)
+    return _norms_of(answer.upload, share)
+
+
+def _norms_of(tensors: Payload, share: Tensor | None = None) -> Norms:
+    """Return the root mean square of each tensor's largest row, after division by `share`."""
+    squares, values, found = 0.0, 0, {}
+    for name, t in tensors.items():
+        rows = t.detach().cpu().reshape(len(t), -1)
+        if not rows.numel() or rows.dtype == torch.bool:
+            continue
+        rows = rows if rows.is_floating_point() else rows.double()
+        norm = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        norm = norm if share is None else norm / share
+        largest, n = float(norm.max()), rows.shape[1]
+        found[name] = largest / math.sqrt(n)
+        if t.is_floating_point():
+            squares, values = squares + largest**2, values + n
+    return {**found, WHOLE: math.sqrt(squares / values)} if values else found
+
+
+def _usual(of_nodes: Iterable[Norms]) -> Norms:
+    """Return the medians over nodes."""
+    by_name: dict[str, list[float]] = {}
+    for norms in of_nodes:
+        for name, norm in norms.items():
+            by_name.setdefault(name, []).append(norm)
+    return {name: median(norms) for name, norms in by_name.items()}
+
+
+def fault_of(
+    after: Mapping[str, Tensor],
+    before: Mapping[str, Tensor],
+    uploads: Iterable[Payload],
+    model: Like,
+) -> str | None:
+    """Return what is wrong with a new state of the server; None if nothing is.
+
+    Args:
+        after: the new state.
+        before: the state before the round.
+        uploads: what the new state was made from.
+        model: types and shapes of the model's own tensors.
+    """
+    kept = {name: t[None] for name, t in after.items() if name in before and name in model}
+    if odd := [name for name, of in like_of(kept).items() if of != model[name]]:
+        return f"the server's {odd[0]!r} would no longer be that of the model"
+    used = [t for payload in (before, *uploads) for t in payload.values()]
+    most = GROWTH * max(1.0, _largest(used))
+    for name, t in after.items():
+        if not (size := _largest([t])) <= most:
+            return f"the server's {name!r} would have values up to {size:.3g}"
+    return None
+
+
+def _largest(tensors: Iterable[Tensor]) -> float:
+    """Return the largest size of a value; NaN or infinity if one is not finite."""
+    sizes = [float(t.detach().abs().max()) for t in tensors if t.numel() and t.dtype != torch.bool]
+    return math.nan if any(map(math.isnan, sizes)) else max(sizes, default=0.0)
