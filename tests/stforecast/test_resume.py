@@ -14,6 +14,7 @@ from data_prep.checksum import checksum
 from data_prep.cube import open_cube, write_cube
 from data_prep.errors import InputError
 from stforecast import rolling
+from stforecast.methods import METHODS
 from stforecast.results import ForecastRun
 from stforecast.runs import resume, run
 
@@ -53,28 +54,46 @@ def settings(tiny):
     return {**tiny, "service": "internet", "rounds": 3, "checkpoint_every": 1}
 
 
-METHODS = {
-    "fuels": {},
+CHOICES = {
+    "fedlean": {"horizon": 2},
+    "fedtrees": {"extra_lags": "23"},
     "fedavg": {"participation": 0.5, "patience": 2},
     "fedda": {"warmup_epochs": 2},
-    "central": {},
     "ditto": {"intervals": "conformal", "quantiles": "0.1,0.5,0.9", "loss": "quantile"},
     "fedrep": {"refit": "daily", "refit_rounds": 1, "personal_epochs": 1},
 }
+"""Further settings of some methods."""
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_that_was_killed_equals_one_that_was_not(cube_path, settings, method, tmp_path):
-    settings = {**settings, **METHODS[method]}
+CASES = [
+    pytest.param(
+        method,
+        choices,
+        marks=() if method == "fedlean" else pytest.mark.sampled(16),
+        id="-".join([method, *choices]),
+    )
+    for method, choices in [*((m, {}) for m in METHODS if m != "fedtrees"), *CHOICES.items()]
+]
+
+
+@pytest.mark.attack("kills")
+@pytest.mark.parametrize(("method", "choices"), CASES)
+def test_a_run_that_was_killed_equals_one_that_was_not(
+    cube_path, settings, method, choices, tmp_path
+):
+    settings = {**settings, **choices}
+    if method == "fedtrees":
+        del settings["hidden_size"]
     whole = run(method, cube_path, tmp_path / "whole", settings, label="mine")
     out = tmp_path / "killed"
     with pytest.raises(Killed):
         run(method, cube_path, out, settings, label="mine", after_round=killed_after(2))
     assert sorted(path.name for path in out.iterdir()) == ["checkpoints", "settings.json"]
     seen = []
+    with pytest.raises(Killed):
+        resume(out, after_round=lambda r: (seen.append(r.round), killed_after(3)(r)))
     assert_same(resume(out, after_round=lambda report: seen.append(report.round)), whole)
-    assert seen == [2, 3]  # Round 2 had ended, but not its checkpoint.
+    assert seen == [2, 3, 3]  # Round 2 had ended, but not its checkpoint; then round 3.
     expected = sorted(path.name for path in whole.folder.iterdir())
     assert sorted(path.name for path in out.iterdir()) == expected
     assert resume(out).about == ForecastRun.open(out).about
