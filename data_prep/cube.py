@@ -33,6 +33,9 @@ from data_prep.tabular.names import SUFFIXES
 from data_prep.tabular.times import zone_name
 
 CLOCKS = ("utc", "local")
+LARGEST = 1e16
+"""Largest absolute value of a variable; sums of a million squares fit into single precision."""
+
 INDEXED = 64
 """Bytes of memory for each entry of an axis, including its index."""
 
@@ -185,7 +188,7 @@ def _check_variables(ds: xr.Dataset, origin: str, remedy: str) -> None:
 def check_finite(
     values: np.ndarray, name: str, time: pd.Index, cell: np.ndarray, origin: object
 ) -> None:
-    """Refuse infinite values: sums of finite numbers that overflowed.
+    """Refuse values that are infinite, or larger than `LARGEST`.
 
     Args:
         values: `(time, cell)` values of the variable.
@@ -195,13 +198,15 @@ def check_finite(
         origin: name of the cube in errors, usually its path.
 
     Raises:
-        InputError: if a value is infinite.
+        InputError: with the first such value.
     """
-    if np.isinf(values).any():
-        step, at = np.argwhere(np.isinf(values))[0]
+    wrong = (values > LARGEST) | (values < -LARGEST)
+    if wrong.any():
+        step, at = np.argwhere(wrong)[0]
         raise InputError(
-            f"{origin}: {name} is infinite at {time[step]}, cell {cell[at]}; correct the source "
-            "records, whose sum is too large for a float"
+            f"{origin}: {name} is {values[step, at]:g} at {time[step]}, cell {cell[at]}, expected "
+            f"at most {LARGEST:g}, or nothing where it is missing; correct the source records, or "
+            "state them in a larger unit"
         )
 
 

@@ -66,7 +66,7 @@ def test_file_is_read_by_plain_hdf5_and_plain_xarray(tmp_path):
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["net"][:], [[1, 0], [np.nan, 4], [5, 6]])
         assert file["net"].compression == "gzip"
-        assert file["time"].attrs["units"] == "hours since 2013-10-31 23:00:00"
+        assert file["time"].attrs["units"].decode() == "hours since 2013-10-31 23:00:00"
     with xr.open_dataset(path) as ds:
         assert list(ds.indexes["time"]) == list(TIMES)
 

@@ -99,6 +99,7 @@ def test_a_run_that_was_killed_equals_one_that_was_not(
     assert resume(out).about == ForecastRun.open(out).about
 
 
+@pytest.mark.attack("kills")
 def test_a_run_that_was_killed_while_it_tried_a_target_goes_on_with_it(
     cube_path, settings, tmp_path
 ):
@@ -141,6 +142,7 @@ def killed_in_refits(monkeypatch):
 ROLLING = {"split": "days:6,1,3", "refit": "daily", "refit_rounds": 2}
 
 
+@pytest.mark.attack("kills")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "ditto"])
 def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
@@ -183,6 +185,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_an_older_version(cube_path, settings
     assert seen == [2, 3]
 
 
+@pytest.mark.attack("kills")
 def test_a_refit_that_is_damaged_is_done_again_and_one_of_other_data_refused(
     cube_path, settings, tmp_path, killed_in_refits, caplog
 ):
@@ -260,6 +263,7 @@ def test_no_refit_is_kept_where_no_checkpoint_is(cube_path, settings, tmp_path, 
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.attack("kills")
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
     cube_path, settings, tmp_path
 ):

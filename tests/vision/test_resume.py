@@ -62,6 +62,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.attack("kills")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "choice"),

@@ -275,6 +275,7 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
             header = file.readline(MAX_HEADER)
         if len(header) == MAX_HEADER:
             raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
+        _check_end(path)
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
     for name in (*numbers, *text):
         if name not in table:
@@ -283,6 +284,14 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
         if len(table) and table[name].dtype.kind not in "iuf":
             raise InputError(f"{path}: no numbers in column {name!r}; {AGAIN}")
     return table
+
+
+def _check_end(path: Path) -> None:
+    """Refuse a table without a line end after its last line; `write_csv` writes one."""
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        n = content.count(b"\n") + 1
+        raise InputError(f"{path}: line {n}, the last one, was cut; {AGAIN}")
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
