@@ -29,13 +29,11 @@ from data_prep.errors import InputError, choose, no_file, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.limits import ALLOWANCE, check_expansion, check_size, most_from
 from data_prep.netcdf import dump, netcdf_target
+from data_prep.tabular.columns import LARGEST
 from data_prep.tabular.names import SUFFIXES
 from data_prep.tabular.times import zone_name
 
 CLOCKS = ("utc", "local")
-LARGEST = 1e16
-"""Largest absolute value of a variable; sums of a million squares fit into single precision."""
-
 INDEXED = 64
 """Bytes of memory for each entry of an axis, including its index."""
 

@@ -172,3 +172,27 @@ def test_local_time_follows_the_clock():
     assert rome.tz is None
     wall = local_time(small_cube(clock="local"))
     assert wall[0] == pd.Timestamp("2013-10-31T23:00")
+
+
+def test_numbers_have_checksums_that_any_tool_checks(tmp_path):
+    """In HDF5's own format; other tools that edit a cube renew them."""
+    path = write_cube(small_cube(), tmp_path / "cube.nc")
+    with h5py.File(path) as file:
+        assert all(v.fletcher32 for v in file.values() if v.dtype.kind in "iuf")
+    with h5py.File(path, "a") as file:
+        file["net"][1, 1] = 7
+    assert open_cube(path)["net"][1, 1] == 7
+
+
+def test_a_cube_of_another_tool_needs_none(tmp_path, caplog):
+    small_cube().to_netcdf(tmp_path / "cube.nc", engine="h5netcdf")
+    xr.testing.assert_identical(open_cube(tmp_path / "cube.nc").load(), small_cube())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("value", [np.inf, 1e17, -1e17])
+def test_an_absurd_value_is_refused(tmp_path, value):
+    ds = small_cube()
+    ds["net"][1, 1] = value
+    with pytest.raises(InputError, match=r"net is .* at 2013-11-01 00:00:00, cell .*at most 1e.16"):
+        write_cube(ds, tmp_path / "cube.nc")
