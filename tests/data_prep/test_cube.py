@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from data_prep.chunked_writing import write_chunks
 from data_prep.cube import (
     check_cube,
     local_time,
@@ -196,3 +197,15 @@ def test_an_absurd_value_is_refused(tmp_path, value):
     ds["net"][1, 1] = value
     with pytest.raises(InputError, match=r"net is .* at 2013-11-01 00:00:00, cell .*at most 1e.16"):
         write_cube(ds, tmp_path / "cube.nc")
+
+
+def test_a_changed_value_of_a_cube_written_in_chunks_is_told(tmp_path):
+    chunks = [(0, {"net": np.full((3, 2), 1234.5678)})]
+    path = write_chunks(small_cube(), chunks, tmp_path / "cube.nc", steps_per_chunk=3)
+    with h5py.File(path) as file:
+        at = file["net"].id.get_chunk_info(0).byte_offset
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(OSError, match="Fletcher32"):
+        open_cube(path).load()
