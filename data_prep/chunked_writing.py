@@ -61,7 +61,9 @@ def _create(f: h5netcdf.File, name: str, like: xr.DataArray, n_steps: int) -> h5
     n_cells = like.sizes["cell"]
     n_chunks = -(-n_cells // CELLS_PER_CHUNK)
     shape = (min(n_steps, like.sizes["time"]), -(-n_cells // n_chunks))
-    variable = f.create_variable(name, like.dims, "f8", chunks=shape, fillvalue=np.nan)
+    variable = f.create_variable(
+        name, like.dims, "f8", chunks=shape, fillvalue=np.nan, fletcher32=True
+    )
     variable.attrs.update(like.attrs)
     auxiliary = sorted(str(c) for c in like.coords if c not in like.dims)
     if auxiliary:

@@ -29,6 +29,7 @@ from data_prep.errors import InputError, choose, no_file, reading
 from data_prep.hdf5 import open_hdf5
 from data_prep.limits import ALLOWANCE, check_expansion, check_size, most_from
 from data_prep.netcdf import dump, netcdf_target
+from data_prep.tabular.columns import LARGEST
 from data_prep.tabular.names import SUFFIXES
 from data_prep.tabular.times import zone_name
 
@@ -185,7 +186,7 @@ def _check_variables(ds: xr.Dataset, origin: str, remedy: str) -> None:
 def check_finite(
     values: np.ndarray, name: str, time: pd.Index, cell: np.ndarray, origin: object
 ) -> None:
-    """Refuse infinite values: sums of finite numbers that overflowed.
+    """Refuse values that are infinite, or larger than `LARGEST`.
 
     Args:
         values: `(time, cell)` values of the variable.
@@ -195,13 +196,15 @@ def check_finite(
         origin: name of the cube in errors, usually its path.
 
     Raises:
-        InputError: if a value is infinite.
+        InputError: with the first such value.
     """
-    if np.isinf(values).any():
-        step, at = np.argwhere(np.isinf(values))[0]
+    wrong = (values > LARGEST) | (values < -LARGEST)
+    if wrong.any():
+        step, at = np.argwhere(wrong)[0]
         raise InputError(
-            f"{origin}: {name} is infinite at {time[step]}, cell {cell[at]}; correct the source "
-            "records, whose sum is too large for a float"
+            f"{origin}: {name} is {values[step, at]:g} at {time[step]}, cell {cell[at]}, expected "
+            f"at most {LARGEST:g}, or nothing where it is missing; correct the source records, or "
+            "state them in a larger unit"
         )
 
 

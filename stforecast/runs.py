@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from data_prep.atomic import atomic_path
+from data_prep.errors import InputError
 from data_prep.netcdf import dump, netcdf_target
+from stforecast.bench.run_groups import pooled, select
 from stforecast.config import read_by
 from stforecast.data.lags import AUTO, AUTO_WEEKDAYS
 from stforecast.evaluation import By
@@ -135,6 +138,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             service=forecaster.service,
             seed=forecaster.config.run.seed,
         )
+        _check_headline(metrics, self.folder)
         write_csv(metrics[list(METRIC_COLUMNS)], path)
 
     def describe(self) -> dict[str, Any]:
@@ -148,6 +152,20 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "data_path": str(self.data.absolute()),
             **_privacy(forecaster),
         }
+
+
+def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
+    """Refuse results without a finite error over the whole test part.
+
+    Raises:
+        InputError: if nothing was observed there, or an error is too large for a float.
+    """
+    found = pooled(select(metrics, metric="mse", split="test"))["value"].to_numpy()
+    if not np.isfinite(found).all():
+        raise InputError(
+            f"{folder}: the squared error over the test part is {found[0]:g}, expected a finite "
+            "number; check that the data have values in the test part, and none that is absurd"
+        )
 
 
 def facts_of(forecaster: Forecaster) -> dict[str, Any]:

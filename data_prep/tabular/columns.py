@@ -22,6 +22,9 @@ MAX_NAMES = 400
 
 log = logging.getLogger(__name__)
 
+LARGEST = 1e16
+"""Largest absolute value; sums of a million squares fit into single precision."""
+
 
 def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
     """Check that a table has all of `columns`.
@@ -105,15 +108,17 @@ def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
     """Return a column as `(rows,)` float64, NaN where empty.
 
     Raises:
-        InputError: if a row holds anything but a finite number.
+        InputError: if a row holds anything but a finite number of at most `LARGEST`.
     """
     values = _coerce(column)
-    wrong = np.flatnonzero((np.isnan(values) & column.notna().to_numpy()) | np.isinf(values))
+    no_number = np.isnan(values) & column.notna().to_numpy()
+    wrong = np.flatnonzero(no_number | (np.abs(values) > LARGEST))
     if wrong.size:
         row = int(wrong[0])
         raise InputError(
             f"{origin.at(row)}: column {column.name!r} holds {str(column.iloc[row])!r}, expected a "
-            "finite number; correct it, leave it empty if missing, or choose other columns"
+            f"finite number of at most {LARGEST:g}; correct it, leave it empty if missing, or "
+            "choose other columns"
         )
     return values
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import logging
+import re
 from collections import Counter
 from collections.abc import Container
 from pathlib import Path
@@ -19,8 +21,11 @@ from data_prep.tabular.decimals import find_decimal, to_numbers
 from data_prep.tabular.dialect import FIELD, ROW, Dialect, check_columns
 from data_prep.tabular.origin import Origin
 
+log = logging.getLogger(__name__)
+
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
 MAX_HEADER = 2**22  # characters in the line of column names
+MIN_LINES = 5  # lines whose numbers show with how many decimals a file is written
 
 
 def read_delimited(
@@ -56,6 +61,7 @@ def read_delimited(
     text = _text_of(path, separator.encode())
     if _is_short(path if text is None else text, separator.encode(), len(names)):
         _check_field_counts(path, separator, len(names))
+    _check_end(path, separator)
     source = path if text is None else text
     table = _parse(path, source, separator, names, keys, dialect, dialect.decimal != "auto")
     if table[table.columns[-1]].null_count():
@@ -144,6 +150,44 @@ def _check_field_counts(path: Path, separator: str, expected: int) -> None:
                     f"{path.name}, line {reader.line_num}: {len(row)} fields, expected {expected} "
                     "as in line 1; complete or remove the line"
                 )
+
+
+def _check_end(path: Path, separator: str) -> None:
+    """Refuse a last number that was cut; warn of one that may have been.
+
+    Many programs end the last line with nothing, so this is not refused. A packed file has its own
+    checksum.
+
+    Raises:
+        InputError: if all other numbers have more decimals.
+    """
+    if path.suffix == ".gz":
+        return
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - CHUNK))
+        tail = file.read()
+        if tail.endswith((b"\n", b"\r")):
+            return
+        file.seek(0)
+        number = 1 + sum(part.count(b"\n") for part in iter(lambda: file.read(CHUNK), b""))
+    lines = tail.decode(errors="replace").split("\n")
+    *others, last = (line.rpartition(separator)[2].strip('"\r ') for line in lines)
+    counts = {_decimals(field) for field in others[1:]}  # The first may be names, or a part.
+    if len(others) > MIN_LINES and len(counts) == 1 and _decimals(last) < min(counts):
+        raise InputError(
+            f"{path.name}, line {number}: {last!r} has fewer decimals than all before and no line "
+            "end follows it, so the file was cut; get it again, or remove the line"
+        )
+    log.warning(
+        "%s, line %d: no line end after %r; if the file was cut there, get it again",
+        path.name, number, last,
+    )  # fmt: skip
+
+
+def _decimals(field: str) -> int:
+    """Count the digits after the decimal point or comma."""
+    found = re.search(r"[.,](\d*)$", field)
+    return len(found[1]) if found else 0
 
 
 def _open(path: Path) -> TextIO:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.cube import observed, services_of
+from data_prep.cube import check_finite, observed, services_of
 from data_prep.errors import InputError, choose, reading
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
@@ -219,6 +219,8 @@ def read_covariates(
                 raise InputError(f"{name}: {choose(what, entry, known or ['none'])}")
     with reading(name, f"at {window.inputs}", "prepare it again"):
         services = [observed(cube, s).transpose("time", "cell").to_numpy() for s in window.services]
+    for s, values in zip(window.services, services, strict=True):
+        check_finite(values, s, cube.indexes["time"], cube["cell"].to_numpy(), name)
     own = [numbers[column] for column in window.columns]
     steps, cells = cube.sizes["time"], cube.sizes["cell"]
     return Covariates(

@@ -15,7 +15,14 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from data_prep.cube import check_cube, check_values, observed, open_cube, services_of
+from data_prep.cube import (
+    check_cube,
+    check_finite,
+    check_values,
+    observed,
+    open_cube,
+    services_of,
+)
 from data_prep.errors import InputError, choose, reading
 from data_prep.tabular.frames import from_frame
 from stforecast.data.clock import Calendar
@@ -290,12 +297,8 @@ def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
     check_values(values, name)
     with reading(name, f"at {values.name}", "prepare it again"):
         array = values.to_numpy().astype(np.float64, copy=False)
-    if np.isinf(array).any():
-        step, cell = np.argwhere(np.isinf(array))[0]
-        raise InputError(
-            f"{name}: {values.name} is {array[step, cell]} at {values.indexes['time'][step]}, cell "
-            f"{values.indexes['cell'][cell]}, expected a finite number, or NaN where it is missing"
-        )
+    cells = values["cell"].to_numpy()
+    check_finite(array, str(values.name), values.indexes["time"], cells, name)
     return array
 
 

@@ -199,7 +199,7 @@ class LocalClients:
                 copies[name] = self._store.copy(t)
             else:  # Some of the server's tensors stay on the CPU.
                 device = now[name].device if name in now else self.device
-                copies[name] = t.to(device, copy=True)
+                copies[name] = t.to(device, copy=True, memory_format=torch.contiguous_format)
         return State.from_flat(copies, state.round, state.seed)
 
     def restore(self, state: State) -> None:

@@ -19,7 +19,7 @@ from data_prep.errors import InputError
 from stforecast.federated.data import take
 from stforecast.federated.faults import DIVERGED, describe
 from stforecast.federated.method import Method, Participants
-from stforecast.federated.state import State, generator
+from stforecast.federated.state import State, canonical, generator
 from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -142,8 +142,7 @@ class Server:
         upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
         server = method.aggregate(state.server, of, upload)
-        # Checkpoints keep no strides, and sums may depend on them.
-        return {name: t.contiguous() for name, t in server.items()}
+        return {name: canonical(t) for name, t in server.items()}
 
     def accept(self, merged: dict[str, Tensor]) -> None:
         """Make a state that `merged` returned the server's; this ends the round."""

@@ -119,6 +119,18 @@ class State:
         return cls(clients, sides["server"], round, seed, sides["received"])
 
 
+def canonical(tensor: Tensor) -> Tensor:
+    """Return a tensor in the layout that a checkpoint restores: row-major, at the start of memory.
+
+    Sums round differently with other strides or another alignment. `Tensor.contiguous` is not
+    enough: it ignores the strides of axes of size 1.
+    """
+    strides = torch.empty(tensor.shape, device="meta").stride()
+    if tensor.stride() == strides and tensor.storage_offset() == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
 def generator(seed: int, *key: int) -> torch.Generator:
     """Return a generator keyed by its place in a run, e.g. `generator(seed, round, client)`.
 

@@ -29,6 +29,8 @@ from stforecast.bench.grid import load_grid
 from stforecast.config import resolve, sections
 from stforecast.forecaster import Forecaster
 
+pytestmark = pytest.mark.attack("absurd input")
+
 START = 1383260400000
 DATE = datetime.date(2013, 11, 1)
 CELLS = np.arange(1, 10)

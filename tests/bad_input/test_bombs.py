@@ -21,6 +21,8 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+pytestmark = pytest.mark.attack("damaged files")
+
 MEGABYTE = 2**20
 LARGEST_FILE, MOST_MEMORY, MOST_SECONDS = 20 * MEGABYTE, 500 * MEGABYTE, 5.0
 

@@ -15,6 +15,8 @@ import pytest
 from damages import Bomb, json_of, npy_header
 from safetensors.numpy import load_file, save_file
 
+pytestmark = pytest.mark.attack("damaged files")
+
 
 def text(*pairs, times=1):
     """Replaces parts of a text."""
@@ -34,6 +36,11 @@ def whole(content):
     return lambda path: path.write_bytes(
         content if isinstance(content, bytes) else content.encode()
     )
+
+
+def cut(n_bytes):
+    """Takes the last bytes away."""
+    return lambda path: path.write_bytes(path.read_bytes()[:-n_bytes])
 
 
 def hdf5(change):
@@ -301,6 +308,10 @@ FEDDA = {
 
 CUBE = {
     "is infinite": (value("sms", (1, 1), np.inf), "sms is inf at 2013-11-01 01:00:00, cell 22"),
+    "has an absurd value": (
+        value("sms", (1, 1), -1e17),
+        "sms is -1e.17 at .*, cell 22, expected at",
+    ),
     "holds text": (array("internet", np.full((240, 3), b"1")), "no variable|holds|cannot be read"),
     "has uneven times": (value("time", 9, 7), "time steps are not even|does not increase"),
     "has no times": (array("time", np.full(240, b"x")), "no dimension|not dates|cannot be read"),
@@ -339,6 +350,10 @@ CSV = {
     "has a column twice": (text(("cell,speed", "cell,cell")), "line 1: column 'cell' more"),
     "has a name with a slash": (text(("speed", "a/b")), "a variable cannot be named 'a/b'"),
     "has an endless field": (text((",3.0\n", ",3.0" + "0" * 200_000 + ",1\n")), "long.csv"),
+    "has a huge number": (text((",3.0\n", ",1e308\n")), "line 5: column 'speed' holds '1e.308'"),
+    "is cut within its last number": (
+        whole("time,cell,speed\n" + "".join(f"2024-01-0{i},1,{i}.25\n" for i in range(1, 8))[:-2]),
+        "line 8: '7.2' has fewer decimals than all before and no line end"),
     "has an open quote": (text(("time,", '"time,')), "long.csv"),
 }  # fmt: skip
 
@@ -424,10 +439,13 @@ RUN = {
         "lacks a column": (text((",value", ",valeu")), "no column 'value'"),
         "has words for numbers": (text(("raw_mae,", "raw_mae,x")), "no numbers in column 'value'"),
         "lacks a field": (text(("raw_mae,", "raw_mae,1,2,")), "cannot be read as a table|no"),
+        "is cut": (cut(1), r"metrics\.csv: line \d+, the last one, was cut"),
+        "is cut within its last number": (cut(5), r"metrics\.csv: line \d+, the last one, was cut"),
     },
     "rounds.csv": {
         "lacks a column": (text(("train_task_loss", "loss")), "no column 'train_task_loss'"),
         "has words for numbers": (text(("\n1,", "\none,")), "no numbers in column 'round'"),
+        "is cut": (cut(1), r"rounds\.csv: line 2, the last one, was cut"),
     },
     "forecasts.nc": {
         "lacks an array": (hdf5(lambda f: f.pop("y_hat")), "no 'y_hat' with dimensions"),

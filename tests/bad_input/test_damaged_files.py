@@ -6,9 +6,18 @@ traceback, and the working folder as it was.
 
 import pickle
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
+
+from data_prep.cube import open_cube
+from data_prep.errors import InputError, reading
+from stforecast.federated.runs import checkpoint
+from stforecast.federated.state import Clients, State
+
+pytestmark = pytest.mark.attack("damaged files")
 
 TEXT = ["raw day", "grid", "long.csv", "wide.csv", "distances.csv", "locations.csv", "benchmark",
         "forecaster.json", "run.json", "metrics.csv", "rounds.csv", "settings.json",
@@ -114,3 +123,49 @@ def test_a_damaged_file_is_refused(open_door, refused, tmp_path, door, damage):
     message = refused(*opened.words)
     if not any(part in message for part in opened.path.parts):
         pytest.fail(f"{opened.path} is not named in {message!r}", False)
+
+
+def flipped(data, seed):
+    """The bytes with one bit changed."""
+    changed = bytearray(data)
+    bit = random.Random(seed).randrange(8 * len(data))
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def cube_of(path):
+    with reading(path, "whole", ""), open_cube(path) as cube:
+        return cube.load()
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("seed", range(160))
+def test_a_flipped_bit_in_a_cube_changes_nothing_or_is_told(sound, tmp_path, seed):
+    """HDF5 keeps checksums of numbers, attributes and its own structures."""
+    data, path = (sound / "town.nc").read_bytes(), tmp_path / "town.nc"
+    path.write_bytes(flipped(data, seed))
+    with suppress(InputError):  # `reading` words it in one line that names the file.
+        assert cube_of(path).identical(cube_of(sound / "town.nc"))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint's folder."""
+    clients = Clients({"w": torch.ones(2, 50)}, {}, {}, torch.tensor([5, 6]))
+    state = State(clients, {"w": torch.ones(50)}, round=1, seed=7)
+    made = checkpoint.Checkpoint({"settings": {}}, state, None, [], cohort_size=2)
+    return checkpoint.save(made, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("name", ["state.safetensors", "checkpoint.json", "SHA256SUMS"])
+def test_a_flipped_bit_in_a_checkpoint_is_told(saved, tmp_path, name, seed):
+    folder = tmp_path / saved.name
+    folder.mkdir()
+    for path in saved.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / name).write_bytes(flipped((saved / name).read_bytes(), seed))
+    with pytest.raises(InputError, match="round-0001") as refused:
+        checkpoint.load(folder)
+    assert "\n" not in str(refused.value)

@@ -21,6 +21,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from scipy.io import savemat
 
+pytestmark = pytest.mark.attack("damaged files")
+
 NAN = float("nan")
 
 

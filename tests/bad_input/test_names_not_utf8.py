@@ -14,6 +14,8 @@ from experiments.cli import main
 from stforecast.federated.runs.run_folder import write_csv
 from vision.datasets.registry import load
 
+pytestmark = pytest.mark.attack("absurd input")
+
 NAME = os.fsdecode(b"caf\xe9")
 
 

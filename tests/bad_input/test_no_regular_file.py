@@ -12,6 +12,8 @@ from data_prep.download import File, download
 from data_prep.errors import InputError, no_file
 from vision.datasets.registry import load
 
+pytestmark = pytest.mark.attack("damaged files")
+
 KINDS = {
     "a link to nowhere, which is not there": lambda path: path.symlink_to("nowhere"),
     "a folder": lambda path: path.mkdir(),

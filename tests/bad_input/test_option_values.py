@@ -16,6 +16,8 @@ from vision.models import MODELS as IMAGE_MODELS
 from vision.partition import PARTITIONS
 from vision.streams import STREAMS
 
+pytestmark = pytest.mark.attack("absurd input")
+
 RUN = "run --data town.nc --out out --split days:7,1,2 --device cpu --service sms --method"
 MILAN = "prepare milan --raw sms-call-internet-mi-2013-11-01.txt --out out.nc"
 TABLE = "prepare table --raw long.csv --out out.nc"

@@ -19,6 +19,8 @@ from scipy.io import savemat
 from data_prep import limits
 from data_prep.telecom_italia import cdr
 
+pytestmark = pytest.mark.attack("absurd input")
+
 MEGABYTE = 2**20
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from data_prep.chunked_writing import write_chunks
 from data_prep.cube import (
     check_cube,
     local_time,
@@ -66,7 +67,7 @@ def test_file_is_read_by_plain_hdf5_and_plain_xarray(tmp_path):
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["net"][:], [[1, 0], [np.nan, 4], [5, 6]])
         assert file["net"].compression == "gzip"
-        assert file["time"].attrs["units"] == "hours since 2013-10-31 23:00:00"
+        assert file["time"].attrs["units"].decode() == "hours since 2013-10-31 23:00:00"
     with xr.open_dataset(path) as ds:
         assert list(ds.indexes["time"]) == list(TIMES)
 
@@ -172,3 +173,39 @@ def test_local_time_follows_the_clock():
     assert rome.tz is None
     wall = local_time(small_cube(clock="local"))
     assert wall[0] == pd.Timestamp("2013-10-31T23:00")
+
+
+def test_numbers_have_checksums_that_any_tool_checks(tmp_path):
+    """In HDF5's own format; other tools that edit a cube renew them."""
+    path = write_cube(small_cube(), tmp_path / "cube.nc")
+    with h5py.File(path) as file:
+        assert all(v.fletcher32 for v in file.values() if v.dtype.kind in "iuf")
+    with h5py.File(path, "a") as file:
+        file["net"][1, 1] = 7
+    assert open_cube(path)["net"][1, 1] == 7
+
+
+def test_a_cube_of_another_tool_needs_none(tmp_path, caplog):
+    small_cube().to_netcdf(tmp_path / "cube.nc", engine="h5netcdf")
+    xr.testing.assert_identical(open_cube(tmp_path / "cube.nc").load(), small_cube())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("value", [np.inf, 1e17, -1e17])
+def test_an_absurd_value_is_refused(tmp_path, value):
+    ds = small_cube()
+    ds["net"][1, 1] = value
+    with pytest.raises(InputError, match=r"net is .* at 2013-11-01 00:00:00, cell .*at most 1e.16"):
+        write_cube(ds, tmp_path / "cube.nc")
+
+
+def test_a_changed_value_of_a_cube_written_in_chunks_is_told(tmp_path):
+    chunks = [(0, {"net": np.full((3, 2), 1234.5678)})]
+    path = write_chunks(small_cube(), chunks, tmp_path / "cube.nc", steps_per_chunk=3)
+    with h5py.File(path) as file:
+        at = file["net"].id.get_chunk_info(0).byte_offset
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(OSError, match="failure during read"):
+        open_cube(path).load()

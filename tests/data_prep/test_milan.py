@@ -457,6 +457,6 @@ def test_finite_activity_of_an_infinite_sum_is_refused(raw, out, fields, service
     cell, start, *_ = lines[0].split("\t")
     rows = [f"{cell}\t{start}\t{country}\t{fields}" for country in (997, 998)]
     path.write_text("\n".join([*rows, *lines]) + "\n")
-    with pytest.raises(InputError, match=rf": {service}(_in)? is infinite at .*, cell {cell}; "):
+    with pytest.raises(InputError, match=rf": {service}(_in)? is inf at .*, cell {cell}, "):
         milan.prepare(raw, out)
     assert not recwarn

@@ -442,14 +442,25 @@ def test_a_header_that_is_not_utf8_is_refused(tmp_path):
         prepare(path, tmp_path / "cube.nc")
 
 
-@pytest.mark.parametrize("duplicates", ["sum", "mean"])
-def test_finite_values_of_an_infinite_sum_are_refused(prepared, duplicates, recwarn):
-    text = "time,cell,v\n2024-01-01T00:00,7,1e308\n2024-01-01T00:00,7,1e308\n2024-01-01T01:00,7,1\n"
-    with pytest.raises(InputError, match=r"v is infinite at 2024-01-01 00:00:00, cell 7; correct"):
-        prepared(text, duplicates=duplicates)
+def test_values_of_an_absurd_sum_are_refused(prepared, recwarn):
+    text = "time,cell,v\n2024-01-01T00:00,7,9e15\n2024-01-01T00:00,7,9e15\n2024-01-01T01:00,7,1\n"
+    with pytest.raises(InputError, match=r"v is 1.8e.16 at 2024-01-01 00:00:00, cell 7, exp"):
+        prepared(text, duplicates="sum")
     assert not recwarn
 
 
 def test_a_column_whose_name_is_a_number_is_named_without_its_type(prepared):
     with pytest.raises(InputError, match="column 4143 holds 'x'"):
         prepared("time,4142,4143\n2024-01-01T00:00,1,x\n2024-01-01T01:00,1,2\n")
+
+
+def test_a_last_line_without_an_end_is_read_with_a_notice_unless_it_was_cut(prepared, caplog):
+    text = "time,1,2\n" + "".join(f"2024-01-0{i},{i}.5,{i}.25\n" for i in range(1, 8))
+    whole = prepared(text)["value"].to_numpy()
+    assert not caplog.records
+    np.testing.assert_array_equal(prepared(text[:-1])["value"], whole)
+    assert "line 8: no line end after '7.25'; if the file was cut there, get it" in caplog.text
+    with pytest.raises(InputError, match=r"line 8: '7.2' has fewer decimals than all before and"):
+        prepared(text[:-2])
+    with pytest.raises(InputError, match=r"line 8: "):
+        prepared(text[:-6])

@@ -56,6 +56,7 @@ def begin(town, tmp_path):
     return make
 
 
+@pytest.mark.attack("kills")
 @pytest.mark.slow
 def test_killed_at_random_and_resumed(begin, town, tmp_path):
     run_forecast("fuels", town, tmp_path / "whole", SETTINGS)
@@ -77,6 +78,7 @@ def test_killed_at_random_and_resumed(begin, town, tmp_path):
     assert not list(out.glob("**/.*.part"))
 
 
+@pytest.mark.attack("kills")
 @pytest.mark.slow
 def test_a_signal_ends_it_with_one_line_that_says_how_to_go_on(begin, tmp_path):
     out = tmp_path / "stopped"
@@ -117,6 +119,7 @@ def killed(write, tmp_path):
     return grid
 
 
+@pytest.mark.attack("kills")
 def test_a_benchmark_goes_on_in_the_middle_of_a_run(killed, tmp_path, monkeypatch):
     whole = run_grid(killed, tmp_path / "whole").runs[0]
     seen = []
@@ -171,6 +174,7 @@ def test_mistakes_are_told_in_one_line(words, message, tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == f"stforecast: {message}\n"
 
 
+@pytest.mark.attack("kills")
 def test_the_command_goes_on_with_images(tmp_path, capsys):
     settings = {"clients": 3, "rounds": 3, "size": 8, "channels": 4, "checkpoint_every": 1}
 

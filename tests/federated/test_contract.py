@@ -167,6 +167,7 @@ def killed_after(round):
     return after
 
 
+@pytest.mark.attack("kills")
 @pytest.mark.sampled(2)
 def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_path):
     settings = {"sizes": SIZES, "build": build, "participation": 0.6, "rounds": 4}

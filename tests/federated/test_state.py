@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stforecast.federated.data import ClientData
-from stforecast.federated.state import Clients, Cohort, State, cohorts, generator
+from stforecast.federated.state import Clients, Cohort, State, canonical, cohorts, generator
 from stforecast.federated.training import STEPS, Training, zero_moments
 
 CLIENTS = 5
@@ -204,3 +204,21 @@ def test_names_may_hold_a_slash():
     clients.memory = {"prototypes/sum": torch.ones(CLIENTS, 2)}
     state = State(clients, {"prototypes/mean": torch.ones(2)}, 0, 0)
     assert State.from_flat(state.flat(), 0, 0).flat().keys() == state.flat().keys()
+
+
+STRIDED = {
+    "columns first": torch.randn(3, 4).mT,
+    "one column": torch.empty_strided((5, 1), (1, 5)),
+    "a part": torch.randn(10)[1:],
+    "repeated": torch.randn(1, 3).expand(4, 3),
+}
+
+
+@pytest.mark.parametrize("how", STRIDED)
+def test_a_tensor_is_laid_out_as_a_checkpoint_restores_it(how):
+    given = STRIDED[how].zero_() if how == "one column" else STRIDED[how]
+    found = canonical(given)
+    assert torch.equal(found, given)
+    assert found.stride() == torch.empty(given.shape).stride() != (1, 5)
+    assert found.storage_offset() == 0
+    assert canonical(found) is found

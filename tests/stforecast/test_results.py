@@ -225,3 +225,17 @@ def test_a_foreign_run_json_is_named(tmp_path, content, message):
 def test_clients_and_horizons_are_read_as_text(finished):
     assert pd.api.types.is_string_dtype(finished.metrics()["client"])
     assert finished.metrics()["horizon"].iloc[0] == "1"
+
+
+def test_a_run_without_a_finite_error_ends_with_an_error(cube_path, tiny, tmp_path, monkeypatch):
+    evaluate = Forecaster.evaluate
+
+    def overflowed(self, **options):
+        table = evaluate(self, **options)
+        return table.assign(value=table["value"].where(table["metric"] != "mse"))
+
+    monkeypatch.setattr(Forecaster, "evaluate", overflowed)
+    settings = {"service": "sms", "split": tiny["split"]}
+    with pytest.raises(InputError, match="error over the test part is nan, expected a finite numb"):
+        run("last_value", cube_path, tmp_path / "run", settings)
+    assert not (tmp_path / "run" / "run.json").exists()

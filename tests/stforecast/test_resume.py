@@ -15,6 +15,7 @@ from data_prep.cube import open_cube, write_cube
 from data_prep.errors import InputError
 from stforecast import rolling
 from stforecast.config import read_by
+from stforecast.methods import METHODS
 from stforecast.results import ForecastRun
 from stforecast.runs import resume, run
 
@@ -54,33 +55,52 @@ def settings(tiny):
     return {**tiny, "service": "internet", "rounds": 3, "checkpoint_every": 1}
 
 
-METHODS = {
-    "fuels": {},
+CHOICES = {
+    "fedlean": {"horizon": 2},
+    "fedtrees": {"extra_lags": "23"},
     "fedavg": {"participation": 0.5, "patience": 2},
     "fedda": {"warmup_epochs": 2},
-    "central": {},
     "ditto": {"intervals": "conformal", "quantiles": "0.1,0.5,0.9", "loss": "quantile"},
     "fedrep": {"refit": "daily", "refit_rounds": 1, "personal_epochs": 1},
 }
+"""Further settings of some methods."""
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_that_was_killed_equals_one_that_was_not(cube_path, settings, method, tmp_path):
-    settings = {**settings, **METHODS[method]}
+CASES = [
+    pytest.param(
+        method,
+        choices,
+        marks=() if method == "fedlean" else pytest.mark.sampled(16),
+        id="-".join([method, *choices]),
+    )
+    for method, choices in [*((m, {}) for m in METHODS if m != "fedtrees"), *CHOICES.items()]
+]
+
+
+@pytest.mark.attack("kills")
+@pytest.mark.parametrize(("method", "choices"), CASES)
+def test_a_run_that_was_killed_equals_one_that_was_not(
+    cube_path, settings, method, choices, tmp_path
+):
+    settings = {**settings, **choices}
+    if method == "fedtrees":
+        del settings["hidden_size"]
     whole = run(method, cube_path, tmp_path / "whole", settings, label="mine")
     out = tmp_path / "killed"
     with pytest.raises(Killed):
         run(method, cube_path, out, settings, label="mine", after_round=killed_after(2))
     assert sorted(path.name for path in out.iterdir()) == ["checkpoints", "settings.json"]
     seen = []
+    with pytest.raises(Killed):
+        resume(out, after_round=lambda r: (seen.append(r.round), killed_after(3)(r)))
     assert_same(resume(out, after_round=lambda report: seen.append(report.round)), whole)
-    assert seen == [2, 3]  # Round 2 had ended, but not its checkpoint.
+    assert seen == [2, 3, 3]  # Round 2 had ended, but not its checkpoint; then round 3.
     expected = sorted(path.name for path in whole.folder.iterdir())
     assert sorted(path.name for path in out.iterdir()) == expected
     assert resume(out).about == ForecastRun.open(out).about
 
 
+@pytest.mark.attack("kills")
 def test_a_run_that_was_killed_while_it_tried_a_target_goes_on_with_it(
     cube_path, settings, tmp_path
 ):
@@ -123,6 +143,7 @@ def killed_in_refits(monkeypatch):
 ROLLING = {"split": "days:6,1,3", "refit": "daily", "refit_rounds": 2}
 
 
+@pytest.mark.attack("kills")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "ditto"])
 def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
@@ -168,6 +189,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_an_older_version(cube_path, settings
     assert seen == [2, 3]
 
 
+@pytest.mark.attack("kills")
 def test_a_refit_that_is_damaged_is_done_again_and_one_of_other_data_refused(
     cube_path, settings, tmp_path, killed_in_refits, caplog
 ):
@@ -245,6 +267,7 @@ def test_no_refit_is_kept_where_no_checkpoint_is(cube_path, settings, tmp_path, 
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.attack("kills")
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
     cube_path, settings, tmp_path
 ):

@@ -1,6 +1,7 @@
 """Image runs that are stopped and go on: every method, partitions and task streams."""
 
 import dataclasses
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
 from vision import learner
+from vision.methods import METHODS
 from vision.results import resume, run
 
 TINY = {
@@ -44,8 +46,8 @@ def assert_same(a, b):
     assert all(np.array_equal(t, other[name], equal_nan=True) for name, t in one.items())
 
 
-OWN = {"pfpl": {}, "gldp": {"epochs": 2}}
-"""Settings of each method."""
+OWN = {"gldp": {"epochs": 2}}
+"""Settings of methods."""
 
 CHOICES = {
     "every other round judged": {"test_every": 2, "rounds": 5, "share": 0.2},
@@ -60,6 +62,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.attack("kills")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "choice"),
@@ -73,7 +76,7 @@ CHOICES = {
     ],
 )
 def test_a_run_that_was_killed_equals_one_that_was_not(method, choice, tmp_path):
-    settings = {**TINY, "channels": 4, "feature_size": 8, **OWN[method], **CHOICES[choice]}
+    settings = {**TINY, "channels": 4, "feature_size": 8, **OWN.get(method, {}), **CHOICES[choice]}
     whole = run(method, tmp_path / "whole", settings, facts={"scenario": "s"})
     out = tmp_path / "killed"
     with pytest.raises(Killed):
@@ -84,6 +87,32 @@ def test_a_run_that_was_killed_equals_one_that_was_not(method, choice, tmp_path)
     assert_same(resumed, whole)
     assert resumed.about.keys() == whole.about.keys()
     assert resumed.about["scenario"] == "s"
+
+
+VIT = {"backbone": "tiny-random", "input_size": 8}
+QUICK = {
+    "fedgen": {"hidden": 16, "server_steps": 5},
+    "mfcl": {**VIT, "noise_width": 8, "hidden": 16, "server_steps": 5, "replay": 16},
+    "target": {**VIT, "synthetic": 40, "server_batch_size": 16, "warm_up": 1, "student_steps": 3},
+}
+"""Settings for which a method needs less time."""
+
+
+@pytest.mark.attack("kills")
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_of_any_method_that_was_killed_equals_one_that_was_not(method, tmp_path):
+    frozen = METHODS[method].defaults.get("model") == "vit"
+    own = VIT if frozen else {"channels": 4, "feature_size": 8}
+    settings = {**TINY, "share": 0.1, **own, **QUICK.get(method, {})}
+    whole, out = run(method, tmp_path / "whole", settings), tmp_path / "killed"
+    if len(whole.rounds()) < 2:
+        pytest.skip("trains in one round")
+    with pytest.raises(Killed):
+        run(method, out, settings, after_round=killed_after(2))
+    with suppress(Killed):
+        resume(out, after_round=killed_after(3))
+    assert_same(resume(out), whole)
 
 
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):

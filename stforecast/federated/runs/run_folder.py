@@ -277,6 +277,7 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
             header = file.readline(MAX_HEADER)
         if len(header) == MAX_HEADER:
             raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
+        _check_end(path)
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
         table = table.rename(columns=as_named)
         for name in table.columns.intersection(list(text)):
@@ -288,6 +289,15 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
         if len(table) and table[name].dtype.kind not in "iuf":
             raise InputError(f"{path}: no numbers in column {name!r}; {AGAIN}")
     return table
+
+
+def _check_end(path: Path) -> None:
+    """Refuse a table without a line end after its last line; `write_csv` writes one."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 1))
+        if file.read(1) != b"\n":
+            n = path.read_bytes().count(b"\n") + 1
+            raise InputError(f"{path}: line {n}, the last one, was cut; {AGAIN}")
 
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")

@@ -73,7 +73,7 @@ def from_arrays(
     Raises:
         KeyError: if they are not of a state.
     """
-    tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+    tensors = {name: torch.tensor(a) for name, a in arrays.items()}
     on_device = {
         name: t if name == "clients/sizes" else t.to(device) for name, t in tensors.items()
     }

@@ -144,6 +144,7 @@ def swap(path, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
+@pytest.mark.attack("damaged files")
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damage_is_named_and_the_one_before_is_used(tmp_path, how, caplog):
     save(made(4), tmp_path)
