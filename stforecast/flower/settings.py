@@ -40,6 +40,7 @@ class RunSettings:
             the steps of a day.
         owners: clients of each of Flower's nodes; empty admits any node.
         secure: settings of secure aggregation; None for none.
+        unsafe_open: run although strangers can run apps at the server's address.
     """
 
     config: Config
@@ -49,6 +50,7 @@ class RunSettings:
     step: pd.Timedelta = HOUR
     owners: Mapping[int, range] = field(default_factory=dict)
     secure: SecureSums | None = None
+    unsafe_open: bool = False
 
     def __post_init__(self) -> None:
         """Choose lags, calendar and rounds."""
@@ -70,6 +72,7 @@ class RunSettings:
             "step": str(self.step),
             "owners": json.dumps({n: [r.start, r.stop] for n, r in self.owners.items()}),
             "secure-threshold": self.secure.secure_threshold if self.secure else 0.0,
+            "unsafe-open": self.unsafe_open,
         }
 
     @classmethod
@@ -86,6 +89,7 @@ class RunSettings:
             step = parse_step(str(values["step"]))
             owners = {int(n): range(*r) for n, r in json.loads(values["owners"]).items()}
             config, threshold = resolve(**settings), float(values["secure-threshold"])
+            unsafe_open = bool(values["unsafe-open"])
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(
                 f"the run's configuration cannot be used ({e!r}); create it again"
@@ -103,7 +107,7 @@ class RunSettings:
         secure = SecureSums(threshold) if threshold else None
         if secure:
             check_secure(config)
-        return cls(config, n_clients, patience, out, step, owners, secure)
+        return cls(config, n_clients, patience, out, step, owners, secure, unsafe_open)
 
 
 def parse_owner(text: str) -> tuple[int, range]:
