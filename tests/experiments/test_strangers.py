@@ -3,7 +3,6 @@
 A real SuperLink, `stforecast federate serve` before it, and nodes, all on this machine. Slow.
 """
 
-import os
 import subprocess
 
 import pytest
@@ -155,7 +154,7 @@ def test_a_run_does_not_begin_where_strangers_could_begin_one(tmp_path):
         flower.run(write_app(tmp_path / "app", run))
         wait_for(lambda: log.exists() and "the run ends" in log.read_text(), 120, "the end")
         assert "whoever reaches this address can list runs and run an app" in log.read_text()
-        assert os.stat(log.parent).st_mode & 0o077 == 0
+        assert log.parent.stat().st_mode & 0o077 == 0
 
 
 def test_a_server_whose_gate_lets_strangers_in_does_not_begin(tmp_path, monkeypatch):
