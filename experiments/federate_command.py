@@ -166,7 +166,10 @@ def status(results: Path, as_json: bool) -> None:
     "--host", default="0.0.0.0", show_default=True,
     help="Address of this machine at which nodes join; the default is all of them.",
 )  # fmt: skip
-@click.option("--port", default=8000, show_default=True, help="Port at which nodes join.")
+@click.option(
+    "--port", type=click.IntRange(1, 2**16 - 1), default=8000, show_default=True,
+    help="Port at which nodes join.",
+)  # fmt: skip
 @click.option(
     "--unsafe-open", is_flag=True,
     help="Let whoever reaches the port also list, register and run: any code on this server.",

@@ -154,7 +154,8 @@ class Server:
         if self.unsafe_open:
             log.warning(UNSAFE, where)
         else:
-            hosts = [HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [self.host]
+            own = f"[{self.host}]" if ":" in self.host else self.host
+            hosts = [HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [own]
             check_closed(superlink, [f"https://{host}:{self.port}" for host in hosts])
             log.info("tried as a stranger: nobody can list runs or run an app at %s", where)
         log.info("for the command flwr on this machine: export FLWR_HOME=%s", self.home)
