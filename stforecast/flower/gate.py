@@ -14,7 +14,7 @@ import ipaddress
 import re
 import ssl
 import zipfile
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,6 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
     """
     import httpx
     from starlette.applications import Starlette
-    from starlette.background import BackgroundTask
     from starlette.requests import Request
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
@@ -85,14 +84,19 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
             answer = await client.send(asked, stream=True)
         except httpx.HTTPError:
             return Response(status_code=502)
-        found = StreamingResponse(
-            answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose)
-        )
+        found = StreamingResponse(parts_of(answer), answer.status_code)
         found.raw_headers = [
             (k.lower(), v) for k, v in answer.headers.raw
             if k.lower().decode() not in NOT_PASSED_ON - {"content-length"}
         ]  # fmt: skip
         return found
+
+    async def parts_of(answer: Any) -> AsyncIterator[bytes]:
+        try:
+            async for part in answer.aiter_raw():
+                yield part
+        finally:  # Also if the one that asked has gone.
+            await answer.aclose()
 
     return Starlette(routes=[Route("/{path:path}", pass_on, methods=["POST"])])
 
