@@ -5,6 +5,7 @@ A real SuperLink, `stforecast federate serve` before it, and nodes, all on this 
 
 import subprocess
 
+import psutil
 import pytest
 from supernodes import start_supernode
 from waiting import wait_for
@@ -90,6 +91,14 @@ def attack(flower, folder):
     return {name for name, each in done.items() if each.returncode == 0}
 
 
+def listening(flower):
+    """The addresses at which the server and the nodes listen, with all that they started."""
+    leaders = [psutil.Process(each.pid) for each in flower.running.values()]
+    processes = [p for leader in leaders for p in (leader, *leader.children(recursive=True))]
+    found = [c for p in processes for c in p.net_connections()]
+    return {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
+
+
 def ran_on(folder):
     """Where the hostile app's code ran."""
     return {path.name for path in folder.glob("ran-on-*")}
@@ -114,6 +123,7 @@ def start_with_node(flower, folder):
 def test_strangers_can_do_nothing_and_a_hostile_server_runs_no_code_on_nodes(tmp_path):
     with LocalFlower(tmp_path / "logs", make_keys(tmp_path / "keys")) as flower:
         start_with_node(flower, tmp_path)
+        assert listening(flower) == {"127.0.0.1"}, "the gate's address here, and no other"
         assert attack(flower, tmp_path) == set()
         assert "hostile" not in flower.flwr("list")
         assert ran_on(tmp_path) == set()
