@@ -42,10 +42,10 @@ federation-demo: .venv-flower/.installed
 
 # What `make test` skips, as Flower is not in `dev`: real SuperLinks and SuperNodes.
 test-flower: .venv-flower/.installed
-	.venv-flower/bin/python -m pytest tests/stforecast/flower
-	.venv-flower/bin/python -m pytest -m slow -n 2 --dist worksteal tests/experiments/test_strangers.py \
-		tests/experiments/test_node_command.py tests/experiments/test_federation_demo.py \
-		tests/experiments/test_secure_federation.py
+	.venv-flower/bin/python -m pytest -m "slow or not slow" -n 3 --dist worksteal \
+		$(addprefix tests/stforecast/flower/test_,gate.py own_app.py server_app.py wire.py) \
+		$(addprefix tests/experiments/test_,strangers.py secure_federation.py node_command.py \
+		federation_demo.py)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
