@@ -1,10 +1,10 @@
-# make demo | test | docs | bench | federation-demo | test-slow | test-machines | lint | lock | audit:
-# each sets up what it needs on a fresh machine.
+# make demo | test | docs | bench | federation-demo | test-flower | test-slow | test-machines |
+# lint | lock | audit: each sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
 
-.PHONY: setup demo test docs bench federation-demo test-slow test-machines lint lock audit clean
+.PHONY: setup demo test docs bench federation-demo test-flower test-slow test-machines lint lock audit clean
 
 setup: .venv/.installed
 
@@ -36,8 +36,16 @@ federation-demo: .venv-flower/.installed
 
 .venv-flower/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-flower
-	.venv-flower/bin/pip install -q --disable-pip-version-check -c constraints.txt -e ".[flower]"
+	.venv-flower/bin/pip install -q --disable-pip-version-check -c constraints.txt -e ".[flower]" \
+		hypothesis pytest pytest-xdist
 	touch $@
+
+# What `make test` skips, as Flower is not in `dev`: real SuperLinks and SuperNodes.
+test-flower: .venv-flower/.installed
+	.venv-flower/bin/python -m pytest -m "slow or not slow" -n 3 --dist worksteal \
+		$(addprefix tests/stforecast/flower/test_,gate.py own_app.py server_app.py wire.py) \
+		$(addprefix tests/experiments/test_,strangers.py secure_federation.py node_command.py \
+		federation_demo.py)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

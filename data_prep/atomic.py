@@ -80,8 +80,7 @@ def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Pat
     path = Path(path)
     check_target(path)
     try:
-        _remove_abandoned(path)
-        folder, lock = _claim_folder(path)
+        folder, lock = claim_folder(path.parent, f".{path.name}.", ".part")
     except OSError as e:
         raise WriteError(path, e) from e
     try:
@@ -102,10 +101,20 @@ def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Pat
             os.close(lock)
 
 
-def _claim_folder(path: Path) -> tuple[Path, int | None]:
-    """Create a folder beside `path`; return it and its lock, None if locks are not supported."""
+def claim_folder(parent: Path, prefix: str, suffix: str = "") -> tuple[Path, int | None]:
+    """Create a folder that only this user may enter; those of killed processes are removed.
+
+    Args:
+        parent: folder to create it in.
+        prefix: beginning of its name.
+        suffix: end of its name.
+
+    Returns:
+        The folder and a handle that locks it until it is closed, None if locks are not supported.
+    """
+    _remove_abandoned(parent, prefix, suffix)
     while True:
-        folder = Path(tempfile.mkdtemp(".part", f".{path.name}.", path.parent))
+        folder = Path(tempfile.mkdtemp(suffix, prefix, parent))
         try:
             lock = _lock(folder)
         except (BlockingIOError, FileNotFoundError):
@@ -117,13 +126,13 @@ def _claim_folder(path: Path) -> tuple[Path, int | None]:
         os.close(lock)
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove the folders of killed writers of `path`, whose locks the system has released."""
-    for folder in path.parent.glob(f".{glob.escape(path.name)}.*.part/"):
+def _remove_abandoned(parent: Path, prefix: str, suffix: str) -> None:
+    """Remove the folders of killed processes, whose locks the system has released."""
+    for folder in parent.glob(f"{glob.escape(prefix)}*{glob.escape(suffix)}/"):
         try:
             lock = _lock(folder)
         except OSError:
-            continue  # its writer is still running
+            continue  # its process is still running
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 

@@ -120,12 +120,16 @@ def check_given(ctx: click.Context, *names: str) -> None:
     "--secure-threshold", type=float, default=0.5, show_default=True,
     help="A secure sum needs more than this share of the round's nodes to stay to its end.",
 )  # fmt: skip
+@click.option(
+    "--unsafe-open", is_flag=True,
+    help="Run although strangers can run apps at the server's address; see serve.",
+)  # fmt: skip
 @click.pass_context
 def federate(
     ctx: click.Context, config: Path | None, method: str, clients: int, client_is: str, out: Path,
     results: Path, step: str, time_zone: str, units: str, start: float, answer: float,
     enough: int, strikes: int, min_parties: int, nodes: tuple[str, ...],
-    secure_aggregation: bool, secure_threshold: float,
+    secure_aggregation: bool, secure_threshold: float, unsafe_open: bool,
     **settings: Any,
 ) -> None:  # fmt: skip
     """Write the Flower app of a federation, to be started with `flwr run`.
@@ -149,7 +153,7 @@ def federate(
         resolve(method, **settings, clients=client_is), clients,
         Patience(start, answer, enough=enough, strikes=strikes, min_parties=min_parties),
         str(results.resolve()), parse_step(step), dict(map(parse_owner, nodes)),
-        SecureSums(secure_threshold) if secure_aggregation else None, time_zone, units,
+        SecureSums(secure_threshold) if secure_aggregation else None, time_zone, units, unsafe_open,
     )  # fmt: skip
     RunSettings.from_run_config(run.as_run_config())
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
@@ -189,6 +193,40 @@ def status(results: Path, as_json: bool) -> None:
         click.echo(json.dumps(dataclasses.asdict(standing), indent=2))
     else:
         click.echo(status_text(standing))
+
+
+@federate.command("serve", cls=Configured, context_settings=HELP)
+@CONFIG
+@click.option(
+    "--folder", type=PATH, required=True,
+    help="Folder of the server, for its database, keys and settings of the command flwr.",
+)  # fmt: skip
+@click.option(
+    "--certificate", type=PATH, required=True,
+    help="Certificate for the name by which nodes know the server.",
+)  # fmt: skip
+@click.option("--private-key", type=PATH, required=True, help="Private key of the certificate.")
+@click.option(
+    "--host", default="0.0.0.0", show_default=True,
+    help="Address of this machine at which nodes join; the default is all of them.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(1, 2**16 - 1), default=8000, show_default=True,
+    help="Port at which nodes join.",
+)  # fmt: skip
+@click.option(
+    "--unsafe-open", is_flag=True,
+    help="Let whoever reaches the port also list, register and run: any code on this server.",
+)  # fmt: skip
+def serve(config: Path | None, **settings: Any) -> None:
+    """Run the server of federations, at whose port nodes can join and strangers can do nothing.
+
+    It tries what a stranger would at its own address, and ends if that works. Ctrl-C or SIGTERM
+    ends it. See docs/federation.md.
+    """
+    from stforecast.flower.superlink import Server
+
+    Server(**settings).run()
 
 
 COMMANDS = (federate,)

@@ -26,13 +26,14 @@ from experiments import hostile_node
 from experiments.federation_figure import draw
 from experiments.federation_log import follow
 from experiments.federation_status import status_text
-from experiments.flower_keys import make_keys, make_node_key
+from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.bench.run_groups import by_client, select
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
 from stforecast.flower.app_folder import write_app
+from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.standing import Standing, read_events
 from stforecast.forecaster import Forecaster

@@ -20,11 +20,12 @@ from typing import IO
 import psutil
 
 from data_prep.errors import InputError
-from experiments.flower_keys import Keys
+from stforecast.flower.keys import Keys
 from stforecast.flower.programs import HOST, find_program, free_port, stop_all_of
+from stforecast.flower.superlink import CONNECTION
 
-CONNECTION = "here"
-"""Name of the SuperLink in Flower's configuration."""
+JOINING = "nodes join at"
+"""What `stforecast federate serve` says when it is ready."""
 
 
 class LocalFlower:
@@ -32,9 +33,11 @@ class LocalFlower:
 
     Args:
         folder: folder for logs and Flower's home.
-        keys: certificates and keys for TLS and node authentication; None for neither.
+        keys: certificate and key of `stforecast federate serve`; None for a SuperLink without TLS
+            and authentication.
         keeps: whether the SuperLink keeps its state in a file, from which it can be started again.
             In memory it serves many nodes sooner.
+        unsafe_open: whether strangers may run apps, with keys.
         poll: seconds between two looks for work of each node and of the server. Flower's own is 1;
             many nodes on one machine spend less on a longer one.
 
@@ -43,21 +46,23 @@ class LocalFlower:
     """
 
     def __init__(
-        self, folder: Path, keys: Keys | None = None, keeps: bool = True, poll: float = 0.3
-    ) -> None:
+        self, folder: Path, keys: Keys | None = None, keeps: bool = True, poll: float = 0.3,
+        unsafe_open: bool = False,
+    ) -> None:  # fmt: skip
         self.folder, self.keys, self.keeps, self.poll = folder.resolve(), keys, keeps, poll
+        self.unsafe_open = unsafe_open
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[IO[bytes]] = []
         self.address = f"{HOST}:{free_port()}"
-        self.home = self.folder / "flower-home"
+        self.home = self.folder / "flower"
 
     def __enter__(self) -> LocalFlower:
         """Start the SuperLink."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        trust = {"root-certificates": str(self.keys.authority)} if self.keys else {"insecure": True}
-        lines = [f"{k} = {json.dumps(v)}" for k, v in ({"address": self.address} | trust).items()]
-        table = [f'[superlink]\ndefault = "{CONNECTION}"\n', f"[superlink.{CONNECTION}]", *lines]
-        (self.home / "config.toml").write_text("\n".join(table) + "\n")
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self.keys:
+            table = f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\n'
+            connection = f'address = "{self.address}"\ninsecure = true\n'
+            (self.home / "config.toml").write_text(table + connection)
         try:
             self.start_superlink()
         except BaseException:
@@ -72,22 +77,20 @@ class LocalFlower:
             InputError: if it does not start.
         """
         host, port = self.address.split(":")
-        tls = (
-            [
-                f"--ssl-certfile={self.keys.certificate}",
-                f"--ssl-keyfile={self.keys.private}",
-                f"--ssl-ca-certfile={self.keys.authority}",
-                "--enable-supernode-auth",
-            ]
-            if self.keys
-            else ["--insecure"]
-        )
-        database = ["--database", self.home / "superlink.db"] if self.keeps else []
-        self.start(
-            "superlink", "flower-superlink", "--host", host, "--port", port,
-            "--disable-runtime-dependency-installation", *database, *tls,
-        )  # fmt: skip
-        self._wait_for_port(int(port), "superlink")
+        if self.keys:
+            self.start(
+                "superlink", sys.executable, "-m", "stforecast", "federate", "serve",
+                "--folder", self.folder, "--host", host, "--port", port,
+                "--certificate", self.keys.certificate, "--private-key", self.keys.private,
+                *(["--unsafe-open"] if self.unsafe_open else []),
+            )  # fmt: skip
+        else:
+            database = ["--database", self.home / "superlink.db"] if self.keeps else []
+            self.start(
+                "superlink", "flower-superlink", "--insecure", "--host", host, "--port", port,
+                "--disable-runtime-dependency-installation", *database,
+            )  # fmt: skip
+        self._wait_for_superlink(int(port))
 
     def __exit__(self, *error: object) -> None:
         """Stop everything, also if Ctrl-C is typed twice."""
@@ -169,7 +172,7 @@ class LocalFlower:
         Raises:
             InputError: with Flower's message, if it refuses.
         """
-        self.flwr("supernode", "register", public_key, CONNECTION)
+        self.flwr("supernode", "register", public_key)
 
     def run(self, app: Path) -> str:
         """Start a run and return its number.
@@ -180,7 +183,7 @@ class LocalFlower:
         Raises:
             InputError: with Flower's message, if it does not start.
         """
-        answer = self.flwr("run", app, CONNECTION, "--format", "json")
+        answer = self.flwr("run", app, "--format", "json")
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 
     def status(self, run: str) -> str:
@@ -189,7 +192,7 @@ class LocalFlower:
         Args:
             run: number returned by `run`.
         """
-        answer = self.flwr("list", CONNECTION, "--run-id", run, "--format", "json")
+        answer = self.flwr("list", "--run-id", run, "--format", "json")
         runs = json.loads(answer[answer.index("{") :]).get("runs")
         return str(runs[0]["status"]) if runs else "unknown"
 
@@ -237,12 +240,17 @@ class LocalFlower:
             "OMP_NUM_THREADS": "1",
         }
 
-    def _wait_for_port(self, port: int, name: str, seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and self.running[name].poll() is None:
+    def _wait_for_superlink(self, port: int, seconds: float = 120.0) -> None:
+        log, end = self.folder / "superlink.log", time.monotonic() + seconds
+        before = log.read_text(errors="replace").count(JOINING)
+        while time.monotonic() < end and self.running["superlink"].poll() is None:
             with socket.socket() as s:
-                if s.connect_ex((HOST, port)) == 0:
-                    return
+                if self.keys:
+                    ready = log.read_text(errors="replace").count(JOINING) > before
+                else:
+                    ready = s.connect_ex((HOST, port)) == 0
+            if ready:
+                return
             time.sleep(0.2)
-        tail = (self.folder / f"{name}.log").read_text(errors="replace").split()[-60:]
-        raise InputError(f"{name} did not start: {' '.join(tail)}")
+        tail = log.read_text(errors="replace").split()[-60:]
+        raise InputError(f"superlink did not start: {' '.join(tail)}")

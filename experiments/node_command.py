@@ -36,9 +36,6 @@ log = logging.getLogger(__name__)
 )
 @click.option("--key", type=PATH, help="Private key of this node, whose public half is registered.")
 @click.option(
-    "--trusted-entities", type=PATH, help="YAML file with the keys whose apps this node runs."
-)
-@click.option(
     "--require-secure-aggregation", is_flag=True,
     help="Take part only in runs whose server learns nothing but sums over the nodes.",
 )  # fmt: skip
@@ -56,7 +53,7 @@ def node(config: Path | None, **settings: Any) -> None:
     """
     from data_prep.cube import open_cube
     from stforecast.flower.app_starter import can_fork
-    from stforecast.flower.kept_processes import KeptStarter, kept_worker
+    from stforecast.flower.kept_processes import kept_worker, node_programs
     from stforecast.flower.node_settings import NodeSettings
     from stforecast.flower.supernode import Supervisor
 
@@ -66,11 +63,9 @@ def node(config: Path | None, **settings: Any) -> None:
         last = made.first_client + cube.sizes["cell"] - 1
     log.info("%s: clients %d to %d", made.data, made.first_client, last)
     with contextlib.ExitStack() as stack:
-        socket = programs = None
-        if made.worker:
-            socket = stack.enter_context(kept_worker()).socket
-            programs = stack.enter_context(KeptStarter()).programs if can_fork() else None
-        Supervisor(lambda: made.command(socket), made.superlink, programs=programs).run()
+        socket = stack.enter_context(kept_worker()).socket if made.worker else None
+        programs = stack.enter_context(node_programs(fork=made.worker and can_fork()))
+        Supervisor(lambda: made.command(socket), made.superlink, programs).run()
 
 
 COMMANDS = (node,)

@@ -99,7 +99,8 @@ NOT_RUN = {
     },
     "docs/federation.md": {
         "ssh-keygen": "OpenSSH's; tests of experiments/flower_keys.py make keys",
-        "flower-superlink": "Flower's, a server that stays; make federation-demo starts one",
+        "stforecast federate serve": "a server that stays; tests of strangers start it",
+        "export FLWR_HOME": "of that server",
         "flwr": "Flower's, talks to that server; make federation-demo does it",
         "stforecast node": "a node that stays; make federation-demo starts three",
         "stforecast federate status": "of a run on the server; test_federate_command.py shows one",
@@ -114,11 +115,6 @@ NOT_RUN = {
 
 SLOW = {"first-forecast", "benchmark"}
 """Tutorials that run under `-m slow`; the README does most of the first one."""
-
-NO_COMMANDS = {
-    "docs/federation.md": ["[superlink]"],
-}
-"""How indented blocks begin that are no commands."""
 
 
 class Block(NamedTuple):
@@ -139,9 +135,8 @@ def blocks(document):
 
 def commands(document):
     """Every line to type, continued lines joined and comments left out."""
-    none = tuple(NO_COMMANDS.get(document, ()))
     shells = [b.text for b in blocks(document) if b.language in ("", "sh", "bash", "console")]
-    lines = "".join(s for s in shells if not s.startswith(none)).replace("\\\n", " ").splitlines()
+    lines = "".join(shells).replace("\\\n", " ").splitlines()
     return [shlex.join(words) for line in lines if (words := shlex.split(line, comments=True))]
 
 
@@ -245,8 +240,6 @@ def test_every_list_of_this_test_is_about_what_stands_there(document):
         assert any(line.startswith(begin) for line in lines), (
             f"{document} has no {begin!r} any more"
         )
-    for begin in NO_COMMANDS.get(document, ()):
-        assert any(b.text.startswith(begin) for b in blocks(document)), begin
     languages = {"", "sh", "bash", "console", "python", "toml", "text"}
     assert {b.language for b in blocks(document)} <= languages
 

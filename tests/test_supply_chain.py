@@ -27,6 +27,8 @@ NETWORK = {"aiohttp", "ftplib", "http", "httpx", "requests", "smtplib", "socket"
 ALLOWED = {
     "data_prep/download/http.py",
     "experiments/flower_processes.py",
+    "stforecast/flower/gate.py",  # To the SuperLink on this machine.
+    "stforecast/flower/superlink.py",  # Listens for nodes, for whoever starts a server.
     "stforecast/flower/app_starter.py",  # A Unix socket, for processes of this machine.
     "stforecast/flower/programs.py",  # Asks for a free port of this machine.
 }

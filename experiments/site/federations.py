@@ -43,8 +43,7 @@ def attacks_table() -> str:
     found = json.loads((MEASURED / "attacks.json").read_text())
     columns = {"passed": "held", "failed": "did not hold", "skipped": "not run"}
     rows = [
-        {"attack": kind}
-        | {head: counts.get(outcome, 0) for outcome, head in columns.items()}
+        {"attack": kind} | {head: counts.get(outcome, 0) for outcome, head in columns.items()}
         for kind, counts in sorted(found.items())
     ]
     return markdown(rows)

@@ -71,9 +71,9 @@ def write_app(folder: Path, run: RunSettings) -> Path:
 
 
 def _toml(value: Any) -> str:
-    """Format a number or text as TOML; texts are in single quotes, as JSON has double ones."""
+    """Format a value as TOML; texts are in single quotes, as JSON has double ones."""
     if not isinstance(value, str):
-        return repr(value)
+        return repr(value).lower()
     return f"'{value}'" if "'" not in value and "\n" not in value else _basic(value)
 
 

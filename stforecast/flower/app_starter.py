@@ -3,7 +3,8 @@
 Flower 1.41 starts the program `flwr-clientapp` for every message, and most of its time goes into
 importing Flower. So `stforecast node` puts a program of this name first on the path of its
 SuperNode. It asks the starter, which has imported Flower once, to fork; the fork then runs as
-`flwr-clientapp` with the same arguments and outputs. Where that fails, Flower's own program runs.
+`flwr-clientapp` with the same arguments and outputs. Where that fails, a new process does the same.
+Either way it is `stforecast.flower.own_app` that runs, and no other program of apps does.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from stforecast.flower import own_app
+from stforecast.flower.own_app import PROGRAM
+from stforecast.flower.programs import find_program
 
-PROGRAM = "flwr-clientapp"
-"""Name of the program in whose place a fork runs."""
+log = logging.getLogger(__name__)
 
 ASK = """
 import os, socket, sys
@@ -39,7 +41,7 @@ try:
 except OSError:
     os.execv({program!r}, [{program!r}, *sys.argv[1:]])
 """
-"""Program that asks for a fork, and runs Flower's own program unless a fork answers.
+"""Program that asks for a fork, and runs another program unless a fork answers.
 
 It imports little, so that it takes some hundredths of a second.
 """
@@ -56,19 +58,43 @@ def can_fork() -> bool:
     return sys.platform == "linux"
 
 
-def write_program(folder: Path, starter: Path, instead: str) -> None:
-    """Write the program that takes the place of Flower's.
+def write_programs(folder: Path, starter: Path | None = None) -> None:
+    """Write the programs that take the place of Flower's.
 
     Args:
         folder: folder that is put first on the path.
-        starter: socket of the process that forks.
-        instead: Flower's own program.
+        starter: socket of the process that forks, if there is one.
+
+    Raises:
+        InputError: if Flower is not installed.
     """
-    ask, path = folder / "ask.py", folder / PROGRAM
+    find_program(PROGRAM)
+    for each in entry_points(group="console_scripts"):
+        if each.name.startswith("flwr-"):  # Those of agents, connectors and servers.
+            _write(folder / each.name, "false")
+    _write(folder / (own := "own-app"), shlex.join([sys.executable, "-m", own_app.__name__]))
+    write_program(folder, starter, str(folder / own))
+
+
+def write_program(folder: Path, starter: Path | None, instead: str) -> None:
+    """Write the program of a message.
+
+    Args:
+        folder: folder that is put first on the path.
+        starter: socket of the process that forks, if there is one.
+        instead: what runs where nothing forks.
+    """
+    if starter is None:
+        _write(folder / PROGRAM, shlex.quote(instead))
+        return
+    ask = folder / "ask.py"
     ask.write_text(ASK.format(socket=str(starter), program=instead))
     # Without the folders of installed packages, whose search takes longer than all else here.
-    words = [sys.executable, "-I", "-S", str(ask)]
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    _write(folder / PROGRAM, shlex.join([sys.executable, "-I", "-S", str(ask)]))
+
+
+def _write(path: Path, command: str) -> None:
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(0o700)
 
 
@@ -97,7 +123,7 @@ def serve(
                     args = (listener, connection, program, words, outputs)
                     fork.Process(target=_run, args=args).start()
             except OSError as e:
-                log.warning("no fork for a message, which Flower's own program answers: %r", e)
+                log.warning("no fork for a message, which a new process answers: %r", e)
             finally:
                 for number in outputs:
                     os.close(number)
@@ -135,10 +161,7 @@ def main(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        import stforecast.flower.client_app  # noqa: F401  (imported by the app of a run)
-
-        (found,) = entry_points(group="console_scripts", name=PROGRAM)
-        serve(listener, found.load())
+        serve(listener, own_app.own_program())
 
 
 if __name__ == "__main__":

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from stforecast.flower.app_starter import PROGRAM, write_program
-from stforecast.flower.programs import end_with_parent, find_program, stop_all_of
+from data_prep.atomic import claim_folder
+from stforecast.flower.app_starter import write_programs
+from stforecast.flower.programs import end_with_parent, stop_all_of
 
 log = logging.getLogger(__name__)
 
 WAIT = 1.0
 """Seconds before a process that ended is started again, by default."""
+
+
+@contextlib.contextmanager
+def private_folder(name: str) -> Iterator[Path]:
+    """Yield a temporary folder that only this user may enter; those of killed nodes are removed."""
+    folder, lock = claim_folder(Path(tempfile.gettempdir()), f"stforecast-{name}-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 class KeptProcess:
@@ -31,6 +47,7 @@ class KeptProcess:
         wait: seconds before a process that ended is started again.
 
     Attributes:
+        folder: its temporary folder.
         socket: path of the socket.
         process: the process.
     """
@@ -40,9 +57,9 @@ class KeptProcess:
 
     def __enter__(self) -> Self:
         """Start the process."""
-        # Of mode 0700.
-        self._folder = tempfile.TemporaryDirectory(prefix=f"stforecast-{self.name}-")
-        self.socket = Path(self._folder.name) / "socket"
+        self._stack = contextlib.ExitStack()
+        self.folder = self._stack.enter_context(private_folder(self.name))
+        self.socket = self.folder / "socket"
         self._ended = threading.Event()
         self.process = self._start()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
@@ -54,7 +71,7 @@ class KeptProcess:
         self._ended.set()
         stop_all_of(self.process)
         self._keeper.join()
-        self._folder.cleanup()
+        self._stack.close()
 
     def _start(self) -> subprocess.Popen[Any]:
         self.socket.unlink(missing_ok=True)
@@ -79,23 +96,21 @@ def kept_worker() -> KeptProcess:
     return KeptProcess("worker", ("-m", "stforecast.flower.worker"))
 
 
-class KeptStarter(KeptProcess):
-    """A node's starter of Flower's processes, see `stforecast.flower.app_starter`.
+@contextlib.contextmanager
+def node_programs(fork: bool) -> Iterator[Path]:
+    """Yield a folder with the programs of a node's messages, to be put first on its path.
 
-    Attributes:
-        programs: folder with the program that asks it, to be put first on the path.
+    Args:
+        fork: whether a process stays that forks them, see `stforecast.flower.app_starter`.
 
     Raises:
         InputError: if Flower is not installed.
     """
-
-    def __init__(self) -> None:
-        super().__init__("starter", ("-m", "stforecast.flower.app_starter"))
-        self.instead = find_program(PROGRAM)
-
-    def __enter__(self) -> Self:
-        """Start the process, and write the program that asks it."""
-        super().__enter__()
-        self.programs = self.socket.parent
-        write_program(self.programs, self.socket, self.instead)
-        return self
+    if fork:
+        with KeptProcess("starter", ("-m", "stforecast.flower.app_starter")) as starter:
+            write_programs(starter.folder, starter.socket)
+            yield starter.folder
+    else:
+        with private_folder("programs") as folder:
+            write_programs(folder)
+            yield folder

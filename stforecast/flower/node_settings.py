@@ -27,7 +27,6 @@ class NodeSettings:
         root_certificates: certificate of the authority that signed the server's; by default those
             of the system.
         key: private key of this node (P-384), of which the server knows the public half.
-        trusted_entities: YAML file with the public keys whose apps this node runs.
         require_secure_aggregation: take part only in runs with secure aggregation.
         insecure: use no encryption, for trials on one machine.
         worker: answer all messages from one process that stays; else from a new one for each, which
@@ -40,7 +39,6 @@ class NodeSettings:
     out: Path | None = None
     root_certificates: Path | None = None
     key: Path | None = None
-    trusted_entities: Path | None = None
     require_secure_aggregation: bool = False
     insecure: bool = False
     worker: bool = True
@@ -65,7 +63,7 @@ class NodeSettings:
             raise no_file(self.data, "cube", "write one with `stforecast prepare`")
         if self.insecure and (self.root_certificates or self.key):
             raise InputError("insecure uses neither certificates nor keys; leave it out")
-        for path in (self.root_certificates, self.key, self.trusted_entities):
+        for path in (self.root_certificates, self.key):
             if path and not path.is_file():
                 raise no_file(
                     path, "certificate or key", "see docs/federation.md for how to make it"
@@ -95,7 +93,6 @@ class NodeSettings:
         files = {
             "--root-certificates": self.root_certificates,
             "--auth-supernode-private-key": self.key,
-            "--trusted-entities": self.trusted_entities,
         }
         return [
             find_program("flower-supernode"), "--superlink", self.superlink,

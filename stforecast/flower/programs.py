@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,38 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind((HOST, 0))
         return int(s.getsockname()[1])
+
+
+def environment(*folders: Path | None) -> dict[str, str]:
+    """Return the environment of Flower's programs, which find each other by the path.
+
+    Args:
+        *folders: folders in which they look first; None for none.
+    """
+    first = [str(f) for f in (*folders, Path(sys.executable).parent) if f]
+    path = os.pathsep.join([*first, os.environ.get("PATH", os.defpath)])
+    return {"FLWR_TELEMETRY_ENABLED": "0", **os.environ, "PATH": path}
+
+
+class Signalled(BaseException):
+    """A signal to stop."""
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    """Raise `Signalled` on SIGINT and SIGTERM; further ones are ignored while it is handled."""
+
+    def stop(number: int, frame: Any) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise Signalled(signal.Signals(number).name)
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def stop_all_of(

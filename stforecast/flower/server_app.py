@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from stforecast.federated.nodes.messages import Finished
 from stforecast.federated.nodes.reported import Reported, bounded_mean, sound_errors
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.server import RoundReport
+from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.json_lines import JsonLines
 from stforecast.flower.metrics import MetricsFile
 from stforecast.flower.settings import RunSettings
@@ -59,8 +61,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         The contents of `federation.json`.
 
     Raises:
-        InputError: if clients are missing at the start, no node answers any more, or the folder
-            holds an unfinished run with other settings.
+        InputError: if strangers can use the SuperLink, clients are missing at the start, no node
+            answers any more, or the folder holds an unfinished run with other settings.
     """
     config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
@@ -70,6 +72,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             extra=event("start", method=config.method, rounds=config.training.rounds,
                         clients=run.n_clients, answer=run.patience.answer),
         )  # fmt: skip
+        if not run.unsafe_open:
+            check_superlink_of(sys.argv)
         coordinator = _kind(run)(
             method,
             link,
@@ -123,7 +127,7 @@ def logged(folder: Path) -> Iterator[None]:
 
     They are `server.log` for people, `server.jsonl` for programs and `metrics.prom`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lines = logging.FileHandler(folder / EVENTS)
     lines.setFormatter(JsonLines())
     handlers = [logging.FileHandler(folder / "server.log"), lines, MetricsFile(folder)]

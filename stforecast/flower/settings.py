@@ -47,6 +47,7 @@ class RunSettings:
         time_zone: IANA name of the zone whose wall clock all nodes follow; empty if each follows
             that of its own data.
         units: unit to which all nodes convert their data; empty if each has its own.
+        unsafe_open: run although strangers can run apps at the server's address.
     """
 
     config: Config
@@ -58,6 +59,7 @@ class RunSettings:
     secure: SecureSums | None = None
     time_zone: str = ""
     units: str = ""
+    unsafe_open: bool = False
 
     def __post_init__(self) -> None:
         """Choose lags, calendar and rounds."""
@@ -79,6 +81,7 @@ class RunSettings:
             "time-zone": self.time_zone,
             "units": self.units,
             "secure-threshold": self.secure.secure_threshold if self.secure else 0.0,
+            "unsafe-open": self.unsafe_open,
         }
 
     @classmethod
@@ -96,6 +99,7 @@ class RunSettings:
             owners = {int(n): range(*r) for n, r in json.loads(values["owners"]).items()}
             config, threshold = resolve(**settings), float(values["secure-threshold"])
             zone, units = str(values["time-zone"]), str(values["units"])
+            unsafe_open = bool(values["unsafe-open"])
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(
                 f"the run's configuration cannot be used ({e!r}); create it again"
@@ -115,7 +119,9 @@ class RunSettings:
         secure = SecureSums(threshold) if threshold else None
         if secure:
             check_secure(config)
-        return cls(config, n_clients, patience, out, step, owners, secure, zone, units)
+        return cls(
+            config, n_clients, patience, out, step, owners, secure, zone, units, unsafe_open
+        )  # fmt: skip
 
 
 def parse_owner(text: str) -> tuple[int, range]:

@@ -8,22 +8,24 @@ it refuses the same key, and the SuperNode that was started again ends at once w
 from __future__ import annotations
 
 import logging
-import os
 import re
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from data_prep.errors import InputError
-from stforecast.flower.programs import end_with_parent, stop_all_of
+from stforecast.flower.programs import (
+    Signalled,
+    end_with_parent,
+    environment,
+    signals_raise,
+    stop_all_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ LEAVE = 10.0
 JOINED = re.compile(r"SuperNode ID: (\d+)")
 UNREACHABLE = "Connection attempt failed"
 REFUSAL = re.compile(r"\[code: 2004\]")
+KEYLESS = re.compile(r"\[code: 2001\]")
 CERTIFICATE = re.compile("CERTIFICATE_VERIFY_FAILED|SSL/TLS handshake error")
 ERROR = re.compile(r"(?<=Exit Code: )\d+(?s:.*?)(?=\nFor more information|\Z)")
 CONNECTION_ERROR = 305
@@ -87,6 +90,11 @@ class Ending:
         return self.joined is None and bool(CERTIFICATE.search(self.text))
 
     @property
+    def keyless(self) -> bool:
+        """Return whether the server wants a key, and the node has none."""
+        return self.joined is None and bool(KEYLESS.search(self.text))
+
+    @property
     def permanent(self) -> bool:
         """Return whether another try would end in the same way."""
         unreachable = f"Exit Code: {CONNECTION_ERROR}" in self.text
@@ -107,16 +115,16 @@ class Supervisor:
     Args:
         command: returns the command that starts it.
         superlink: address of the server, for messages.
+        programs: folder in which the SuperNode looks for programs first.
         refused: seconds of refusals after which it gives up.
         waits: shortest and longest wait before a new start, in seconds.
-        programs: folder in which the SuperNode looks for programs first.
     """
 
     command: Callable[[], list[str]]
     superlink: str
+    programs: Path | None = None
     refused: float = REFUSED
     waits: tuple[float, float] = (FIRST_WAIT, LONGEST_WAIT)
-    programs: Path | None = None
     _refused_since: float | None = field(default=None, init=False)
 
     def run(self) -> None:
@@ -126,7 +134,7 @@ class Supervisor:
             InputError: if it ends for a reason that does not pass.
         """
         try:
-            with _signals_raise():
+            with signals_raise():
                 wait = self.waits[0]
                 while True:
                     ending = self._run_once()
@@ -136,7 +144,7 @@ class Supervisor:
                     log.warning("%s; again in %g s", self._reason(ending), wait)
                     time.sleep(wait)
                     wait = min(2 * wait, self.waits[1])
-        except _Signalled as e:
+        except Signalled as e:
             log.info("stopped by %s; the node has left the federation", e)
 
     def _run_once(self) -> Ending:
@@ -144,7 +152,7 @@ class Supervisor:
         process = subprocess.Popen(
             self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-            env=self._environment(), preexec_fn=end_with_parent,
+            env=environment(self.programs), preexec_fn=end_with_parent,
         )  # fmt: skip
         ending = Ending()
         reader = threading.Thread(target=self._read, args=(process.stdout, ending), daemon=True)
@@ -155,13 +163,6 @@ class Supervisor:
             stop_all_of(process, grace=LEAVE)
             reader.join(2.0)
         return ending
-
-    def _environment(self) -> dict[str, str]:
-        """Return the environment of the SuperNode, which finds Flower's programs by its path."""
-        beside = Path(sys.executable).parent
-        folders = [str(f) for f in (self.programs, beside) if f]
-        path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
-        return {"FLWR_TELEMETRY_ENABLED": "0", **os.environ, "PATH": path}
 
     def _read(self, lines: IO[str], ending: Ending) -> None:
         """Log what a SuperNode prints and note what tells its state."""
@@ -196,6 +197,12 @@ class Supervisor:
                 f"{self.superlink} shows a certificate that the authority of --root-certificates "
                 "did not sign; give the authority's certificate, such as ca.crt"
             )
+        if ending.keyless:
+            raise InputError(
+                f"{self.superlink} lets in only nodes with a key that it knows; make one with "
+                "ssh-keygen (docs/federation.md), let the server's owner register its public half, "
+                "and give --key"
+            )
         if ending.permanent:
             raise InputError(f"the SuperNode cannot start: {ending.reason[:300]}")
         if not ending.refused:
@@ -208,24 +215,3 @@ class Supervisor:
                 f"{self.superlink} has refused this node for {self.refused:g} s; let its key in "
                 "with `flwr supernode register KEY.pub`, or stop the other node that uses the key"
             )
-
-
-class _Signalled(BaseException):
-    """A signal to stop."""
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Raise `_Signalled` on SIGINT and SIGTERM; further ones are ignored while it is handled."""
-
-    def stop(number: int, frame: Any) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise _Signalled(signal.Signals(number).name)
-
-    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

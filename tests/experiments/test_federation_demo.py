@@ -19,11 +19,12 @@ from data_prep.errors import InputError
 from experiments import federation_demo, hostile_node
 from experiments.federation_figure import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
 from experiments.federation_log import events_of, follow
-from experiments.flower_keys import make_keys, make_node_key
+from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.app_folder import write_app
+from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings
 
 WITHOUT = "needs the extra flower: pip install 'stforecast[flower]'"
@@ -184,7 +185,7 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
         start_supernode(flower, "south", cubes[2], 7, keys["south"])
         about = follow(flower, run, tmp_path)
         assert about["nodes"] == 3
-        assert "stranger" not in flower.flwr("supernode", "list", "here")
+        assert "stranger" not in flower.flwr("supernode", "list")
     text = log.read_text()
     assert "9 clients are connected, on 3 nodes" in text
     assert "(clients 7 to 8)" in text

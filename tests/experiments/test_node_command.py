@@ -9,9 +9,10 @@ from click.testing import CliRunner
 from waiting import wait_for
 
 from data_prep.errors import InputError
-from experiments.flower_keys import make_keys, make_node_key
+from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
 from experiments.node_command import node
+from stforecast.flower.keys import make_keys
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,12 @@ For more information, visit: <https://flower.ai/docs/framework/1.41/en/ref-exit-
 INFO:     Shutting down
 """
 
+KEYLESS = """
+ERROR :     Exit Code: 305
+Failed to initialize the connection to the SuperLink.
+[code: 2001] SuperNode authentication is enabled. All SuperNodes must be registered via the CLI.
+"""
+
 CRASH = """
 Traceback (most recent call last):
 FileNotFoundError: [Errno 2] No such file or directory: '/nowhere'
@@ -64,6 +70,7 @@ def supervisor(*texts, **settings):
     ("text", "message"),
     [
         (UNTRUSTED, r"server:1 shows a certificate that the authority .* did not sign"),
+        (KEYLESS, r"server:1 lets in only nodes with a key that it knows; .* and give --key$"),
         (NO_KEY, r"cannot start: 302 Unable to parse the private key file. .* private key.$"),
         (CRASH, r"cannot start: FileNotFoundError: .*'/nowhere'$"),
         ("", "cannot start: it printed nothing"),

@@ -4,12 +4,12 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from multiprocessing.connection import Client, Listener
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from waiting import has_ended, wait_for
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import worker
 from stforecast.flower.hand_over import Array, ask_worker, receive, send
-from stforecast.flower.kept_processes import KeptProcess
+from stforecast.flower.kept_processes import KeptProcess, private_folder
 from stforecast.flower.wire import encode, unpack
 
 TOKEN = "0123456789abcdef"
@@ -122,8 +122,10 @@ with KeptProcess("worker", ["-c", {SCRIPT!r}]) as kept:
     pid, folder = node.stdout.readline().split()
     node.kill()
     node.communicate()
-    shutil.rmtree(folder)
     wait_for(lambda: has_ended(int(pid)), 20, "the worker's end")
+    with private_folder("worker") as own:
+        assert own.is_dir()
+        assert not Path(folder).exists(), "the next node removes what a killed one left"
 
 
 def test_a_worker_that_is_not_there_is_an_error(monkeypatch, tmp_path):

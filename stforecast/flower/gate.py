@@ -1,0 +1,197 @@
+"""The door of a federation's server: what nodes send passes, and nothing else.
+
+Flower 1.40 to 1.42 serves nodes (`/v1/fleet`), the command `flwr` (`/v1/control`) and the processes
+of apps (`/v1/runtime`) at one address, and asks only nodes for a key. So the SuperLink listens on
+this machine alone, and a gate listens for the nodes. The server tries, as a stranger would, whether
+the gate holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import ipaddress
+import re
+import ssl
+import zipfile
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import InputError
+
+NODES, ALL = re.compile(r"/v1/fleet/[a-z-]+"), re.compile(r"/v1/[a-z-]+/[a-z-]+")
+"""Paths that pass, and those that an open gate lets pass."""
+
+LARGEST = 2**26
+"""Bytes of the largest message that passes; Flower sends tensors in parts of 5 MiB."""
+
+NOT_PASSED_ON = {"host", "connection", "content-length", "transfer-encoding"}
+"""Headers that belong to one connection."""
+
+REFUSALS = (401, 403, 404, 405)
+"""Answers that let nobody do anything."""
+
+APP = """[project]
+name = "trial"
+version = "1.0.0"
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "nobody"
+[tool.flwr.app.components]
+serverapp = "trial:app"
+clientapp = "trial:app"
+[tool.flwr.app.config]
+"""
+"""An app without code, which a stranger tries to run."""
+
+
+def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
+    """Return the gate, an ASGI application.
+
+    Args:
+        superlink: address of the SuperLink on this machine.
+        authority: certificate of the authority that signed the SuperLink's.
+        everything: whether all passes, as if the SuperLink itself were there.
+    """
+    import httpx
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    passes = ALL if everything else NODES
+    client = httpx.AsyncClient(
+        base_url=f"https://{superlink}",
+        verify=ssl.create_default_context(cafile=authority),
+        limits=httpx.Limits(max_connections=None),
+        timeout=None,
+        trust_env=False,
+    )
+
+    async def pass_on(request: Request) -> Response:
+        path = request.scope["path"]
+        if not passes.fullmatch(path):
+            return Response(status_code=404)
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST:
+                return Response(status_code=413)
+        headers = [(k, v) for k, v in request.headers.items() if k not in NOT_PASSED_ON]
+        asked = client.build_request("POST", path, content=bytes(body), headers=headers)
+        try:
+            answer = await client.send(asked, stream=True)
+        except httpx.HTTPError:
+            return Response(status_code=502)
+        found = StreamingResponse(parts_of(answer), answer.status_code)
+        found.raw_headers = [
+            (k.lower(), v) for k, v in answer.headers.raw
+            if k.lower().decode() not in NOT_PASSED_ON - {"content-length"}
+        ]  # fmt: skip
+        return found
+
+    async def parts_of(answer: Any) -> AsyncIterator[bytes]:
+        try:
+            async for part in answer.aiter_raw():
+                yield part
+        finally:  # Also if the one that asked has gone.
+            await answer.aclose()
+
+    return Starlette(routes=[Route("/{path:path}", pass_on, methods=["POST"])])
+
+
+def tried(url: str, run: bool = True) -> list[str]:
+    """Return what a stranger can do at an address, by trying: without a key or a certificate.
+
+    Args:
+        url: address, with `https://` or `http://`.
+        run: whether to run an app, besides listing runs.
+
+    Raises:
+        InputError: if something listens there that does not answer.
+    """
+    import httpx
+    from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest
+    from flwr.proto.fab_pb2 import Fab
+
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as app:
+        app.writestr("pyproject.toml", APP)
+    trials = {"list runs": ("list-runs", ListRunsRequest())}
+    if run:
+        trials["run an app"] = ("start-run", StartRunRequest(fab=Fab(content=packed.getvalue())))
+    found = []
+    with httpx.Client(verify=False, trust_env=False, timeout=30) as client:
+        for name, (route, asked) in trials.items():
+            try:
+                answer = client.post(
+                    f"{url}/v1/control/{route}", content=asked.SerializeToString(),
+                    headers={"content-type": "application/protobuf"},
+                )  # fmt: skip
+            except httpx.ConnectError:
+                return []
+            except httpx.HTTPError as e:
+                raise InputError(f"{url} does not answer ({e!r}), so nobody can tell who may use "
+                                 "it; try again, or use another port") from e  # fmt: skip
+            if answer.status_code not in REFUSALS:
+                found.append(name)
+    return found
+
+
+def check_closed(superlink: str, doors: Iterable[str]) -> None:
+    """Check that strangers can do nothing at the addresses that they may reach.
+
+    Args:
+        superlink: address of the SuperLink on this machine, where the same trial must work.
+        doors: the other addresses.
+
+    Raises:
+        InputError: if they can, or if the trial says nothing about this version of Flower.
+    """
+    if not tried(superlink, run=False):
+        raise InputError(
+            f"{superlink}: this version of Flower cannot be tried as a stranger would; install "
+            "the one that `pip install 'stforecast[flower]'` takes"
+        )
+    for door in doors:
+        if found := tried(door):
+            raise InputError(
+                f"{door}: whoever reaches this address can {' and '.join(found)} (tried just now), "
+                "which is to run any code on this server; start the server with `stforecast "
+                "federate serve`, which lets only nodes in, or accept it with --unsafe-open"
+            )
+
+
+def other_addresses() -> list[str]:
+    """Return the addresses of this machine at which others may reach it."""
+    import psutil
+
+    found = []
+    for each in psutil.net_if_addrs().values():
+        for text in (a.address for a in each):
+            with contextlib.suppress(ValueError):  # Not of the internet protocol.
+                address = ipaddress.ip_address(text)
+                if not address.is_loopback and not address.is_link_local:
+                    found.append(f"[{text}]" if address.version == 6 else text)
+    return found
+
+
+def check_superlink_of(arguments: list[str]) -> None:
+    """Check that strangers cannot use the SuperLink that started this `flwr-serverapp`.
+
+    Args:
+        arguments: this process's arguments. Nothing is checked if they name no SuperLink, as in
+            Flower's simulation.
+
+    Raises:
+        InputError: see `check_closed`.
+    """
+    option = "--runtime-api-address"
+    if option not in arguments:
+        return
+    address = arguments[arguments.index(option) + 1]
+    scheme = "http" if "--insecure" in arguments else "https"
+    port = address.rpartition(":")[2]
+    doors = [f"{scheme}://{each}:{port}" for each in other_addresses()]
+    check_closed(f"{scheme}://{address}", doors)

@@ -1,0 +1,176 @@
+"""A federation's server: Flower's SuperLink on this machine alone, and a gate for the nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.errors import InputError, no_file
+from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
+from stforecast.flower.keys import Keys, make_keys
+from stforecast.flower.programs import (
+    HOST,
+    Signalled,
+    end_with_parent,
+    environment,
+    find_program,
+    free_port,
+    signals_raise,
+    stop_all_of,
+)
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 120.0
+"""Seconds that a SuperLink may take to start."""
+
+CONNECTION = "server"
+"""Name of the SuperLink in Flower's configuration."""
+
+UNSAFE = (
+    "--unsafe-open: whoever reaches %s can list, register and run anything, which is to run any "
+    "code on this server; keep strangers off by a firewall"
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A federation's server.
+
+    Attributes:
+        folder: folder for its database and keys, which only this user may enter.
+        certificate: certificate for the name by which the nodes know the server.
+        private_key: the certificate's key.
+        host: address of this machine at which nodes join.
+        port: port at which they join.
+        unsafe_open: let whoever reaches the port also list, register and run.
+    """
+
+    folder: Path
+    certificate: Path
+    private_key: Path
+    host: str = "0.0.0.0"
+    port: int = 8000
+    unsafe_open: bool = False
+
+    @property
+    def home(self) -> Path:
+        """Return Flower's home, with which the command `flwr` finds the SuperLink."""
+        return self.folder.resolve() / "flower"
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM.
+
+        Raises:
+            InputError: if a file is missing, the port is taken, the SuperLink ends, or strangers
+                can do more than they should.
+        """
+        for path in (self.certificate, self.private_key):
+            if not path.is_file():
+                raise no_file(path, "certificate or key", "see docs/federation.md")
+        os.umask(0o077)
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.chmod(0o700)
+        address = f"{HOST}:{free_port()}"
+        keys = make_keys(self.home / "keys", days=3650)
+        self._write_connection(address, keys)
+        try:
+            with signals_raise(), self._superlink(address, keys) as superlink:
+                _wait_for(superlink, address)
+                with self._gate(address, keys):
+                    self._check(f"https://{address}")
+                    code = superlink.wait()
+        except Signalled as e:
+            log.info("stopped by %s", e)
+        else:
+            raise InputError(f"the SuperLink ended (code {code}); see what it printed above")
+
+    def _write_connection(self, address: str, keys: Keys) -> None:
+        """Write where the command `flwr` finds the SuperLink."""
+        lines = {"address": address, "root-certificates": str(keys.authority)}
+        table = [f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]']
+        table += [f"{name} = {json.dumps(value)}" for name, value in lines.items()]
+        (self.home / "config.toml").write_text("\n".join(table) + "\n")
+
+    @contextlib.contextmanager
+    def _superlink(self, address: str, keys: Keys) -> Iterator[subprocess.Popen[bytes]]:
+        host, port = address.split(":")
+        process = subprocess.Popen(
+            [
+                find_program("flower-superlink"), "--host", host, "--port", port,
+                "--ssl-certfile", keys.certificate, "--ssl-keyfile", keys.private,
+                "--ssl-ca-certfile", keys.authority, "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation",
+                "--database", self.home / "superlink.db",
+            ],
+            stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent,
+            env=environment() | {"FLWR_HOME": str(self.home)},
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            stop_all_of(process)
+
+    @contextlib.contextmanager
+    def _gate(self, address: str, keys: Keys) -> Iterator[None]:
+        """Listen for nodes within the context."""
+        import uvicorn
+
+        try:
+            config = uvicorn.Config(
+                make_gate(address, keys.authority, self.unsafe_open), log_level="warning",
+                ssl_certfile=self.certificate, ssl_keyfile=str(self.private_key),
+            )  # fmt: skip
+            config.load()
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            listener = socket.create_server((self.host, self.port), family=family)
+        except OSError as e:
+            raise InputError(
+                f"{self.host}:{self.port} with {self.certificate}: nobody can join ({e.strerror}); "
+                "give a free port, and a certificate in PEM with its own key"
+            ) from e
+        gate = uvicorn.Server(config)
+        thread = threading.Thread(target=gate.run, args=([listener],), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            gate.should_exit = True
+            thread.join(5)
+            listener.close()
+
+    def _check(self, superlink: str) -> None:
+        """Try what strangers can do, and say what is ready."""
+        where = f"{self.host}:{self.port}"
+        if self.unsafe_open:
+            log.warning(UNSAFE, where)
+        else:
+            own = f"[{self.host}]" if ":" in self.host else self.host
+            hosts = [HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [own]
+            check_closed(superlink, [f"https://{host}:{self.port}" for host in hosts])
+            log.info("tried as a stranger: nobody can list runs or run an app at %s", where)
+        log.info("for the command flwr on this machine: export FLWR_HOME=%s", self.home)
+        log.info("nodes join at %s", where)
+
+
+def _wait_for(superlink: subprocess.Popen[bytes], address: str) -> None:
+    """Wait until a SuperLink answers.
+
+    Raises:
+        InputError: if it ends, or takes too long.
+    """
+    end = time.monotonic() + PATIENCE
+    while superlink.poll() is None and time.monotonic() < end:
+        if tried(f"https://{address}", run=False):
+            return
+        time.sleep(0.3)
+    raise InputError("the SuperLink did not start; see what it printed above")
