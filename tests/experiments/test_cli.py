@@ -307,7 +307,7 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     )  # fmt: skip
     assert code == 0
     first, limit, made = out.splitlines()
-    assert first.endswith("internet in MB, bounds of 90% intervals")
+    assert "internet in MB, bounds of 90% intervals from " in first
     assert limit.startswith("threshold: 1 cell of 3 forecast above it; least headroom: -")
     assert made == f"{tmp_path / 'plan.csv'}: busy hour and peak of each cell"
     by_cell = pd.read_csv(tmp_path / "plan.csv").set_index("cell")
