@@ -115,6 +115,7 @@ def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
 
 def _furthest_bound(run: ForecastRun) -> float:
     """Return by how many ranges of a cell's test values a bound lies outside them."""
-    y, lower, upper = (run.forecasts()[name].to_numpy() for name in ("y", "lower", "upper"))
+    with run.open_forecasts() as forecasts:
+        y, lower, upper = (forecasts[name].to_numpy() for name in ("y", "lower", "upper"))
     values = y.reshape(len(y), -1).T
     return float(np.nanmax(ranges_outside(lower.min((1, 2)), upper.max((1, 2)), values)))

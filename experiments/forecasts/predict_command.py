@@ -163,14 +163,16 @@ def _with_probability(
 
 def made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
     """Say what was written."""
+    import numpy as np
+
     service, units = table.attrs["service"], table.attrs["units"]
     zone = getattr(table.index, "tz", None)
     text = f"{out}: {counted(len(table), 'step')} × {table.shape[1]} cells from {table.index[0]} "
     text += f"({'local time' if zone is None else zone}), {service}"
     text += "" if units == "1" else f" in {units}"
     if interval is not None:
-        lowest, highest = interval.lower.min(axis=None), interval.upper.max(axis=None)
-        width = (interval.upper - interval.lower).mean(axis=None)
+        lowest, highest = float(np.nanmin(interval.lower)), float(np.nanmax(interval.upper))
+        width = float(np.nanmean(interval.upper - interval.lower))
         text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals from {lowest:,.4g} "
         text += f"to {highest:,.4g}, mean width {width:,.4g}"
     return text

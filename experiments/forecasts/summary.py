@@ -56,8 +56,8 @@ def summary(run: ForecastRun) -> str:
     if line.skill is not None:
         found = per_cent(line.skill).replace(" [", " % [")
         lines.append(f"skill against the value one day before, in MAE: {found}")
-    if line := interval_line(run):
-        lines.append(line)
+    if of_intervals := interval_line(run):
+        lines.append(of_intervals)
     lines += refit_notes(rows)
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
