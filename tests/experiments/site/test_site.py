@@ -140,7 +140,8 @@ def test_the_defaults_standing_counts_benchmarks_by_rival():
 def test_coverage_is_tabulated_bold_where_every_client_is_near_the_nominal_one():
     about = "**milan, net**: 9 cells, test part of `days:5,1,2`, 1 step(s) ahead\n\n"
     table = (
-        "| method | lowest – median – highest client | furthest bound | width |\n|---|---|---|---|\n"
+        "| method | lowest – median – highest client | furthest bound | width |\n"
+        "|---|---|---|---|\n"
         "| ridge, conformal | 0.766 – 0.911 – 0.960 | 0.250 | 1,000.0 ± 2.0 |\n"
         "| ridge, normalised | 0.800 – 0.900 – 0.970 | 1.500 | 900.0 |\n"
     )
