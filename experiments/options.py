@@ -33,6 +33,15 @@ EVENTS_HELP = "Table (.csv) of the events known for these times, for a run that 
 
 EVENTS = click.option("--events", type=PATH, help=EVENTS_HELP)
 
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the lowest and the highest possible value."""
+    for which in ("upper", "lower"):
+        text = f"{which.capitalize()} limit of the service: no forecast or bound goes beyond it."
+        command = click.option(f"--{which}-limit", type=float, help=text)(command)
+    return command
+
+
 HELP_WIDTH = 78
 """Width of help that is not wrapped to the terminal, such as lists, in columns."""
 

@@ -84,10 +84,7 @@ def adapt(model: SavedForecaster, series: Series, options: AdaptOptions) -> Save
     scaler = _joined_scaler(model, data.scaler, ids)
     calibration = model.calibration
     if calibration is not None:
-        floor = np.broadcast_to(scaler.transform(np.zeros((1, len(ids))))[0], len(ids))
-        if not non_negative:
-            floor = np.full(len(ids), -np.inf)
-        calibration = calibration.joined(ids, floor.astype(np.float32))
+        calibration = calibration.joined(ids)
     return dataclasses.replace(
         model, config=config, cells=series.cells, scaler=scaler, predictor=predictor,
         calibration=calibration, non_negative=non_negative, adapted=True,

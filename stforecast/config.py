@@ -7,6 +7,7 @@ the keys of a benchmark's TOML file use the same names; `resolve` assigns each t
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -35,6 +36,7 @@ from stforecast.federated.training import Training
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.intervals.options import IntervalOptions
+from stforecast.limits import Limits
 from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.models import MODELS
@@ -57,17 +59,37 @@ class DataOptions(CheckedOptions):
             value in a column of the cube, given by its name, such as operator, a district of nearby
             cells (kmeans:8), or a tile of rows and columns (grid:4x4). A client trains on the
             samples of all its cells.
+        lower_limit: lowest possible value in the data's units; no forecast and no bound is below
+            it. By default 0 if no training value is below 0, as for counts, traffic and speeds.
+        upper_limit: highest possible value, such as 100 for per cent; by default none.
     """
 
     service: str | None = None
     split: str = "fuels"
     scale: Literal["cell", "global"] = "cell"
     clients: str = "cell"
+    lower_limit: float | None = None
+    upper_limit: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse clients of no known form."""
+        """Refuse clients of no known form, and limits between which nothing lies."""
         super().__post_init__()
         check_clients(self.clients)
+        lower, upper = self.limits(non_negative=False)
+        if lower >= upper:
+            raise InputError(
+                f"lower_limit is {lower:g} and upper_limit is {upper:g}; the first must be lower"
+            )
+
+    def limits(self, non_negative: bool) -> Limits:
+        """Return the lowest and highest possible value.
+
+        Args:
+            non_negative: whether no training value is below 0.
+        """
+        lower, upper = self.lower_limit, self.upper_limit
+        assumed = 0.0 if non_negative else -math.inf
+        return Limits(assumed if lower is None else lower, math.inf if upper is None else upper)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class EvaluatedForecaster(FittedForecaster):
         model = self._model(calibrated=True)
         return on_new_data(
             model.config, self.read(data), model.scaler, model.predictor, model.calibration,
-            self.clients,
+            model.limits, self.clients,
         )  # fmt: skip
 
     @for_python
@@ -97,8 +97,9 @@ class EvaluatedForecaster(FittedForecaster):
             before, unless there is none. By `cell` alone: `std`, of the z-scores, `seasonal_mae`
             and `seasonal_rmse`, which scaled errors divide by, and `lon` and `lat` if known.
             Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"),
-            `time_zone` if the clock is UTC, and `non_negative`: 1 if `predict` turns forecasts
-            below 0 into 0. Those here are as the model gives them, and so are their errors.
+            `time_zone` if the clock is UTC, and `lower_limit` and `upper_limit`, if any, to which
+            `predict` moves forecasts. Those here are as the model gives them, and so are their
+            errors.
 
         Raises:
             InputError: as `evaluate`.
@@ -109,7 +110,8 @@ class EvaluatedForecaster(FittedForecaster):
             found = forecasts_dataset(self._evaluations, select)
         else:
             found = forecasts_dataset({select: self._on(data)}, select)
-        return found.assign_attrs(non_negative=int(self.non_negative))
+        limits = {f"{k}_limit": v for k, v in self.limits._asdict().items() if np.isfinite(v)}
+        return found.assign_attrs(limits)
 
     @property
     def predict_seconds_(self) -> float:

@@ -21,8 +21,10 @@ from stforecast.data.prepared import PreparedSeries, Targets
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
+from stforecast.history import warn_of_far_bounds
 from stforecast.intervals.bands import Bands, clipped, raw_bands
-from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, lowest_scores
+from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
+from stforecast.limits import Limits
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.tables import evaluate, evaluate_intervals
@@ -44,12 +46,24 @@ class Evaluation:
         data: the series.
         predictor: the predictor to evaluate.
         known: calibration of the widest interval; by default it is fitted to the validation part.
+        known_limits: lowest and highest possible value; by default as the settings say, and 0 as
+            the lowest if no training value is below 0.
     """
 
     config: Config
     data: PreparedSeries
     predictor: Predictor
     known: Calibration | None = None
+    known_limits: Limits | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """Lowest and highest possible value, in the data's units."""
+        return self.known_limits or self.config.data.limits(self.data.non_negative)
+
+    @cached_property
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.limits.scores(self.data.scaler, len(self.data.series.cells))
 
     @cached_property
     def scale(self) -> Scale | None:
@@ -83,6 +97,13 @@ class Evaluation:
     @cached_property
     def _calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
         """Return the bands of the test part, and what calibrates the window after it."""
+        bands, after = self._widened()
+        bands = clipped(bands, *self._limits)
+        lower, upper = map(self.raw, bands.bounds[self.config.coverage])
+        warn_of_far_bounds(self.data.series, lower.min(axis=(1, 2)), upper.max(axis=(1, 2)))
+        return bands, after
+
+    def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
         data, options, test = self.data, self.config.interval, self._test
         if self.known is not None:
             coverage = self.config.coverage
@@ -91,9 +112,10 @@ class Evaluation:
             return bands, {coverage: self.known}
         if options.intervals == "none":
             n_cells, _, horizon = test.y.shape
-            as_it_is = Calibration(np.zeros((n_cells, horizon)), lowest_scores(data))
-            bands = clipped(test.bands, as_it_is.floor)
-            return bands, dict.fromkeys(bands.bounds, as_it_is)
+            as_it_is = Calibration(
+                np.zeros((n_cells, horizon)), np.full((n_cells, horizon), np.inf)
+            )
+            return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
         starts, known = data.calibration, self._validation
         if len(starts) < len(data.split.validation):
             known = self._forecasts(starts, data.targets(starts))
@@ -152,17 +174,15 @@ class Evaluation:
         """Return what calibrates the bands of the window after the data."""
         return self._calibrated[1][self.config.coverage]
 
-    @cached_property
-    def _floor(self) -> np.ndarray:
-        return lowest_scores(self.data)[:, None, None]
-
     def raw(self, values: np.ndarray) -> np.ndarray:
         """Convert z-scores `(cells, windows, horizon)` to the data's units.
 
-        A target or bound of 0 is exactly 0, whatever the rounding of its z-score.
+        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
         """
-        is_zero = (values == self._floor) & np.isfinite(self._floor)
-        return np.where(is_zero, 0.0, self.data.scaler.inverse(values, cell_axis=0))
+        found = self.data.scaler.inverse(values, cell_axis=0)
+        for limit, score in zip(self.limits, self._limits, strict=True):
+            found = np.where(values == score, limit, found)
+        return found
 
     def _errors(self, forecasts: Forecasts, ids: Sequence[object] | np.ndarray) -> pd.DataFrame:
         bands, y, mask = forecasts.bands, forecasts.y, forecasts.mask
@@ -190,6 +210,7 @@ def on_new_data(
     scaler: Scaler,
     predictor: Predictor,
     known: Calibration | None,
+    limits: Limits,
     clients: Partition,
 ) -> Evaluation:
     """Return the evaluation of a fitted predictor on other data, all of which is the test part.
@@ -200,6 +221,7 @@ def on_new_data(
         scaler: scaler fitted on the training part.
         predictor: the predictor.
         known: calibration of its intervals, if it has any.
+        limits: lowest and highest possible value.
         clients: the client of each cell.
 
     Raises:
@@ -214,7 +236,7 @@ def on_new_data(
     starts, none = np.arange(window.reach, n_steps - window.horizon + 1), np.array([], dtype=int)
     split = Split(none, none, starts, slice(0, 0))
     data = PreparedSeries(series, window, split, scaler, scaler.transform(series.values), clients)
-    return Evaluation(config, data, predictor, known)
+    return Evaluation(config, data, predictor, known, limits)
 
 
 def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:

@@ -23,6 +23,7 @@ from stforecast.forecast_tables import Interval, bound_tables, forecast_table, r
 from stforecast.history import Trained, read_history
 from stforecast.intervals.calibration import Calibration
 from stforecast.leaks import Leak, forecast_leaks
+from stforecast.limits import Limits
 from stforecast.parameters import Parameters
 from stforecast.predictor import Predictor
 from stforecast.saved_forecaster import SavedForecaster
@@ -58,7 +59,7 @@ class FittedForecaster(Parameters):
         history: Data | Series,
         steps: int | None = None,
         *,
-        non_negative: bool | None = None,
+        limits: tuple[float, float] | None = None,
         events: str | os.PathLike[str] | None = None,
     ) -> pd.DataFrame:
         """Forecast what follows the end of `history`, in the data's own units.
@@ -70,8 +71,9 @@ class FittedForecaster(Parameters):
                 another zone are converted to the model's, which calendar and lags follow.
             steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
                 forecasts are fed back as inputs.
-            non_negative: whether forecasts below 0 become 0; by default if no value of the training
-                part was below 0, as in counts, traffic and speeds.
+            limits: lowest and highest possible value, infinite for none; forecasts outside become
+                these. By default the settings `lower_limit` and `upper_limit`, and 0 as the lowest
+                if no value of the training part was below 0, as in counts, traffic and speeds.
             events: table of the events known for the forecast's times, for a model that reads
                 events (`stforecast.data.events`); by default that of the fit, which is not saved.
 
@@ -90,7 +92,7 @@ class FittedForecaster(Parameters):
         """
         model = self._model()
         series = self.read(history, events)
-        return forecast_table(model, series, steps, self._floored(non_negative))
+        return forecast_table(model, series, steps, Limits(*(limits or model.limits)))
 
     @for_python
     def predict_interval(
@@ -98,7 +100,7 @@ class FittedForecaster(Parameters):
         history: Data | Series,
         steps: int | None = None,
         *,
-        non_negative: bool | None = None,
+        limits: tuple[float, float] | None = None,
         events: str | os.PathLike[str] | None = None,
     ) -> Interval | None:
         """Return bounds of the forecast; those beyond the model's horizon are NaN.
@@ -106,7 +108,7 @@ class FittedForecaster(Parameters):
         Args:
             history: as for `predict`.
             steps: as for `predict`.
-            non_negative: as for `predict`; whether bounds below 0 become 0.
+            limits: as for `predict`; bounds outside become these.
             events: as for `predict`.
 
         Returns:
@@ -118,11 +120,12 @@ class FittedForecaster(Parameters):
         """
         model = self._model(calibrated=True)
         series = self.read(history, events)
-        return bound_tables(model, series, steps, self._floored(non_negative))
+        return bound_tables(model, series, steps, Limits(*(limits or model.limits)))
 
-    def _floored(self, asked: bool | None) -> bool:
-        """Return whether forecasts below 0 become 0."""
-        return self.non_negative if asked is None else asked
+    @property
+    def limits(self) -> Limits:
+        """Lowest and highest value of its forecasts and bounds, in the data's units."""
+        return self._model().limits
 
     @for_python
     def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:

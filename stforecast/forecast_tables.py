@@ -11,8 +11,14 @@ import xarray as xr
 from data_prep.errors import InputError
 from stforecast.data.anchors import season_of_anchors
 from stforecast.data.series import Series
-from stforecast.history import missing_inputs, warn_of_missing, warn_of_past_events
+from stforecast.history import (
+    missing_inputs,
+    warn_of_far_bounds,
+    warn_of_missing,
+    warn_of_past_events,
+)
 from stforecast.intervals.bands import Bands, raw_bands
+from stforecast.limits import Limits
 from stforecast.saved_forecaster import SavedForecaster
 
 DIGITS = 7
@@ -33,7 +39,7 @@ def reach(model: SavedForecaster) -> int:
 
 
 def forecast_table(
-    model: SavedForecaster, series: Series, steps: int | None, non_negative: bool
+    model: SavedForecaster, series: Series, steps: int | None, limits: Limits
 ) -> pd.DataFrame:
     """Forecast what follows a history; see `Forecaster.predict`.
 
@@ -41,7 +47,7 @@ def forecast_table(
         model: the fitted model.
         series: the history of the fitted cells.
         steps: number of steps; None for the horizon.
-        non_negative: whether forecasts below 0 become 0.
+        limits: lowest and highest possible value; forecasts outside become these.
 
     Raises:
         InputError: if `steps` is below 1, no input was observed, or a forecast is not finite.
@@ -65,12 +71,12 @@ def forecast_table(
             f"{series.name}: the forecast of cell {model.cells[odd][0]} is not finite; look for "
             "readings that are far too large, or fit the model again"
         )
-    table.attrs["non_negative"] = non_negative
-    return table.clip(lower=0.0) if non_negative else table
+    table.attrs["limits"] = tuple(limits)
+    return table.clip(*limits)
 
 
 def bound_tables(
-    model: SavedForecaster, series: Series, steps: int | None, non_negative: bool
+    model: SavedForecaster, series: Series, steps: int | None, limits: Limits
 ) -> Interval | None:
     """Return bounds around `forecast_table`'s values; None if the model has no intervals."""
     config, calibration = model.config, model.calibration
@@ -85,16 +91,16 @@ def bound_tables(
     asked = Bands(bands.centre, {coverage: bands.bounds[coverage]})
     bounds = calibration.calibrated(asked, z, start, calendar).bounds[coverage]
     tables = []
-    for part in (bands.centre, *bounds):
+    for part in bounds:
         values = np.full((steps or horizon, len(model.cells)), np.nan)
         values[:horizon] = part[:, 0].T[: len(values)]
         table = _table(model, values, series, unknown)
         table.attrs["coverage"] = coverage
-        tables.append(table.clip(lower=0.0) if non_negative else table)
-    centre, lower, upper = tables
-    # Bounds are raised to the z-score of 0, which is rounded, and also where any sign is asked for.
-    tables = [lower.where(~(lower > centre), centre), upper.where(~(upper < centre), centre)]
-    return Interval(*tables)
+        tables.append(table.clip(*limits))
+    interval = Interval(*tables)
+    lowest, highest = interval.lower.min().to_numpy(), interval.upper.max().to_numpy()
+    warn_of_far_bounds(series, lowest, highest)
+    return interval
 
 
 def _without_forecast(model: SavedForecaster, missing: np.ndarray) -> np.ndarray:
@@ -141,14 +147,15 @@ def _rounded(table: pd.DataFrame) -> list[float]:
 
 
 def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:
-    """Return tested forecasts as `predict` gives them: none below 0 if the data were never.
+    """Return tested forecasts as `predict` gives them: within the limits of the service.
 
     Args:
         forecasts: result of `Forecaster.test_forecasts`, of one time ahead or all.
     """
-    if not forecasts.attrs.get("non_negative"):
-        return forecasts
-    return forecasts.assign(y_hat=forecasts["y_hat"].clip(min=0.0, keep_attrs=True))
+    limits = [forecasts.attrs.get(name) for name in ("lower_limit", "upper_limit")]
+    if forecasts.attrs.get("non_negative"):  # Runs before there were limits.
+        limits[0] = 0.0
+    return forecasts.assign(y_hat=forecasts["y_hat"].clip(*limits, keep_attrs=True))
 
 
 def tidy(forecasts: xr.Dataset) -> pd.DataFrame:

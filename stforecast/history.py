@@ -15,6 +15,8 @@ from data_prep.text import counted, in_minutes
 from stforecast.data.series import Data, Series, as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import fill_gaps, source_steps
+from stforecast.intervals.bands import ranges_outside
+from stforecast.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,9 @@ class Trained(NamedTuple):
 
 ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
 """Advice for cells that a model has not seen."""
+
+FAR = 3.0
+"""Number of observed ranges outside the observed values from which a bound is warned of."""
 
 
 def read_history(
@@ -210,4 +215,39 @@ def warn_of_constants(series: Series, fit: slice) -> None:
         log.warning(
             "%s: %d of %d cells never change in the training part of %s; their errors are not "
             "meaningful", series.name, n, len(series.cells), series.service,
+        )  # fmt: skip
+
+
+def warn_of_values_outside(series: Series, limits: Limits) -> None:
+    """Warn of values outside the limits of their service: no bound holds them."""
+    values = series.values
+    outside = (values < limits.lower) | (values > limits.upper)
+    if n := int(outside.sum()):
+        _, cell = np.argwhere(outside)[0]
+        log.warning(
+            "%s: %s outside the limits %g and %g, such as %.6g of cell %s; forecasts and bounds "
+            "stay inside: check --lower-limit and --upper-limit, or these values",
+            series.name, counted(n, "value"), *limits, values[outside][0], series.cells[cell],
+        )  # fmt: skip
+
+
+def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) -> None:
+    """Warn of bounds that leave the observed range of their cell several times over.
+
+    Args:
+        series: the observed values.
+        lowest: `(cells,)` lowest bounds in the data's units; infinite ones are not warned of.
+        highest: `(cells,)` highest bounds.
+    """
+    away = ranges_outside(lowest, highest, series.values)
+    far = np.isfinite(lowest) & np.isfinite(highest) & (away > FAR)
+    if far.any():
+        i = int(np.argmax(np.where(far, away, 0)))
+        seen = series.values[:, i]
+        log.warning(
+            "%s: bounds of %d of %d cells are more than %g observed ranges outside the observed "
+            "values, such as %.4g to %.4g of cell %s, whose values are %.4g to %.4g; look for odd "
+            "values, or give --lower-limit and --upper-limit",
+            series.name, far.sum(), len(far), FAR, lowest[i], highest[i], series.cells[i],
+            np.nanmin(seen), np.nanmax(seen),
         )  # fmt: skip

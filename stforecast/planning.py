@@ -173,8 +173,8 @@ def _limits(threshold: Threshold, forecast: pd.DataFrame) -> np.ndarray:
         limits = np.array([by_name[str(cell)] for cell in cells])
     else:
         limits = np.full(len(cells), float(threshold))
-    lowest = 0.0 if forecast.attrs.get("non_negative") else -np.inf
+    lowest, _ = forecast.attrs.get("limits", (-np.inf, np.inf))
     if len(odd := limits[~(np.isfinite(limits) & (limits >= lowest))]):
-        wanted = "0 or more, as the data are never below 0" if np.isfinite(odd[0]) else "finite"
+        wanted = f"{lowest:g} or more, as the data are" if np.isfinite(odd[0]) else "finite"
         raise InputError(f"threshold is {odd[0]:g}; it must be {wanted}")
     return limits

@@ -20,6 +20,7 @@ from stforecast.federated.runs.model_files import AGAIN, write_model
 from stforecast.federated.runs.saving import check_finite
 from stforecast.fitting import restore
 from stforecast.intervals.calibration import PREFIX, Calibration
+from stforecast.limits import Limits
 from stforecast.predictor import Predictor
 from stforecast.results import MODEL
 
@@ -58,6 +59,11 @@ class SavedForecaster:
     adapted: bool = False
     trained_on: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """Lowest and highest value of its forecasts and bounds."""
+        return self.config.data.limits(self.non_negative)
 
     def write(self, folder: Path) -> None:
         """Write both files, each atomically."""

@@ -13,7 +13,7 @@ from data_prep.errors import no_file
 from experiments.bench_command import MORE, chosen_settings
 from experiments.endings import to_json
 from experiments.info.cubes import facts
-from experiments.options import HELP, JSON, PATH, OptionSections, from_function
+from experiments.options import HELP, JSON, PATH, OptionSections, from_function, limit_options
 from stforecast.default import DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -48,12 +48,14 @@ def table_options(args: list[str]) -> dict[str, list[click.Option]]:
 @click.option(
     "--events", help="Table (.csv) of events known in advance, also for the times to forecast."
 )
+@limit_options
 @MORE
 @JSON
 @click.pass_context
 def forecast(
     ctx: click.Context, data: Path, horizon: int, out: Path, service: str | None, method: str,
-    folds: int, events: str | None, more: tuple[str, ...], as_json: bool, **table: Any,
+    folds: int, events: str | None, lower_limit: float | None, upper_limit: float | None,
+    more: tuple[str, ...], as_json: bool, **table: Any,
 ) -> None:  # fmt: skip
     """Forecast what follows a table or a cube, and check it.
 
@@ -68,6 +70,7 @@ def forecast(
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from data_prep.cube import open_cube
     from experiments.forecasts.predict_command import made, write_forecast
+    from experiments.forecasts.summary import interval_line
     from stforecast import runs
     from stforecast.bench.progress import rounds_bar
     from stforecast.config import resolve
@@ -77,7 +80,7 @@ def forecast(
 
     check_new(out / RUN, "stforecast run")
     cube = _prepare(ctx, data, out, table)
-    given = chosen_settings(more, events=events)
+    given = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
     with open_cube(cube) as ds:
         plan = make_plan(ds, horizon, service, method, given)
     config = resolve(method, **plan.settings)
@@ -94,6 +97,7 @@ def forecast(
         click.echo(to_json(_described(out, plan, check, tested, has_report)))
         return
     click.echo(f"{check}" if tested is None else f"{check}\n\n{tested}\n")
+    click.echo(interval_line(run))
     click.echo(made(out / FORECAST, *written))
     if has_report:
         click.echo(f"{out / REPORT}: open it in a browser")

@@ -14,6 +14,7 @@ from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.folds import by_seed, joined_targets
 from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.rows import Row
+from stforecast.intervals.bands import ranges_outside
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.results import ForecastRun
 
@@ -28,7 +29,7 @@ def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Tabulate coverage, width, pinball loss and CRPS as Markdown.
 
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
-    `peak_table`.
+    `peak_table`. The furthest bound is that of any cell, in ranges of its test values outside them.
 
     Args:
         rows: models; those without intervals are left out.
@@ -101,11 +102,20 @@ def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
 
     Runs keep the bounds of one model only, so a method's further models have none.
     """
-    headings = ("lowest step", "peak hours")
+    headings = ("lowest step", "peak hours", "furthest bound")
     if row.view:
         return dict.fromkeys(headings, "-")
     found = [joined_coverages(runs) for runs in seeds]
     widest = [by_level[max(by_level)] for by_level in found]
     peak = busy_hours(joined_targets(row.group.runs))
-    values = ([c.by_step().min() for c in widest], [c.in_hours(peak) for c in widest])
+    furthest = [max(map(_furthest_bound, runs)) for runs in seeds]
+    values = ([c.by_step().min() for c in widest], [c.in_hours(peak) for c in widest], furthest)
     return dict(zip(headings, map(spread, values), strict=True))
+
+
+def _furthest_bound(run: ForecastRun) -> float:
+    """Return by how many ranges of a cell's test values a bound lies outside them."""
+    with run.open_forecasts() as forecasts:
+        y, lower, upper = (forecasts[name].to_numpy() for name in ("y", "lower", "upper"))
+    values = y.reshape(len(y), -1).T
+    return float(np.nanmax(ranges_outside(lower.min((1, 2)), upper.max((1, 2)), values)))

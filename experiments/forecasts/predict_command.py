@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 from data_prep.errors import InputError, reading
 from data_prep.text import counted
 from experiments.endings import to_json
-from experiments.options import EVENTS, HELP, JSON, PATH, check_cubes, check_run
+from experiments.options import EVENTS, HELP, JSON, PATH, check_cubes, check_run, limit_options
 from experiments.targets import check_ending
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ DECIMALS = 4
     help="Whether to replace forecasts and bounds below 0 by 0; by default if the training data "
     "have no value below 0, as with counts, traffic and speeds.",
 )  # fmt: skip
+@limit_options
 @click.option(
     "--threshold",
     help="Capacity or limit in the data's units: a number, or a CSV with columns cell and "
@@ -55,7 +57,8 @@ DECIMALS = 4
 @JSON
 def predict(
     run: Path, history: Path, out: Path, steps: int | None, clock: str, non_negative: bool | None,
-    threshold: str | None, plan_file: Path | None, as_json: bool, events: Path | None,
+    lower_limit: float | None, upper_limit: float | None, threshold: str | None,
+    plan_file: Path | None, as_json: bool, events: Path | None,
 ) -> None:  # fmt: skip
     """Forecast the steps after a history, in the data's own units.
 
@@ -69,13 +72,18 @@ def predict(
     from stforecast.federated.runs.run_folder import write_csv
     from stforecast.forecast_tables import Interval, long_table, on_clock
     from stforecast.forecaster import Forecaster
+    from stforecast.limits import Limits
     from stforecast.planning import plan
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
     series = forecaster.read(history, events)
-    table = on_clock(forecaster.predict(series, steps, non_negative=non_negative), clock)
-    interval = forecaster.predict_interval(series, steps, non_negative=non_negative)
+    if lower_limit is None and non_negative is not None:
+        lower_limit = 0.0 if non_negative else -math.inf
+    given = (lower_limit, upper_limit)
+    limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
+    table = on_clock(forecaster.predict(series, steps, limits=limits), clock)
+    interval = forecaster.predict_interval(series, steps, limits=limits)
     if interval is not None:
         interval = Interval(*(on_clock(bound, clock) for bound in interval))
     by_cell = plan(table, interval, limit)
@@ -157,13 +165,18 @@ def _with_probability(
 
 def made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
     """Say what was written."""
+    import numpy as np
+
     service, units = table.attrs["service"], table.attrs["units"]
     zone = getattr(table.index, "tz", None)
     text = f"{out}: {counted(len(table), 'step')} × {table.shape[1]} cells from {table.index[0]} "
     text += f"({'local time' if zone is None else zone}), {service}"
     text += "" if units == "1" else f" in {units}"
     if interval is not None:
-        text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals"
+        lowest, highest = float(np.nanmin(interval.lower)), float(np.nanmax(interval.upper))
+        width = float(np.nanmean(interval.upper - interval.lower))
+        text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals from {lowest:,.4g} "
+        text += f"to {highest:,.4g}, mean width {width:,.4g}"
     return text
 
 

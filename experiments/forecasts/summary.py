@@ -56,12 +56,25 @@ def summary(run: ForecastRun) -> str:
     if line.skill is not None:
         found = per_cent(line.skill).replace(" [", " % [")
         lines.append(f"skill against the value one day before, in MAE: {found}")
-    if math.isfinite(held := run.score("coverage", run.settings.get("select", "best"))):
-        asked = nominal_coverage(run)
-        lines.append(f"{asked:.0%} intervals contain {held:.1%} of the test values")
+    if of_intervals := interval_line(run):
+        lines.append(of_intervals)
     lines += refit_notes(rows)
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
+
+
+def interval_line(run: ForecastRun) -> str:
+    """Return the coverage, mean width and furthest bounds of intervals; "" without any."""
+    select = run.settings.get("select", "best")
+    if not math.isfinite(held := run.score("coverage", select)):
+        return ""
+    width, forecasts = run.score("raw_width", select), run.forecasts()
+    bounds = f"{float(forecasts['lower'].min()):,.4g} to {float(forecasts['upper'].max()):,.4g}"
+    values = f"{float(forecasts['y'].min()):,.4g} to {float(forecasts['y'].max()):,.4g}"
+    return (
+        f"{nominal_coverage(run):.0%} intervals contain {held:.1%} of the test values; mean width "
+        f"{width:,.4g}, bounds from {bounds}, values from {values}"
+    )
 
 
 def _window_note(run: ForecastRun) -> str:

@@ -35,6 +35,7 @@ def coverage_table(sections: Mapping[str, str]) -> str:
             "method": m,
             "test parts with all clients between 80 and 97 %": _held(m, found),
             "width against conformal": _width(m, found),
+            "furthest bound": _furthest(m, found),
         }
         for m in methods
     ]
@@ -51,6 +52,12 @@ def _range(row: Mapping[str, str] | None) -> str:
         return ""
     low, _, high = (f"{100 * float(value):.1f}" for value in row[CLIENTS].split(" – "))
     return f"**{low} – {high}**" if _holds(row) else f"{low} – {high}"
+
+
+def _furthest(method: str, found: Mapping[str, Rows]) -> str:
+    column = "furthest bound"
+    ranges = [float(r[method][column]) for r in found.values() if column in r.get(method, {})]
+    return f"{max(ranges):.1f}" if ranges else ""
 
 
 def _held(method: str, found: Mapping[str, Rows]) -> str:

@@ -72,16 +72,35 @@ def widened(bands: Bands, radii: Mapping[float, np.ndarray]) -> Bands:
     return Bands(bands.centre, moved)
 
 
-def clipped(bands: Bands, floor: np.ndarray) -> Bands:
-    """Raise bounds below the lowest possible value to it; forecasts stay as they are.
+def clipped(bands: Bands, lowest: np.ndarray, highest: np.ndarray) -> Bands:
+    """Move bounds outside the possible values to their ends; forecasts stay as they are.
 
     Args:
         bands: forecasts and bounds.
-        floor: `(cells,)` lowest possible values, -inf for none.
+        lowest: `(cells, 1, 1)` lowest possible values, -inf for none.
+        highest: `(cells, 1, 1)` highest possible values, inf for none.
     """
-    lowest = floor[:, None, None]
-    bounds = {
-        coverage: (np.maximum(lower, lowest), np.maximum(upper, lowest))
-        for coverage, (lower, upper) in bands.bounds.items()
-    }
-    return Bands(bands.centre, bounds)
+    return Bands(bands.centre, bands.map(lambda bound: bound.clip(lowest, highest)).bounds)
+
+
+def ranges_outside(lowest: np.ndarray, highest: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return how far bounds lie outside the observed values of their cell, in ranges of these.
+
+    Args:
+        lowest: `(cells,)` lowest bounds.
+        highest: `(cells,)` highest bounds.
+        values: `(steps, cells)` observed values, NaN where missing. A constant cell has the widest
+            range of all cells.
+
+    Returns:
+        `(cells,)`; 0 for bounds inside, NaN where nothing was observed.
+
+    >>> values = np.array([[0.0, 5.0], [10.0, 7.0]])
+    >>> ranges_outside(np.array([-5.0, 5.5]), np.array([9.0, 6.0]), values).tolist()
+    [0.5, 0.0]
+    """
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    span = high - low
+    span = np.where(span == 0, np.fmax.reduce(span), span)
+    outside = np.maximum(np.maximum(low - lowest, highest - high), 0)
+    return np.divide(outside, span, out=np.where(outside > 0, np.inf, outside), where=span > 0)

@@ -12,13 +12,22 @@ from data_prep.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.model_files import AGAIN
-from stforecast.intervals.bands import Bands, clipped, widened
+from stforecast.intervals.bands import Bands, widened
 from stforecast.intervals.error_scale import ErrorScale, scale_shapes
 from stforecast.intervals.options import IntervalOptions
-from stforecast.intervals.radii import conformal_radius, scores, tracked_radii
+from stforecast.intervals.radii import (
+    conformal_radius,
+    largest_known,
+    scores,
+    tracked_radii,
+)
 
 PREFIX = "interval/"
 """Begin of the names of saved arrays."""
+
+FURTHEST = 2.0
+"""Most by which `normalised` widens an interval, in largest scores that are known of its client and
+step ahead: its scale must not carry a bound further than errors have been."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +53,12 @@ class Calibration:
 
     Attributes:
         radius: `(cells, horizon)` distance to widen by, for a scale of 1.
-        floor: `(cells,)` lowest z-scores that the data can have, -inf for none.
+        most: `(cells, horizon)` largest distance, inf for none.
         scale: size of errors by time; None for 1.
     """
 
     radius: np.ndarray
-    floor: np.ndarray
+    most: np.ndarray
     scale: ErrorScale | None = None
 
     def calibrated(
@@ -66,30 +75,28 @@ class Calibration:
         radius = self.radius[:, None]
         if self.scale:
             radius = radius * self.scale.at(series, starts, bands.centre, calendar)
-        return clipped(widened(bands, dict.fromkeys(bands.bounds, radius)), self.floor)
+        radius = np.minimum(radius, self.most[:, None])
+        return widened(bands, dict.fromkeys(bands.bounds, radius))
 
-    def joined(self, ids: np.ndarray, floor: np.ndarray) -> Calibration:
+    def joined(self, ids: np.ndarray) -> Calibration:
         """Return the calibration of some of these cells and of new ones, which have the mean.
 
         Args:
             ids: `(cells,)` position among these cells; new ones have higher numbers.
-            floor: `(cells,)` lowest z-scores of the result's cells.
         """
         rows = np.minimum(ids, len(self.radius))
-        finite = np.isfinite(self.radius)
-        total = np.where(finite, self.radius, 0).sum(axis=0)
-        mean = np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.inf)
+        radius, most = (np.vstack([v, _mean(v)])[rows] for v in (self.radius, self.most))
         scale = self.scale and dataclasses.replace(
             self.scale,
             change=np.append(self.scale.change, self.scale.change.mean())[rows],
             by_hour=np.column_stack([self.scale.by_hour, self.scale.by_hour.mean(axis=1)])[:, rows],
         )
-        return Calibration(np.vstack([self.radius, mean])[rows], floor, scale)
+        return Calibration(radius, most, scale)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays to save."""
         scale = {} if self.scale is None else vars(self.scale)
-        arrays = {"radius": self.radius, "floor": self.floor}
+        arrays = {"radius": self.radius, "most": self.most}
         arrays |= {f"scale/{name}": values for name, values in scale.items()}
         return {PREFIX + name: values for name, values in arrays.items()}
 
@@ -100,7 +107,7 @@ class Calibration:
         """Restore a calibration from its `state`.
 
         Args:
-            state: its arrays; others are ignored.
+            state: its arrays; others are ignored. Earlier versions saved no `most`.
             intervals: the setting of that name.
             n_cells: number of cells.
             horizon: steps ahead.
@@ -109,14 +116,22 @@ class Calibration:
             InputError: if an array does not fit the settings.
             KeyError: if an array is missing.
         """
-        shapes = {"radius": (n_cells, horizon), "floor": (n_cells,)}
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), (n_cells, horizon))
+        state = {PREFIX + "most": np.full((n_cells, horizon), np.inf), **state}
         of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
         shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
         found = {name: state[PREFIX + name] for name in shapes}
         for name, shape in shapes.items():
             _check(PREFIX + name, found[name], shape)
         scale = {name: found[f"scale/{name}"] for name in of_scale}
-        return cls(found["radius"], found["floor"], ErrorScale(**scale) if scale else None)
+        return cls(found["radius"], found["most"], ErrorScale(**scale) if scale else None)
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean over cells of finite values, inf where there are none."""
+    finite = np.isfinite(values)
+    total = np.where(finite, values, 0).sum(axis=0)
+    return np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.inf)
 
 
 def _check(name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -141,7 +156,7 @@ def calibrate(
     Returns:
         The bands of the test part, and by coverage what calibrates the window after it.
     """
-    floor, scale = lowest_scores(data), None
+    scale = None
     of_known = sizes = np.ones((1, 1, 1))
     if options.intervals == "normalised":
         errors = np.where(known.mask, np.abs(known.y - known.bands.centre), np.nan)
@@ -153,26 +168,19 @@ def calibrate(
         )
     radii, after = {}, {}
     for coverage, bounds in known.bands.bounds.items():
-        past = scores(bounds, known.y, known.mask) / of_known
+        past = scores(bounds, known.y, known.mask)
         if scale is None:
             radius = conformal_radius(past, coverage)[:, None]
+            most = np.full(radius.shape, np.inf)
         else:
-            new = scores(coming.bands.bounds[coverage], coming.y, coming.mask) / sizes
+            new = scores(coming.bands.bounds[coverage], coming.y, coming.mask)
             # Half the width of the whole interval is tracked: it is positive.
             inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
-            radius = tracked_radii(past + inner, new + inner, coverage) - inner
-        after[coverage] = Calibration(radius[:, -1], floor, scale)
-        radii[coverage] = radius[:, : sizes.shape[1]] * sizes
-    return clipped(widened(coming.bands, radii), floor), after
-
-
-def lowest_scores(data: PreparedSeries) -> np.ndarray:
-    """Return the z-score of 0 of each cell `(cells,)`, if no training value is below 0.
-
-    Traffic and speeds are never negative; for other data it is -inf. It equals the target of a
-    value of 0 in all its digits.
-    """
-    if not data.non_negative:
-        return np.full(len(data.series.cells), -np.inf, dtype=np.float32)
-    zero = np.zeros((1, len(data.series.cells)))
-    return data.scaler.transform(zero)[0].astype(np.float32)
+            parts = (past / of_known + inner, new / sizes + inner)
+            radius = tracked_radii(*parts, coverage) - inner
+            most = largest_known(past, new)
+            most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
+        after[coverage] = Calibration(radius[:, -1], most[:, -1], scale)
+        n_windows = sizes.shape[1]
+        radii[coverage] = np.minimum(radius[:, :n_windows] * sizes, most[:, :n_windows])
+    return widened(coming.bands, radii), after

@@ -27,7 +27,7 @@ def intervals(
     runs: Sequence[ForecastRun],
     *,
     cells: str | None = None,
-    horizon: int = 1,
+    horizon: int | None = None,
     hours: int | None = None,
     start: str | None = None,
     end: str | None = None,
@@ -35,15 +35,15 @@ def intervals(
 ) -> Figure:
     """Forecasts, their intervals and the observations of the test part.
 
-    One panel per cell and run, in the data's units: the forecast as a line in a band, observations
-    as a black line with red dots outside the band. The title gives the share of the drawn
-    observations inside the band. Of runs that differ only in the seed, the first is drawn.
+    One panel per cell, step ahead and run, in the data's units: the forecast as a line in a band,
+    observations as a black line with red dots outside the band. The title gives the share of the
+    drawn observations inside the band. Of runs that differ only in the seed, the first is drawn.
 
     Args:
         runs: runs (`--intervals`, or `--loss quantile`; others are named, not drawn).
         cells: ids of the cells to draw, separated by commas; by default four, from the lowest mean
-            to the highest, or only the highest if there are more than six methods.
-        horizon: step ahead to draw, from 1.
+            to the highest, or only the highest if there are several steps or more than six methods.
+        horizon: step ahead to draw, from 1; by default the first, the middle and the last.
         hours: hours of the test part to draw, from its start; by default all.
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
         end: end of the times to draw (exclusive).
@@ -54,23 +54,33 @@ def intervals(
     """
     curves, note = with_intervals(as_curves(runs))
     span = Span(hours, start, end)
-    tested = [forecasts_ahead(curve.runs[0], horizon, span) for curve in curves]
-    titles = cell_titles(tested[0]["y"], cells)
-    if cells is None and len(curves) > MOST_TOGETHER:
+    steps = _steps(curves[0].runs[0]) if horizon is None else [horizon]
+    tested = {(step, i): forecasts_ahead(curve.runs[0], step, span)
+              for step in steps for i, curve in enumerate(curves)}  # fmt: skip
+    titles = cell_titles(tested[steps[0], 0]["y"], cells)
+    if cells is None and (len(steps) > 1 or len(curves) > MOST_TOGETHER):
         titles = dict(list(titles.items())[-1:])
-    fig, axes = panels(width, 1.25, len(titles) * len(curves), sharex=True)
-    places = [(cell, title, i) for cell, title in titles.items() for i in range(len(curves))]
-    for ax, (cell, title, i) in zip(axes, places, strict=True):
-        ds = take_cells(tested[i], [cell], curves[i].runs[0]).sel(cell=cell)
+    fig, axes = panels(width, 1.25, len(titles) * len(tested), sharex=True)
+    places = [(cell, title, *key) for cell, title in titles.items() for key in tested]
+    ahead = {step: f"{time_ahead(step, curves[0].runs[0])} ahead" for step in steps}
+    for ax, (cell, title, step, i) in zip(axes, places, strict=True):
+        ds = take_cells(tested[step, i], [cell], curves[i].runs[0]).sel(cell=cell)
         inside = _band(ax, ds, curves[i])
-        name = f"{title}; {curves[i].base}" if len(curves) > 1 else title
+        named = (title, ahead[step] * (len(steps) > 1), curves[i].base * (len(curves) > 1))
+        name = "; ".join(filter(None, named))
         ax.set_title(f"{name}: {inside:.0%} inside", fontsize=SMALL, loc="left")
         ax.set_ylabel(quantity([curves[i].runs[0]]))
     fig.align_ylabels(axes)
-    time_axis(axes[-1], tested[0])
-    ahead = f"{time_ahead(horizon, curves[0].runs[0])} ahead"
-    add_legend(fig, "\n".join(filter(None, (ahead, note))))
+    time_axis(axes[-1], tested[steps[-1], 0])
+    add_legend(fig, "\n".join(filter(None, (ahead[steps[0]] * (len(steps) == 1), note))))
     return fig
+
+
+def _steps(run: ForecastRun) -> list[int]:
+    """Return the first, the middle and the last step ahead of a run."""
+    with run.open_forecasts() as forecasts:
+        last = int(forecasts.indexes["horizon"][-1])
+    return sorted({1, (last + 1) // 2, last})
 
 
 def with_intervals(

@@ -308,7 +308,7 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     )  # fmt: skip
     assert code == 0
     first, limit, made = out.splitlines()
-    assert first.endswith("internet in MB, bounds of 90% intervals")
+    assert "internet in MB, bounds of 90% intervals from " in first
     assert limit.startswith("threshold: 1 cell of 3 forecast above it; least headroom: -")
     assert made == f"{tmp_path / 'plan.csv'}: busy hour and peak of each cell"
     by_cell = pd.read_csv(tmp_path / "plan.csv").set_index("cell")
@@ -327,6 +327,10 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     code, out, err = stforecast("leaks", tmp_path / "r", "--history", town)
     assert (code, err) == (0, "")
     assert "no leak found" in out
+    limited = ("--out", tmp_path / "l.csv", "--upper-limit", 150, "--lower-limit", 120)
+    assert stforecast("predict", tmp_path / "r", "--history", town, *limited)[0] == 0
+    values = pd.read_csv(tmp_path / "l.csv")[values].stack()
+    assert (values.min(), values.max()) == (120, 150)
 
 
 def test_a_leak_is_bad_news(stforecast, run_folder, town, monkeypatch):

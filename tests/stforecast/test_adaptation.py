@@ -148,9 +148,9 @@ def test_bounds_of_a_new_cell_have_the_mean_width_of_the_known_ones(table, tiny)
         "seasonal_day", **read_by("seasonal_day", tiny), intervals="conformal"
     ).fit(table[[11, 22]])
     adapted = forecaster.adapt(table)
-    lower, upper = adapted.predict_interval(table, non_negative=False)
+    lower, upper = adapted.predict_interval(table, limits=(-np.inf, np.inf))
     width = (upper - lower).iloc[0] / adapted.scaler.std
-    known = forecaster.predict_interval(table[[11, 22]], non_negative=False)
+    known = forecaster.predict_interval(table[[11, 22]], limits=(-np.inf, np.inf))
     np.testing.assert_allclose(
         width[[11, 22]], (known.upper - known.lower).iloc[0] / forecaster.scaler.std
     )

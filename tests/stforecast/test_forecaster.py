@@ -158,7 +158,7 @@ def test_a_cube_gives_service_unit_and_clock_to_forecasts(cube, tiny, clock):
     tested = forecaster.test_forecasts()
     about = {"service": "internet", "method": "ridge", "clock": clock, "step_minutes": 60.0}
     zone = {"time_zone": "Europe/Rome"} if clock == "utc" else {}
-    assert tested.attrs == {**about, **zone, "non_negative": 1}
+    assert tested.attrs == {**about, **zone, "lower_limit": 0.0}
     assert tested["y_hat"].attrs["selection"] == "last, best"
     assert tested["y"].attrs["units"] == "MB"
 

@@ -16,6 +16,7 @@ from stforecast import Forecaster
 from stforecast.config import read_by
 from stforecast.tracking import Callback, MLflow, TensorBoard, WeightsAndBiases
 
+ANY = (-np.inf, np.inf)
 RIDGE = {"split": "days:7,1,2", "device": "cpu"}
 
 
@@ -96,26 +97,29 @@ def test_forecasts_are_not_below_zero_unless_the_training_part_was(table, below)
     forecaster = Forecaster("last_value", **read_by("last_value", RIDGE)).fit(data)
     assert forecaster.non_negative == (not below)
     assert forecaster.predict(data).iloc[0, 0] == pytest.approx(-5.0 if below else 0.0)
-    assert forecaster.predict(data, non_negative=False).iloc[0, 0] == pytest.approx(-5.0)
-    assert forecaster.predict(data, non_negative=True).iloc[0, 0] == 0.0
+    assert forecaster.predict(data, limits=ANY).iloc[0, 0] == pytest.approx(-5.0)
+    assert forecaster.predict(data, limits=(0, np.inf)).iloc[0, 0] == 0.0
 
 
 def test_bounds_are_not_below_zero_when_asked(fitted, table, tmp_path):
     lower = table - 300
-    bounds = fitted.predict_interval(lower, non_negative=True)
+    bounds = fitted.predict_interval(lower, limits=(0, np.inf))
     assert bounds.lower.min(axis=None) == 0
     loaded = Forecaster.load(fitted.save(tmp_path))
     assert loaded.non_negative
     pd.testing.assert_frame_equal(loaded.predict_interval(lower).lower, bounds.lower)
 
 
-@pytest.mark.parametrize("non_negative", [None, True, False])
-def test_a_forecast_lies_between_its_bounds_whatever_floor_they_have(fitted, table, non_negative):
-    """Far below what was seen, forecast and bounds meet at 0, or only the bounds are raised."""
+@pytest.mark.parametrize("limits", [None, (0, np.inf), ANY, (-np.inf, -150), (-200, -150)])
+def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table, limits):
+    """Far below what was seen, forecast and bounds meet at a limit."""
     history = table - 300
-    bounds = fitted.predict_interval(history, non_negative=non_negative)
-    values = fitted.predict(history, non_negative=non_negative)[: len(bounds.lower)]
-    assert (values < 0).any(axis=None) == (non_negative is False)
+    bounds = fitted.predict_interval(history, limits=limits)
+    values = fitted.predict(history, limits=limits)[: len(bounds.lower)]
+    lowest, highest = limits or (0, np.inf)
+    assert (values >= lowest).all(axis=None)
+    assert (bounds.upper <= highest).all(axis=None)
+    assert (values < 0).any(axis=None) == (lowest < 0)
     assert (bounds.lower <= values).all(axis=None)
     assert (values <= bounds.upper).all(axis=None)
     assert bounds.lower.attrs["coverage"] == bounds.upper.attrs["coverage"] == 0.9

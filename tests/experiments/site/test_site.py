@@ -140,19 +140,21 @@ def test_the_defaults_standing_counts_benchmarks_by_rival():
 def test_coverage_is_tabulated_bold_where_every_client_is_near_the_nominal_one():
     about = "**milan, net**: 9 cells, test part of `days:5,1,2`, 1 step(s) ahead\n\n"
     table = (
-        "| method | lowest – median – highest client | width |\n|---|---|---|\n"
-        "| ridge, conformal | 0.766 – 0.911 – 0.960 | 1,000.0 ± 2.0 |\n"
-        "| ridge, normalised | 0.800 – 0.900 – 0.970 | 900.0 |\n"
+        "| method | lowest – median – highest client | furthest bound | width |\n"
+        "|---|---|---|---|\n"
+        "| ridge, conformal | 0.766 – 0.911 – 0.960 | 0.250 | 1,000.0 ± 2.0 |\n"
+        "| ridge, normalised | 0.800 – 0.900 – 0.970 | 1.500 | 900.0 |\n"
     )
     assert lines_of(coverage_table({"a": about + table, "b": about})) == [
         "| data | ridge, conformal | ridge, normalised |",
         "| --- | --- | --- |",
         "| [milan, 9 cells, 1 step ahead](#a) | 76.6 – 96.0 | **80.0 – 97.0** |",
         "",
-        "| method | test parts with all clients between 80 and 97 % | width against conformal |",
-        "| --- | --- | --- |",
-        "| ridge, conformal | 0 of 1 |  |",
-        "| ridge, normalised | 1 of 1 | -10 % |",
+        "| method | test parts with all clients between 80 and 97 % | width against conformal | "
+        "furthest bound |",
+        "| --- | --- | --- | --- |",
+        "| ridge, conformal | 0 of 1 |  | 0.2 |",
+        "| ridge, normalised | 1 of 1 | -10 % | 1.5 |",
     ]
 
 

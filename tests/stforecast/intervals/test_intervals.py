@@ -14,8 +14,10 @@ from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
 from stforecast.intervals.bands import Bands, clipped, widened
-from stforecast.intervals.calibration import Forecasts, calibrate, lowest_scores
+from stforecast.intervals.calibration import Forecasts, calibrate
+from stforecast.intervals.error_scale import ErrorScale
 from stforecast.intervals.options import IntervalOptions
+from stforecast.limits import Limits
 from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages
 from stforecast.metrics.tables import evaluate_intervals
@@ -58,19 +60,28 @@ def test_quantiles_are_conformalised_from_where_they_are():
     assert after[0.8].radius.item() == -1.0
 
 
-def test_bounds_are_raised_to_the_lowest_value_and_forecasts_are_not():
+def test_bounds_are_moved_to_the_limits_and_forecasts_are_not():
     bands = Bands(shaped([-3.0, 2.0]), {0.9: (shaped([-5.0, -1.0]), shaped([-2.0, 4.0]))})
-    raised = clipped(bands, np.array([-1.5]))
-    assert [b.ravel().tolist() for b in raised.bounds[0.9]] == [[-1.5, -1.0], [-1.5, 4.0]]
-    np.testing.assert_array_equal(raised.centre, bands.centre)
-    assert clipped(bands, np.array([-np.inf])).bounds[0.9][0].min() == -5.0
+    low, high, none = np.full((1, 1, 1), -1.5), np.full((1, 1, 1), 3.0), np.full((1, 1, 1), np.inf)
+    moved = clipped(bands, low, high)
+    assert [b.ravel().tolist() for b in moved.bounds[0.9]] == [[-1.5, -1.0], [-1.5, 3.0]]
+    np.testing.assert_array_equal(moved.centre, bands.centre)
+    assert clipped(bands, -none, none).bounds[0.9][0].min() == -5.0
+
+
+def test_limits_are_scored_as_the_targets_of_their_values():
+    data = prepared(np.arange(240.0))
+    low, high = Limits(0.0, 7.0).scores(data.scaler, 1)
+    assert (low.item(), high.item()) == tuple(data.z[[0, 7], 0].astype(np.float32))
+    assert [score.item() for score in Limits().scores(data.scaler, 1)] == [-np.inf, np.inf]
 
 
 def test_only_data_that_were_never_negative_have_a_lowest_value():
     ramp = np.arange(240.0)
-    assert lowest_scores(prepared(ramp)).item() == prepared(ramp).z[0, 0].astype(np.float32)
-    assert np.isneginf(lowest_scores(prepared(ramp - 1)))
-    assert np.isfinite(lowest_scores(prepared(150 - ramp))), "what follows training is not read"
+    settings = Forecaster("last_value").asked.data
+    lowest = [settings.limits(prepared(data).non_negative).lower for data in (ramp, ramp - 1)]
+    assert lowest == [0, -np.inf]
+    assert prepared(150 - ramp).non_negative, "what follows training is not read"
 
 
 def test_interval_metrics_by_hand():
@@ -349,7 +360,7 @@ def test_bounds_that_are_gone_or_do_not_fit_are_refused(cube, tmp_path):
     for name, wrong, message in (
         ("interval/radius", None, "no 'interval/radius'"),
         ("interval/radius", np.zeros((2, 1)), r"shape \(2, 1\)"),
-        ("interval/floor", np.full(3, np.nan), "interval/floor has values that are not numbers"),
+        ("interval/most", np.full((3, 1), np.nan), "interval/most has values that are not numbers"),
         ("interval/scale/weights", None, "no 'interval/scale/weights'"),
     ):
         kept = {k: v for k, v in arrays.items() if k != name}
@@ -357,3 +368,123 @@ def test_bounds_that_are_gone_or_do_not_fit_are_refused(cube, tmp_path):
         write_model(tmp_path, "forecaster.json", about, damaged)
         with pytest.raises(InputError, match=message):
             Forecaster.load(tmp_path)
+
+
+def test_bounds_saved_by_earlier_versions_load(cube, tmp_path):
+    settings = {"service": "internet", "split": "days:7,1,2", "intervals": "normalised"}
+    forecaster = Forecaster("last_value", **settings).fit(cube)
+    about = json.loads((forecaster.save(tmp_path) / "forecaster.json").read_text())
+    for name in ("lower_limit", "upper_limit"):
+        del about["settings"][name]
+    arrays = load_file(tmp_path / "state.safetensors")
+    del arrays["interval/most"]
+    arrays["interval/floor"] = np.zeros(3, dtype=np.float32)
+    write_model(tmp_path, "forecaster.json", about, arrays)
+    before, after = (f.predict_interval(cube) for f in (forecaster, Forecaster.load(tmp_path)))
+    pd.testing.assert_frame_equal(before.lower, after.lower)
+    pd.testing.assert_frame_equal(before.upper, after.upper)
+
+
+def per_cent(n_days=24):
+    """Hours of three cells between 0 and 100, often at 100."""
+    hours = pd.date_range("2013-11-01", periods=24 * n_days, freq="h")
+    daily = 80 + 40 * np.sin(2 * np.pi * hours.hour / 24)
+    noise = 10 * np.random.default_rng(2).normal(size=(len(hours), 3))
+    return pd.DataFrame((daily.to_numpy()[:, None] + noise).clip(0, 100), hours)
+
+
+@pytest.mark.parametrize("how", ["conformal", "normalised", "none"])
+def test_limits_hold_for_forecasts_and_bounds_and_are_saved(how, tmp_path):
+    table = per_cent()
+    settings = {"split": "days:14,5,5", "horizon": 6, "upper_limit": 100, "intervals": how}
+    if how == "none":
+        learned = {"loss": "quantile", "quantiles": "0.1,0.5,0.9", "rounds": 2}
+        forecaster = Forecaster("fedavg", model="mlp", device="cpu", **settings, **learned)
+    else:
+        forecaster = Forecaster("ridge", **settings)
+    loaded = Forecaster.load(forecaster.fit(table).save(tmp_path))
+    tested = forecaster.test_forecasts()
+    assert (tested.attrs["lower_limit"], tested.attrs["upper_limit"]) == (0, 100)
+    assert float(tested.upper.max()) <= 100
+    if how != "none":
+        assert float(tested.upper.max()) == 100
+        assert float((tested.upper >= tested.y).sel(cell=0).where(tested.y == 100, 1).mean()) > 0.8
+    for model in (forecaster, loaded):
+        assert model.limits == (0, 100)
+        # The history stands at 400, from which the forecast leaves the limits.
+        lower, upper = model.predict_interval(4 * table)
+        assert upper.max(axis=None) == model.predict(4 * table).max(axis=None) == 100
+        assert lower.max(axis=None) <= 100
+        further = model.predict(4 * table, limits=(0, np.inf))
+        assert further.max(axis=None) > 100
+    on_new = loaded.test_forecasts(table)
+    assert float(on_new.upper.max()) <= 100
+
+
+def test_limits_that_exclude_values_are_named(caplog):
+    Forecaster("last_value", split="days:14,5,5", upper_limit=90).fit(per_cent())
+    assert "outside the limits -inf and 90" in caplog.text
+    with pytest.raises(InputError, match="lower_limit is 5 and upper_limit is 5"):
+        Forecaster("last_value", lower_limit=5, upper_limit=5)
+
+
+def series_of_all_kinds(n):
+    """Quarters of an hour: noise, drift, growing and heavy-tailed noise, constants, rare events."""
+    rng, step = np.random.default_rng(n), np.arange(n)
+    found = {
+        "random": rng.normal(size=n),
+        "drifting": np.cumsum(rng.normal(size=n)),
+        "growing": rng.normal(size=n) * np.linspace(1, 9, n),
+        "heavy": rng.standard_t(1.5, size=n),
+        "constant": np.full(n, 7.0),
+        "constant at first": np.where(step < 0.7 * n, 7.0, rng.random(n)),
+        "tiny": 1e6 + np.sin(step),
+        "rare": 100.0 * (rng.random(n) < 0.02),
+    }
+    return pd.DataFrame(found, pd.date_range("2024-01-01", periods=n, freq="15min"))
+
+
+@pytest.mark.parametrize("horizon", [1, 24, 96, pytest.param(336, marks=pytest.mark.slow)])
+def test_bounds_are_as_far_as_errors_were(horizon):
+    table = series_of_all_kinds(3 * horizon + 300)
+    settings = {"split": "steps:0.35,0.33,0.32", "horizon": horizon, "intervals": "normalised"}
+    forecaster = Forecaster("last_value", quantiles="0.05,0.5,0.95", **settings).fit(table)
+    tested, ahead = forecaster.test_forecasts(), forecaster.predict_interval(table)
+    # Forecasts are values, so errors lie in the range; a bound is at most twice as far as an error.
+    least, most = table.min(), table.max()
+    reach = 2 * (most - least) + 1e-5 * table.abs().max()
+    for lower, upper in (
+        (tested.lower.min(["time", "horizon"]), tested.upper.max(["time", "horizon"])),
+        (ahead.lower.min(), ahead.upper.max()),
+    ):
+        assert (lower.to_numpy() >= least - reach).all()
+        assert (upper.to_numpy() <= most + reach).all()
+
+
+def test_a_scale_does_not_carry_bounds_further_than_errors_were(monkeypatch):
+    # The scale of a high level is e³; that of the validation part is 1.
+    steep = ErrorScale(np.ones(1), np.ones((24, 1)), np.zeros(4), np.ones(4), np.eye(4)[2])
+    monkeypatch.setattr(ErrorScale, "fit", lambda *_: steep)
+    data = prepared(np.random.default_rng(8).normal(size=240))
+    (y, mask), (later, seen) = map(data.targets, (data.calibration, data.split.test))
+    zero, far = np.zeros(y.shape), np.full(later.shape, 9.0)
+    known = Forecasts(data.calibration, Bands(zero, {0.8: (zero, zero)}), y, mask)
+    coming = Forecasts(data.split.test, Bands(far, {0.8: (far, far)}), far + later, seen)
+    found, after = calibrate(data, known, coming, IntervalOptions("normalised"))
+    largest = np.maximum.accumulate(np.append(np.abs(y).max(), np.abs(later)))
+    assert (found.bounds[0.8][1].ravel() - 9 <= 2 * largest[:-1] + 1e-5).all()
+    band = Bands(far[:, :1], {0.8: (far[:, :1], far[:, :1])})
+    ahead = after[0.8].calibrated(band, data.z, np.array([240]), data.calendar)
+    assert ahead.bounds[0.8][1].item() - 9 <= 2 * largest[-1] + 1e-5
+
+
+def test_far_bounds_are_warned_of(cube, caplog):
+    settings = {"service": "internet", "split": "days:7,1,2", "intervals": "normalised"}
+    forecaster = Forecaster("last_value", **settings).fit(cube)
+    forecaster.predict_interval(cube)
+    assert "observed ranges outside" not in caplog.text
+    forecaster._interval_calibration().radius[1] = 1e4
+    forecaster._interval_calibration().most[1] = np.inf
+    forecaster.predict_interval(cube)
+    assert "bounds of 1 of 3 cells are more than 3 observed ranges outside" in caplog.text
+    assert "of cell 22, whose values are" in caplog.text

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from stforecast.intervals.radii import RATES, conformal_radius, scores, tracked_radii
+from stforecast.intervals.radii import (
+    RATES,
+    SMALLEST,
+    _tracked,
+    conformal_radius,
+    largest_known,
+    scores,
+    tracked_radii,
+)
 
 
 def shaped(values):
@@ -50,7 +58,7 @@ def test_exchangeable_errors_are_covered_as_promised():
 
 
 def test_a_radius_grows_by_a_miss_and_shrinks_by_a_hit():
-    radii = tracked_radii(shaped(range(1, 10)), shaped([9.5, 0, 12]), 0.8, rates=[0.5])
+    radii = tracked_radii(shaped(range(1, 10)), shaped([99, 0, 12]), 0.8, rates=[0.5])
     # 8, missed: × exp(0.5 · 0.8); held: × exp(-0.5 · 0.2); missed again.
     steps = np.cumsum([0, 0.4, -0.1, 0.4])
     np.testing.assert_allclose(radii.ravel(), 8 * np.exp(steps))
@@ -61,9 +69,10 @@ def test_a_miss_is_known_only_when_its_target_is_past():
     coming = np.full((1, 6, 3), np.nan)
     coming[0, 0] = 99.0
     radii = tracked_radii(known, coming, 0.5, rates=[0.2])
-    # The miss of window 0, h + 1 steps ahead, moves the radius of window h + 1 and not before.
+    # The miss of window 0, h + 1 steps ahead, moves the radius of window h + 1 and not before, by a
+    # rate that falls with the root of the delay.
     for h in range(3):
-        expected = np.where(np.arange(7) <= h, 5.0, 5.0 * np.exp(0.1))
+        expected = np.where(np.arange(7) <= h, 5.0, 5.0 * np.exp(0.1 / np.sqrt(h + 1)))
         np.testing.assert_allclose(radii[0, :, h], expected)
 
 
@@ -80,8 +89,8 @@ def test_radii_depend_on_earlier_scores_only():
 
 
 def test_radii_are_averaged_by_their_losses():
-    radii = tracked_radii(shaped(range(1, 10)), shaped([12, 12]), 0.8, rates=[0.0, 0.5])
-    # η = 0 stays at 8; η = 0.5 goes to 8 exp(0.4) < 12, missed again, and 8 exp(0.8).
+    radii = tracked_radii(shaped(range(1, 10)), shaped([99, 99]), 0.8, rates=[0.0, 0.5])
+    # η = 0 stays at 8; η = 0.5 goes to 8 exp(0.4) < 99, missed again, and 8 exp(0.8).
     # Losses of window 1 differ by 0.8 · 8 (exp(0.4) - 1) = 2 d, each is ± d from their mean.
     weight = 1 / (1 + np.exp(2 * np.sqrt(np.log(2))))
     expected = [8, 4 + 4 * np.exp(0.4), 8 * weight + 8 * np.exp(0.8) * (1 - weight)]
@@ -127,3 +136,48 @@ def test_coverage_returns_after_a_drift():
     tracked = tracked_radii(known, drifted, 0.9)[:, :-1]
     assert (drifted <= fixed).mean() < 0.5
     assert (drifted[:, 100:] <= tracked[:, 100:]).mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_the_largest_score_is_known_when_its_target_is_past():
+    known = np.full((1, 3, 2), np.nan)
+    known[0, 1] = [2.0, 3.0]
+    coming = np.array([[[1.0, 9.0], [5.0, np.nan], [4.0, 9.5]]])
+    expected = [[2, 2, 5, 5], [3, 3, 9, 9]]
+    np.testing.assert_array_equal(largest_known(known, coming)[0].T, expected)
+    none = largest_known(np.full((1, 2, 1), np.nan), shaped([np.nan, 4]))
+    assert none.ravel().tolist() == [-np.inf, -np.inf, 4]
+
+
+def alone(known, coming, step):
+    """Return radii and largest known scores of one step ahead; others are not computed."""
+    at_step = [np.full((*part.shape, step), np.nan) for part in (known, coming)]
+    for whole, part in zip(at_step, (known, coming), strict=True):
+        whole[..., -1] = part
+    most = np.maximum(largest_known(*at_step)[..., -1], SMALLEST)
+    first = np.minimum(conformal_radius(known[..., None], 0.9)[:, 0], most[:, 0])
+    return _tracked(first, coming, most, step, 0.9, np.array(RATES)), most
+
+
+@pytest.mark.parametrize("step", [1, 12, 96, 336])
+def test_no_radius_exceeds_the_largest_known_score(step):
+    rng, n = np.random.default_rng(step), 40
+    t = np.arange(n + 2 * step + 50)
+    noise = rng.exponential(size=len(t))
+    series = np.stack([
+        noise, noise * np.exp(t / step), noise * np.exp(-t / step), noise**4, np.ones(len(t)),
+        np.zeros(len(t)), np.where(t < n, 1.0, 50.0) * noise,
+    ])  # fmt: skip
+    series[rng.random(series.shape) < 0.1] = np.nan
+    radii, most = alone(series[:, :n], series[:, n:], step)
+    assert (radii <= most * (1 + 1e-12)).all()
+    assert (radii > 0).all()
+
+
+@pytest.mark.parametrize("step", [12, 48])
+def test_coverage_returns_after_a_drift_though_feedback_is_late(step):
+    rng = np.random.default_rng(3)
+    known, drifted = (np.abs(rng.normal(size=(40, n))) for n in (100, 20 * step))
+    radii, _ = alone(known, 3 * drifted, step)
+    late = slice(10 * step, None)
+    inside = (3 * drifted <= radii[:, :-1])[:, late]
+    assert inside.mean() == pytest.approx(0.9, abs=0.03)

@@ -282,8 +282,11 @@ def test_scaled_errors_have_no_unit(tested, metric, name):
     assert error_name(metric, [tested("a", BUSY, BUSY, units="MB")]) == name
 
 
-@pytest.mark.parametrize(("non_negative", "lowest"), [(1, 0), (0, -2)])
-def test_forecasts_are_drawn_as_predict_gives_them(tested, non_negative, lowest):
+@pytest.mark.parametrize(
+    ("attrs", "drawn"),
+    [({}, -2), ({"lower_limit": 0.0}, 0), ({"upper_limit": -3.0}, -3), ({"non_negative": 1}, 0)],
+)
+def test_forecasts_are_drawn_as_predict_gives_them(tested, attrs, drawn):
     y_hat, y = steps(-2)
-    (ax,) = predictions([tested("a", y_hat, y, attrs={"non_negative": non_negative})]).axes
-    assert labelled(ax)["a"].get_ydata().tolist() == [lowest] * 3
+    (ax,) = predictions([tested("a", y_hat, y, attrs=attrs)]).axes
+    assert labelled(ax)["a"].get_ydata().tolist() == [drawn] * 3

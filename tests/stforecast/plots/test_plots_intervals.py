@@ -18,7 +18,7 @@ TIMES = np.datetime64("2013-11-25", "ns") + np.arange(4) * np.timedelta64(1, "h"
 def make_run(tmp_path):
     """Writes a run with forecasts of one cell: 90 % intervals of ±1 around 10."""
 
-    def make(name="fuels", bounds=True, y=(10.0, 10.5, 12.0, np.nan)):
+    def make(name="fuels", bounds=True, y=(10.0, 10.5, 12.0, np.nan), n_steps=1):
         out = tmp_path / name
         out.mkdir()
         settings = {"method": name, "select": "best", "seed": 1}
@@ -29,8 +29,11 @@ def make_run(tmp_path):
             values |= {"lower": np.full(4, 9.0), "upper": np.full(4, 11.0)}
         dims = ("cell", "time", "horizon")
         xr.Dataset(
-            {k: (dims, v[None, :, None], {"units": "MB"}) for k, v in values.items()},
-            {"cell": [4142], "time": TIMES, "horizon": [1]},
+            {
+                k: (dims, np.tile(v[None, :, None], n_steps), {"units": "MB"})
+                for k, v in values.items()
+            },
+            {"cell": [4142], "time": TIMES, "horizon": np.arange(1, n_steps + 1)},
             {"clock": "utc", "coverage": 0.9},
         ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
         return ForecastRun.open(out)
@@ -56,6 +59,14 @@ def test_each_run_has_a_panel_of_each_cell(make_run):
     fig = intervals([make_run("fuels"), make_run("ridge", y=(10, 10, 10, 10))], cells="4142")
     titles = [ax.get_title(loc="left") for ax in fig.axes]
     assert titles == ["cell 4142; fuels: 67% inside", "cell 4142; ridge: 100% inside"]
+
+
+def test_the_first_middle_and_last_step_are_drawn(make_run):
+    run = make_run(n_steps=24)
+    titles = [ax.get_title(loc="left").split("; ")[1] for ax in intervals([run]).axes]
+    assert titles == [f"step {step} ahead: 67% inside" for step in (1, 12, 24)]
+    (ax,) = intervals([run], horizon=2).axes
+    assert ax.get_title(loc="left") == "cell 4142: 67% inside"
 
 
 def test_a_run_without_intervals_is_named(make_run):

@@ -24,7 +24,7 @@ def test_errors_are_means_over_seeds_and_the_rest_is_of_the_first(tested):
 
 
 def test_forecasts_are_shown_as_predict_gives_them_and_errors_are_not(tested):
-    run = tested("a", Y - 1, Y, attrs={"non_negative": 1})
+    run = tested("a", Y - 1, Y, attrs={"lower_limit": 0.0})
     found = method_numbers(group_runs([run])[0], "raw_mae")
     assert found.path.y_hat.min() == 0
     np.testing.assert_allclose(found.forecast, Y.clip(1).mean(axis=(1, 2)) - 1)
