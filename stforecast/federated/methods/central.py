@@ -23,5 +23,6 @@ class Central(Method):
     name = "central"
     summary = "trains one model on the data of all clients, in one place (not federated)"
     paper = "reference"
+    unguarded = "it has one client"
     pooled: ClassVar[bool] = True
     keeps_data: ClassVar[bool] = True
