@@ -85,9 +85,9 @@ class Robust(CheckedOptions):
         """
         guards = vars(method).get("guards", ())
         if self.robust not in ("none", *guards):
-            names = f"take --robust {' or '.join(guards)}" if guards else "leave it out"
+            others = f"choose {' or '.join(guards)}" if guards else "leave it out"
             raise InputError(
-                f"--robust {self.robust} cannot protect {method.name}: {method.unguarded}; {names}"
+                f"--robust {self.robust} cannot protect {method.name}: {method.unguarded}; {others}"
             )
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
