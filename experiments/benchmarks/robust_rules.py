@@ -57,7 +57,7 @@ from stforecast.methods import METHODS as ALL
 METHODS = [name for name, method in ALL.items() if not method.pooled and name != "solo"]
 """Methods whose clients send something."""
 
-BEHAVIOURS = ("random", "sign-flipped", "shifted")
+BEHAVIOURS = ("random", "sign-flipped")
 
 LIARS = max(hostile_numbers(N_NODES))
 """Nodes that lie in a run with liars: the larger of the numbers of the other benchmark."""

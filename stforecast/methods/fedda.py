@@ -122,7 +122,6 @@ class FedDA(FedAvg):
     name = "fedda"
     summary = "aggregates within and between clusters by attention, with a warm-up model"
     paper = "Zhang et al., INFOCOM 2021"
-    guards = FedAvg.guards
     keeps_apart = True
     sums = "none"
     needs_each = "its server groups the clients by what they send"
@@ -322,7 +321,6 @@ class FedDAClusters(FedDA):
 
     name = "fedda_clusters"
     summary = "FedDA whose clusters keep their own models (not in the paper)"
-    guards = FedDA.guards
     views = ("personal",)
     Options = FedDAClustersOptions
 

@@ -71,7 +71,7 @@ class FedCP(FedAvg):
     name = "fedcp"
     summary = "splits each sample's features between a global and a personal head"
     paper = "Zhang et al., KDD 2023"
-    guards = FedAvg.guards
+    guards = ("median", "trimmed", "drop")
     views = ("personal",)
     keeps_own = True
     Options = FedCPOptions

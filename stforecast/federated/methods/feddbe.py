@@ -66,7 +66,6 @@ class FedDBE(FedAvg):
     name = "feddbe"
     summary = "FedAvg with a common mean of features, and their bias kept on each client"
     paper = "Zhang et al., NeurIPS 2023"
-    guards = FedAvg.guards
     views = ("personal",)
     Options = FedDBEOptions
     options: FedDBEOptions

@@ -74,7 +74,6 @@ class FedDyn(FedAvg):
     name = "feddyn"
     summary = "FedAvg with a dynamic regulariser that aligns the clients' optima"
     paper = "Acar et al., ICLR 2021"
-    guards = FedAvg.guards
     sums = "clients"
     Options = FedDynOptions
     options: FedDynOptions

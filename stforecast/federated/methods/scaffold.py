@@ -81,7 +81,6 @@ class Scaffold(FedAvg):
     name = "scaffold"
     summary = "FedAvg whose local steps are corrected by control variates"
     paper = "Karimireddy et al., ICML 2020"
-    guards = FedAvg.guards
     sums = "clients"
     Options = ScaffoldOptions
     options: ScaffoldOptions
