@@ -28,6 +28,7 @@ from experiments.site.federations import (
     hostile_table,
     kills_text,
     nodes_tables,
+    robust_table,
 )
 from experiments.site.performance import (
     growth_figure,
@@ -63,6 +64,7 @@ PERFORMANCE = ROOT / "docs" / "performance.md"
 
 BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "hostile": (ROOT / "docs" / "security.md", hostile_table),
+    "robust": (ROOT / "docs" / "security.md", robust_table),
     "hostile live": (ROOT / "docs" / "security.md", hostile_live_table),
     "kills": (ROOT / "docs" / "federation.md", kills_text),
     "nodes": (PERFORMANCE, nodes_tables),

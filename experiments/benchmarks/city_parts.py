@@ -1,4 +1,4 @@
-"""Cubes of a federation's nodes, for benchmarks."""
+"""An invented city, and cubes of a federation's nodes, for benchmarks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from pathlib import Path
 from data_prep.cube import open_cube, write_cube
 from data_prep.milan import prepare
 from data_prep.simulate import simulate
+
+
+def make_city(folder: Path, cells: int, days: int) -> Path:
+    """Simulate a city and return its cube, in a folder for it."""
+    simulate(folder / "raw", cells=cells, days=days, seed=1)
+    return prepare(folder / "raw", folder / "city.nc")
 
 
 def make_cubes(folder: Path, n_nodes: int, share: int, days: int) -> list[Path]:
@@ -18,9 +24,7 @@ def make_cubes(folder: Path, n_nodes: int, share: int, days: int) -> list[Path]:
         share: cells of each node.
         days: length of the records.
     """
-    simulate(folder / "raw", cells=share * n_nodes, days=days, seed=1)
-    prepare(folder / "raw", folder / "city.nc")
-    with open_cube(folder / "city.nc") as city:
+    with open_cube(make_city(folder, share * n_nodes, days)) as city:
         return [
             write_cube(city.isel(cell=slice(share * i, share * (i + 1))).load(),
                        folder / f"node-{i}.nc")

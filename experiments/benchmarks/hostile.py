@@ -38,6 +38,7 @@ from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import pack, unpack
+from stforecast.methods import METHODS as ALL
 
 N_NODES, SHARE, DAYS = 10, 2, 21
 """Nodes, clients of each, and days of the invented city."""
@@ -101,11 +102,13 @@ def is_absent(method: str, behaviour: str) -> bool:
 
 
 def runs() -> Iterator[Run]:
-    """Return all runs.
+    """Return all runs with a rule that the method can use.
 
     What the server refuses is tried without a defence only, as none ever sees it.
     """
     for robust, method in itertools.product(DEFENCES, METHODS):
+        if robust not in ("none", *ALL[method].guards):
+            continue
         yield Run(method, 0, "-", robust)
         for hostile, behaviour in itertools.product(hostile_numbers(N_NODES), BEHAVIOURS):
             refused = behaviour in REFUSED and robust != "none"

@@ -1,7 +1,7 @@
 """Parts of pages that tell what was measured on federations of nodes.
 
 The measurements lie in docs/results/federation, as the benchmarks of `experiments.benchmarks` wrote
-them: `hostile.csv`, `hostile-live.csv`, `nodes-NUMBER.json` and `kills-TARGET.json`.
+them: `hostile.csv`, `hostile-live.csv`, `robust.csv`, `nodes-NUMBER.json` and `kills-TARGET.json`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ def hostile_table() -> str:
     from experiments.benchmarks.hostile import table_of
 
     return table_of(pd.read_csv(MEASURED / "hostile.csv"))
+
+
+def robust_table() -> str:
+    """Tabulate the honest clients' errors with every method and rule."""
+    import pandas as pd
+
+    from experiments.benchmarks.robust_rules import table_of
+
+    return table_of(pd.read_csv(MEASURED / "robust.csv"))
 
 
 def hostile_live_table() -> str:

@@ -89,6 +89,12 @@ class Method:
     """Whether a client keeps its own values of a part of the tensors that it receives."""
     keeps_apart: ClassVar[bool] = False
     """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
+    guards: ClassVar[tuple[str, ...]] = ()
+    """Rules of `--robust` that protect it, as measured; all others are refused. Not inherited."""
+    unguarded: ClassVar[str] = "nobody has measured what the rule does to it"
+    """Why other rules are refused, in words that follow the method's name and a colon."""
+    sends_sums: ClassVar[bool] = False
+    """Whether an upload's tensors are sums over the client's samples, so that they grow with it."""
     sums: ClassVar[Sums] = "none"
     """Which sums of uploads the server can work with, see `Sums`; secure aggregation needs one."""
     needs_each: ClassVar[str] = "its server may need each client's upload by itself"

@@ -26,6 +26,9 @@ from stforecast.federated.uploads.uplink import Uplink
 
 log = logging.getLogger(__name__)
 
+FAR = "its upload is far from those of the others"
+"""Why the rule `drop` leaves a client out."""
+
 
 @dataclass(frozen=True)
 class RoundReport:
@@ -64,7 +67,7 @@ class Server:
         state: state whose server tensors, round and clients' sizes are used.
         rounds: total number of rounds.
         uplink: encoding of uploads.
-        robust: defence against Byzantine uploads.
+        robust: defence against Byzantine uploads; one that the method cannot use is refused.
         lag: rounds by which validation losses are delayed.
 
     Attributes:
@@ -84,6 +87,8 @@ class Server:
     ) -> None:
         self.method, self.state, self.rounds, self.lag = method, state, rounds, lag
         self.uplink, self.robust = uplink or Uplink(), robust or Robust()
+        self.robust.check(type(method))
+        self._dropped: set[int] = set()
         self.reports: list[RoundReport] = []
         self.best_round: int | None = None
 
@@ -139,6 +144,7 @@ class Server:
                 if name not in state.received:
                     state.received[name] = t.new_zeros(len(state.clients), *t.shape[1:])
                 state.received[name][ids] = t
+        ids, upload = self._near(ids, upload)
         upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
         server = method.aggregate(state.server, of, upload)
@@ -148,6 +154,22 @@ class Server:
         """Make a state that `merged` returned the server's; this ends the round."""
         self.state.server = merged
         self.state.round += 1
+
+    def _near(self, ids: Tensor, upload: Payload) -> tuple[Tensor, Payload]:
+        """Return the clients that the rule `drop` keeps, and their uploads; name the others."""
+        method, sizes = self.method, self.state.clients.sizes[ids]
+        samples = sizes if method.sends_sums else None
+        near = self.robust.kept(upload, method.population.names, samples)
+        if len(near) == len(ids):
+            return ids, upload
+        dropped = set(ids.tolist()) - set(ids[near].tolist())
+        if dropped - self._dropped:
+            log.warning(
+                "round %d: left out %s; said once of each client", self.state.round + 1,
+                describe(dict.fromkeys(dropped - self._dropped, FAR)),
+            )  # fmt: skip
+            self._dropped |= dropped
+        return ids[near], take(upload, near)
 
     def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
         """Warn of failed clients, only the first time.

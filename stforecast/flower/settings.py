@@ -207,6 +207,7 @@ def check_config(config: Config) -> None:
         raise InputError(
             f"target is {CHOSEN!r}: the server has no validation data to choose it; give a --target"
         )
+    config.robust.check(METHODS[config.method])
     if config.uplink.delta_coding:
         raise InputError("nodes may lose an upload, so they do not support delta_coding")
 

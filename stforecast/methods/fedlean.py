@@ -103,6 +103,7 @@ class FedLean(FedAvg):
     name = "fedlean"
     summary = "ridge regression in one round, FedAvg of a small network on the rest (ours)"
     paper = "this package"
+    guards = FedAvg.guards
     views: ClassVar[tuple[str, ...]] = ("personal",)
     Options = FedLeanOptions
     task: ForecastTask

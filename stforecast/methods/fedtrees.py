@@ -39,8 +39,9 @@ What a client discloses: in round 1, for each input the number of its values in 
 (of z-scores), and the second moments of its inputs and targets; later, for each input the sum of r
 and the number of samples in each bin of a node. A bin of a single sample tells its r. The server
 needs only the sums of all uploads over clients, so secure aggregation applies. Clipping, noise,
-quantisation and delta coding work as for any method; a robust aggregate counts as the upload of
-every client.
+quantisation and delta coding work as for any method. Of the rules of robust aggregation only `drop`
+does: a client with outlying sums counts as absent. If not the same clients are dropped at each
+level, the tree ends early.
 
 Floats that a client sends, with F inputs, K outputs, B bins and C = min(K, directions): 1024 F +
 (F + 1)(F + 1 + K) in round 1; in the round of level l of a tree 2ˡ (K + 1) and, for l < depth,
@@ -124,7 +125,10 @@ class FedTrees(Method):
     name = "fedtrees"
     summary = "gradient-boosted trees on a ridge regression; clients send sums and histograms only"
     paper = "Li et al., MLSys 2023"
+    guards = ("drop",)
+    unguarded = "most bins of most clients are empty, so the median of histograms is no histogram"
     views = ("global",)
+    sends_sums = True
     sums = "clients"
     unread = (names_of(Training) | {"model", "refit_lr"}) - {
         "rounds", "participation", "full_start", "patience"

@@ -73,6 +73,8 @@ class Fuels(Method):
     name = "fuels"
     summary = "exchanges hourly prototypes; intra- and inter-client contrastive losses"
     paper = "Liu et al., AAAI 2025"
+    guards = ("trimmed", "clip", "drop")
+    unguarded = "if many clients lie alike, their prototypes replace those of honest clients"
     keeps_apart = True
     needs_each = "its server compares the clients' prototypes with each other"
     needs = ("keys", "a period in each batch")

@@ -146,6 +146,13 @@ def test_the_status_of_nothing_is_an_error(tmp_path):
         type_in("status", tmp_path)
 
 
+def test_a_rule_that_does_the_method_harm_is_refused_before_a_node_is_asked(tmp_path):
+    common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
+    with pytest.raises(InputError, match=r"--robust clip cannot protect fedtrees: .* choose drop"):
+        type_in("--method", "fedtrees", "--robust", "clip", *common)
+    assert not (tmp_path / "app").exists()
+
+
 def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
     common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
     for method, reason in (("fuels", "compares the clients' prototypes"), ("solo", "send nothing")):

@@ -3,15 +3,20 @@
 import itertools
 import json
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
 from data_prep.errors import InputError
-from experiments.benchmarks import hostile, hostile_live, kills
+from experiments.benchmarks import hostile, hostile_live, kills, robust_rules
 from experiments.hostile_node import HUGE, LIES, told
+from experiments.site.federations import MEASURED
 from stforecast.federated.nodes.messages import Message
+from stforecast.federated.server import Server
+from stforecast.federated.uploads.robust import RULES
+from stforecast.methods import METHODS
 
 ASKED = Message({"task": "round", "round": 2})
 
@@ -101,6 +106,56 @@ def test_live_errors_stand_beside_those_of_one_process():
     assert [c.strip() for c in lines[-1].split("|")[1:-1]] == [
         "`fedavg`", "2 of 5", "score forging", "× 4.0", "+50 %", "+50 %", "1e-03",
     ]  # fmt: skip
+
+
+def test_what_lying_nodes_send_in_one_process_is_what_the_server_gets(monkeypatch):
+    got = {}
+
+    def note(self, ids, upload, stage=0):
+        got.update(upload, rule=self.robust.robust)
+
+    monkeypatch.setattr(Server, "aggregate", note)
+    server = Server.__new__(Server)
+    server.state = SimpleNamespace(round=3)
+    sent = {"w": torch.arange(1.0, 9.0)[:, None], "counts": torch.ones(8, dtype=torch.long)}
+    with robust_rules.hostile(robust_rules.Run("fedavg", 2, "sign-flipped", "clip")):
+        Server.aggregate(server, torch.tensor([0, 1, 3, 4, 5, 6, 7, 8]), sent)
+    assert got["rule"] == "clip"
+    assert got["w"].flatten().tolist() == [-1, -2, -3, 4, 5, 6, 7, 8]
+    assert sent["w"].min() == 1
+    assert torch.equal(got["counts"], sent["counts"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_declares_only_rules_that_were_measured_to_do_it_no_harm(name):
+    method, guards = METHODS[name], vars(METHODS[name]).get("guards", ())
+    found = robust_rules.ratios(pd.read_csv(MEASURED / "robust.csv"))
+    nodes = pd.read_csv(MEASURED / "hostile.csv").query("method == @name")
+    for rule in guards:
+        of_rule = nodes[nodes["robust"] == rule]
+        if of_rule.empty:
+            assert robust_rules.sound(found[name, rule])
+            continue
+        (base,) = nodes.query("robust == 'none' and hostile == 0")["mse"]
+        worst = (of_rule.groupby(of_rule["hostile"] > 0)["mse"].max() / base).tolist()
+        assert robust_rules.sound(worst)
+    assert set(guards) == set(RULES) or method.unguarded
+
+
+def test_the_table_of_rules_tells_what_is_refused():
+    rows = pd.DataFrame(
+        [("fedtrees", n, b, rule, error)
+         for rule, error in (("none", 0.1), ("median", 0.3), ("drop", 0.101))
+         for n, b in ((0, "-"), *((4, b) for b in robust_rules.BEHAVIOURS))],
+        columns=hostile.COLUMNS[:-1],
+    )  # fmt: skip
+    lines = [
+        [c.strip() for c in line.split("|")[1:-1]]
+        for line in robust_rules.table_of(rows).splitlines()
+    ]
+    cells = dict(zip(lines[0], next(row for row in lines if row[0] == "`fedtrees`"), strict=True))
+    assert cells["`median`"] == "refused (× 3.0, × 3.0)"
+    assert cells["`drop`"] == "+1 %, +1 %"
 
 
 @pytest.mark.parametrize(("n", "hostile_nodes", "select"), [(5, 2, "last"), (6, 4, "best")])

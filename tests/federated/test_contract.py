@@ -8,11 +8,13 @@ from functools import partial
 import pytest
 import torch
 
+from data_prep.errors import InputError
 from stforecast.federated.method import Participants
 from stforecast.federated.nodes.secure_node import summand_weights
 from stforecast.federated.predictions import predictions
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.state import State
+from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS as ALL
 
 METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("stforecast.federated.")}
@@ -70,6 +72,8 @@ def test_it_describes_itself(name):
     assert method.sums in ("none", "samples", "clients")
     assert method.sums == "none" or not method.keeps_apart
     assert method.sums != "none" or method.needs_each
+    assert set(vars(method).get("guards", ())) <= set(RULES)
+    assert method.unguarded
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (12,)], ids=["unequal clients", "one client"])
@@ -85,6 +89,17 @@ def test_rounds_leave_finite_tensors_and_reports(federate, method, build, sizes)
     for i in range(len(sizes)):
         before, after = client_rows(initial, i), client_rows(state, i)
         assert any(not torch.equal(before[n], after[n]) for n in before if n.startswith("params/"))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_refused_or_leaves_finite_tensors(federate, method, build, rule):
+    settings = {"sizes": SIZES, "build": build, "rounds": 2, "robust": Robust(rule)}
+    if rule not in vars(method).get("guards", ()):
+        with pytest.raises(InputError, match=f"--robust {rule} cannot protect {method.name}"):
+            federate(method, **settings)
+        return
+    assert all(t.isfinite().all() for t in run(federate(method, **settings)).flat().values())
 
 
 @pytest.mark.sampled(2)

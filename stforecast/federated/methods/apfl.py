@@ -63,6 +63,7 @@ class Apfl(TwoModels):
     name = "apfl"
     summary = "mixes a local and a global model on each client"
     paper = "Deng et al., arXiv 2020"
+    guards = TwoModels.guards
     sums = "clients"
     Options = ApflOptions
     options: ApflOptions

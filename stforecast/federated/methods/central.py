@@ -26,6 +26,7 @@ class Central(Method):
     name = "central"
     summary = "trains one model on the data of all clients, in one place (not federated)"
     paper = "reference"
+    unguarded = "it has one client"
     pooled: ClassVar[bool] = True
     keeps_data: ClassVar[bool] = True
     unread = names_of(Uplink, Robust) | {"participation", "full_start"}

@@ -58,6 +58,7 @@ class Ditto(TwoModels):
     name = "ditto"
     summary = "FedAvg, and personal models pulled to its global one"
     paper = "Li et al., ICML 2021"
+    guards = TwoModels.guards
     Options = DittoOptions
     options: DittoOptions
 

@@ -51,6 +51,7 @@ class FedAdam(ServerOptimizer):
     name = "fedadam"
     summary = "FedAvg with Adam on the server"
     paper = "Reddi et al., ICLR 2021"
+    guards = ServerOptimizer.guards
     Options = FedAdamOptions
     options: FedAdamOptions
 

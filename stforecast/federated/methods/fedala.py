@@ -77,6 +77,7 @@ class FedAla(Fitted):
     name = "fedala"
     summary = "FedAvg; clients learn how to mix its model into their own before they train"
     paper = "Zhang et al., AAAI 2023"
+    guards = Fitted.guards
     keeps_own = True
     Options = FedAlaOptions
     options: FedAlaOptions

@@ -17,6 +17,7 @@ from stforecast.federated.algebra import repeated, weighted_mean
 from stforecast.federated.method import Method, Participants, Sums
 from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.robust import RULES
 
 
 class FedAvg(Method):
@@ -25,6 +26,7 @@ class FedAvg(Method):
     name = "fedavg"
     summary = "averages all parameters into one global model"
     paper = "McMahan et al., AISTATS 2017"
+    guards: ClassVar[tuple[str, ...]] = RULES
     views: ClassVar[tuple[str, ...]] = ("global",)
     sums: ClassVar[Sums] = "samples"
     needs: ClassVar[tuple[str, ...]] = ("equal initial weights",)

@@ -55,6 +55,7 @@ class FedAvgFT(Fitted):
     name = "fedavg_ft"
     summary = "FedAvg; each client fine-tunes the global model before it predicts"
     paper = "Wang et al., arXiv 2019"
+    guards = Fitted.guards
     Options = FedAvgFTOptions
     options: FedAvgFTOptions
 

@@ -48,6 +48,7 @@ class FedAvgM(ServerOptimizer):
     name = "fedavgm"
     summary = "FedAvg with momentum on the server"
     paper = "Hsu et al., arXiv 2019"
+    guards = ServerOptimizer.guards
     Options = FedAvgMOptions
     options: FedAvgMOptions
 

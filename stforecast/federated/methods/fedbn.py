@@ -52,6 +52,7 @@ class FedBN(FedAvg):
     name = "fedbn"
     summary = "averages everything but batch normalisation, which each client keeps"
     paper = "Li et al., ICLR 2021"
+    guards = FedAvg.guards
     views = ("personal",)
     needs = (*FedAvg.needs, "batch normalisation")
     Options = FedBNOptions

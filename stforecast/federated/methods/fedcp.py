@@ -71,6 +71,8 @@ class FedCP(FedAvg):
     name = "fedcp"
     summary = "splits each sample's features between a global and a personal head"
     paper = "Zhang et al., KDD 2023"
+    guards = ("median", "trimmed", "drop")
+    unguarded = "beside liars the error is half as large again, as the page of security shows"
     views = ("personal",)
     keeps_own = True
     Options = FedCPOptions

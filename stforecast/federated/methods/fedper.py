@@ -27,6 +27,7 @@ class FedPer(FedAvg):
     name = "fedper"
     summary = "averages the encoder; each client has its own head, trained along with it"
     paper = "Arivazhagan et al., arXiv 2019"
+    guards = FedAvg.guards
     views = ("personal",)
 
     def shares(self, name: str) -> bool:

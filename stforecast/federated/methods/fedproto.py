@@ -40,6 +40,7 @@ from stforecast.federated.prototypes import (
 )
 from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class FedProto(Method):
     name = "fedproto"
     summary = "exchanges mean features of each key; each client keeps its model"
     paper = "Tan et al., AAAI 2022"
+    guards: ClassVar[tuple[str, ...]] = RULES
     needs_each = "its server weighs each client's prototypes by that client's own counts"
     needs = ("keys",)
     Options: ClassVar[type] = FedProtoOptions

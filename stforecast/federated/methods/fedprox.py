@@ -44,6 +44,7 @@ class FedProx(FedAvg):
     name = "fedprox"
     summary = "FedAvg with a proximal term that holds clients near the global model"
     paper = "Li et al., MLSys 2020"
+    guards = FedAvg.guards
     Options = FedProxOptions
     options: FedProxOptions
 

@@ -54,6 +54,7 @@ class FedRep(FedPer):
     name = "fedrep"
     summary = "averages the encoder; each client has its own head, trained first"
     paper = "Collins et al., ICML 2021"
+    guards = FedPer.guards
     Options = FedRepOptions
     options: FedRepOptions
 

@@ -70,6 +70,7 @@ class PerFedAvg(Fitted):
     name = "perfedavg"
     summary = "learns a global model to personalise by a gradient step"
     paper = "Fallah et al., NeurIPS 2020"
+    guards = Fitted.guards
     sums = "clients"
     Options = PerFedAvgOptions
     options: PerFedAvgOptions

@@ -15,5 +15,6 @@ class Solo(Method):
     name = "solo"
     summary = "each client trains alone; nothing is sent"
     paper = "FUELS, appendix D.1"
+    unguarded = "its clients send nothing"
     needs_each = "its clients send nothing"
     unread = names_of(Uplink, Robust)

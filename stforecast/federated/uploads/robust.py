@@ -1,10 +1,11 @@
 """Robust aggregation of uploads, some of which may be Byzantine.
 
-The guard is applied before a method's `aggregate`, so it works with every method. If a method
-averages uploads, each is replaced by their robust aggregate, so any weighted mean of them is that
-aggregate, too (Byzantine clients could choose the weights). If the server uses each upload by
-itself (`Method.keeps_apart`: prototypes mixed for each receiver, models grouped into clusters),
-that would make all clients equal. In this case, only outlying values are changed:
+The guard is applied before a method's `aggregate`. Which of its rules protect a method is measured,
+and declared as `Method.guards`; others are refused. If a method averages uploads, each is replaced
+by their robust aggregate, so any weighted mean of them is that aggregate, too (Byzantine clients
+could choose the weights). If the server uses each upload by itself (`Method.keeps_apart`:
+prototypes mixed for each receiver, models grouped into clusters), that would make all clients
+equal. In this case, only outlying values are changed:
 
 =========  ====================================  ==============================================
            averaged by the method                kept apart
@@ -12,29 +13,48 @@ that would make all clients equal. In this case, only outlying values are change
 `median`   coordinate-wise median                outlying uploads are replaced by the median
 `trimmed`  coordinate-wise trimmed mean          coordinates are limited to the trimmed range
 `clip`     moved towards the median, to at most the distance of the median client
+`drop`     clients with outlying uploads count as absent in this round
 =========  ====================================  ==============================================
+
+An upload is outlying if its distance to the median is more than three times that of the median
+client. `drop` is the only rule for sums over a client's samples (`Method.sends_sums`), such as
+histograms: they grow with the client, so distances are those of the means over its samples, and
+the median of bins that few clients fill is 0. What is left are sums of whole clients, so matrices
+of second moments stay positive semi-definite, and bins of one histogram add up as those of others.
 
 For prototypes, a key's statistics are over the clients that hold it, given by the integer or
 boolean tensor of the same keys that is sent with them. Integers are not changed.
 
 Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018, arXiv 1803.01498
 (median, trimmed mean). Karimireddy, He, Jaggi: Learning from History for Byzantine Robust
-Optimization, ICML 2021, arXiv 2012.10333 (clipping around a centre; here the median).
+Optimization, ICML 2021, arXiv 2012.10333 (clipping around a centre; here the median). Blanchard, El
+Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, NeurIPS 2017, arXiv 1703.02757
+(leaving out whole uploads by their distances; here those to the median).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import torch
 from annotated_types import Lt
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from data_prep.errors import InputError
+from stforecast.federated.algebra import with_axes
 from stforecast.federated.options import CheckedOptions, ReadIf
 from stforecast.federated.uploads.payload import Payload
+
+if TYPE_CHECKING:
+    from stforecast.federated.method import Method
+
+Rule = Literal["none", "median", "trimmed", "clip", "drop"]
+
+RULES = get_args(Rule)[1:]
+"""Names of all rules of robust aggregation."""
 
 OUTLYING = 3.0
 """Distance to the median beyond which a client is outlying, over that of the median client."""
@@ -45,18 +65,34 @@ class Robust(CheckedOptions):
     """Settings of robust aggregation, by default off.
 
     Attributes:
-        robust: robust aggregation of uploads: none, median, trimmed (mean) or clip (distance to the
-            median). Fewer than half of the clients may be Byzantine; with trimmed, at most a share
-            robust_trim. See `stforecast.federated.uploads.robust`.
+        robust: robust aggregation of uploads: none, median, trimmed (mean), clip (distance to the
+            median) or drop (clients far from the median). Fewer than half of the clients may be
+            Byzantine; with trimmed, at most a share robust_trim. Rules that do a method harm, or
+            were not measured with it, are refused. See `stforecast.federated.uploads.robust`.
         robust_trim: share of the clients that trimmed leaves out at each end.
     """
 
-    robust: Literal["none", "median", "trimmed", "clip"] = "none"
+    robust: Rule = "none"
     robust_trim: Annotated[
         NonNegativeFloat,
         Lt(0.5),
         ReadIf("robust is trimmed", lambda s: s["robust"] == "trimmed"),
     ] = 0.2
+
+    def check(self, method: type[Method]) -> None:
+        """Refuse a rule that was not measured with the method, or does harm.
+
+        A subclass may send something else, so it does not inherit `Method.guards`.
+
+        Raises:
+            InputError: with the reason, and the rules that the method can use.
+        """
+        guards = vars(method).get("guards", ())
+        if self.robust not in ("none", *guards):
+            others = f"choose {' or '.join(guards)}" if guards else "leave it out"
+            raise InputError(
+                f"--robust {self.robust} cannot protect {method.name}: {method.unguarded}; {others}"
+            )
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
         """Return the uploads for the method's aggregation.
@@ -66,13 +102,7 @@ class Robust(CheckedOptions):
             apart: whether the method uses each upload by itself.
             model: names of the model's own tensors, which all clients have in full.
         """
-        if self.robust == "none":
-            return uploads
-        parts = {
-            name: _Part(t, None if name in model else _held(t, uploads))
-            for name, t in uploads.items()
-            if t.is_floating_point()
-        }
+        parts = _parts(uploads, model) if self.robust in ("median", "trimmed", "clip") else {}
         if not parts:
             return uploads
         if self.robust == "clip" or (self.robust == "median" and apart):
@@ -86,13 +116,27 @@ class Robust(CheckedOptions):
             }
         return {**uploads, **guarded}
 
+    def kept(
+        self, uploads: Payload, model: Collection[str] = (), samples: Tensor | None = None
+    ) -> Tensor:
+        """Return the indices of the clients that are not outlying; without `drop`, of all.
+
+        Args:
+            uploads: tensors `(clients, …)` by name.
+            model: names of the model's own tensors, which all clients have in full.
+            samples: `(clients,)` samples over which each upload is a sum, None for means.
+        """
+        if samples is not None:
+            uploads = {n: t / with_axes(samples.to(t.device), t.ndim) for n, t in uploads.items()}
+        parts = _parts(uploads, model) if self.robust == "drop" else {}
+        if not parts:
+            return torch.arange(len(next(iter(uploads.values()), ())))
+        _, distance, usual = _distances(parts)
+        return (distance <= OUTLYING * usual).nonzero().flatten().cpu()
+
     def _moved_to_median(self, parts: dict[str, _Part]) -> Payload:
         """Move uploads to their median: far ones partly for `clip`, else outlying ones fully."""
-        centres = {name: part.trimmed_mean(0.5) for name, part in parts.items()}
-        squares = torch.stack([p.square_to(centres[name]) for name, p in parts.items()]).sum(0)
-        values = torch.stack([p.count() for p in parts.values()]).sum(0)
-        distance = (squares / values.clamp(min=1)).sqrt()
-        usual = _Part(distance[:, None], None).trimmed_mean(0.5)
+        centres, distance, usual = _distances(parts)
         if self.robust == "clip":
             kept = (usual / distance.clamp(min=torch.finfo(distance.dtype).tiny)).clamp(max=1)
         else:
@@ -103,6 +147,23 @@ class Robust(CheckedOptions):
             )
             for name, part in parts.items()
         }
+
+
+def _parts(uploads: Payload, model: Collection[str]) -> dict[str, _Part]:
+    return {
+        name: _Part(t, None if name in model else _held(t, uploads))
+        for name, t in uploads.items()
+        if t.is_floating_point()
+    }
+
+
+def _distances(parts: dict[str, _Part]) -> tuple[Payload, Tensor, Tensor]:
+    """Return the median of each part, the clients' distances `(clients,)`, and their median."""
+    centres = {name: part.trimmed_mean(0.5) for name, part in parts.items()}
+    squares = torch.stack([p.square_to(centres[name]) for name, p in parts.items()]).sum(0)
+    values = torch.stack([p.count() for p in parts.values()]).sum(0)
+    distance = (squares / values.clamp(min=1)).sqrt()
+    return centres, distance, _Part(distance[:, None], None).trimmed_mean(0.5)[0]
 
 
 class _Part:

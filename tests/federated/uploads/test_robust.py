@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from data_prep.errors import InputError
-from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS
 
-HOW = ("median", "trimmed", "clip")
+HOW = RULES
 SIZES = (12,) * 10
 MALICIOUS = (2, 7)
 
@@ -84,10 +84,43 @@ def test_a_key_that_nobody_holds_changes_nothing(how, apart):
     assert not found[:, 3].any()
 
 
+def test_outlying_clients_are_dropped_as_a_whole():
+    given = uploads()
+    assert Robust("drop").kept(given).tolist() == list(range(2, 10))
+    assert Robust("drop").guard(given) is given
+    assert Robust("clip").kept(given).tolist() == list(range(10))
+    assert Robust("drop").kept({"steps": torch.arange(3)}).tolist() == [0, 1, 2]
+
+
+def test_sums_are_compared_by_their_means_over_samples():
+    """So that a large client is not outlying."""
+    samples = torch.tensor([10, 20, 1000, 30, 10])
+    sums = {"histogram": samples[:, None] * torch.tensor([[1.0], [1.1], [0.9], [1.0], [9.0]])}
+    assert Robust("drop").kept(sums, samples=samples).tolist() == [0, 1, 2, 3]
+    assert 2 not in Robust("drop").kept(sums)
+
+
+@pytest.mark.parametrize("how", ["median", "trimmed", "clip"])
+def test_a_rule_that_does_harm_is_refused_before_anything_trains(federate, how):
+    with pytest.raises(InputError, match=rf"--robust {how} cannot protect fedtrees: .* drop"):
+        federate(METHODS["fedtrees"], SIZES, robust=Robust(how))
+
+
+def test_a_method_that_nobody_has_measured_is_refused_every_rule():
+    class Unmeasured(METHODS["fedavg"]):
+        name = ""
+
+    for how in HOW:
+        Robust(how).check(METHODS["fedavg"])
+        with pytest.raises(InputError, match="nobody has measured"):
+            Robust(how).check(Unmeasured)
+    Robust().check(Unmeasured)
+
+
 def test_options():
     with pytest.raises(InputError, match=r"robust_trim is 0\.5; it must be in \[0, 0\.5\)"):
         Robust("trimmed", robust_trim=0.5)
-    with pytest.raises(InputError, match="choose none, median, trimmed or clip"):
+    with pytest.raises(InputError, match="choose none, median, trimmed, clip or drop"):
         Robust("mean")
 
 
@@ -130,7 +163,7 @@ def test_a_fifth_of_malicious_clients_does_little_harm(attacked, name, how):
     assert guarded < 1.4 * honest
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", METHODS["fuels"].guards)
 def test_malicious_prototypes_do_not_reach_others_in_fuels(attacked, how):
     def messages(federation):
         honest_ids = torch.tensor([i for i in range(10) if i not in MALICIOUS])
