@@ -26,7 +26,7 @@ import torch
 from experiments.benchmarks.results import save
 from stforecast.federated.algebra import weighted_mean
 from stforecast.federated.nodes.masker import Masker
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.nodes.secure_node import UPLOAD, weighted_sums
 from stforecast.federated.nodes.secure_sum import SecureSum
 from stforecast.federated.uploads.masking import PublicKeys
@@ -34,7 +34,7 @@ from stforecast.federated.uploads.masking_sums import SecureSums
 from stforecast.federated.uploads.payload import joined, total_bytes
 
 
-class Members:
+class Members(Link):
     """A link to nodes in this process.
 
     Args:

@@ -320,9 +320,10 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
             path, min(marked),
         )  # fmt: skip
     with atomic_path(path) as part:
-        quoting = csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL
-        # A path may hold any bytes.
-        table.to_csv(part, index=False, quoting=quoting, errors="backslashreplace")
+        table.to_csv(
+            part, index=False, quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
+            errors="backslashreplace",  # A path may hold any bytes.
+        )  # fmt: skip
 
 
 def inert(text: Any) -> Any:
