@@ -46,7 +46,10 @@ def pytest_addoption(parser):
 
 
 class AttackCounter:
-    """Counts the outcomes of tests marked as `attack(kind)`, by kind, and writes them as JSON."""
+    """Counts the outcomes of tests marked as `attack(kind)`, by kind, and writes them as JSON.
+
+    Kinds of which no test ran keep what the file says.
+    """
 
     def __init__(self, path):
         self.path, self.found = Path(path), defaultdict(Counter)
@@ -57,7 +60,9 @@ class AttackCounter:
             self.found[kind][report.outcome] += 1
 
     def pytest_sessionfinish(self):
-        self.path.write_text(json.dumps(self.found, indent=1, sort_keys=True) + "\n")
+        ran = {kind: n for kind, n in self.found.items() if set(n) - {"skipped"}}
+        before = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.path.write_text(json.dumps({**before, **ran}, indent=1, sort_keys=True) + "\n")
 
 
 def pytest_configure(config):
