@@ -31,9 +31,10 @@ from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
 from stforecast.baselines.peer import Peer
 from stforecast.bench.grid import load_grid
-from stforecast.config import defaults
+from stforecast.config import defaults, unread
 from stforecast.methods import METHODS
 from vision.config import defaults as image_defaults
+from vision.config import unread as image_unread
 from vision.methods import METHODS as IMAGE_METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +105,7 @@ NOT_RUN = {
         "flwr": "Flower's, talks to that server; make federation-demo does it",
         "stforecast node": "a node that stays; make federation-demo starts three",
         "stforecast federate status": "of a run on the server; test_federate_command.py shows one",
+        "stforecast federate resume": "of a run on the server; test_federate_command.py goes back",
         "stforecast predict '/var/lib": "of a finished node; tests of stforecast/flower do",
     },
     "docs/runbook.md": {
@@ -417,10 +419,12 @@ def sample(known, made_for):
     return list(kinds.values())
 
 
-def start(document, method, more):
-    """Type the command of a paper's page for another method."""
+def start(document, method, more, unread):
+    """Type the command of a paper's page for another method, without rounds if it has none."""
     (line,) = [c for c in commands(document) if "--method" in c]
     line = re.sub(r"--method \S+", f"--method {method}", line)
+    if unread(method, {"rounds": 1}):
+        line = line.replace("--rounds 1 ", "")
     type_in(f"{re.sub(r'--out .*', '--out run', line)} {more}")
 
 
@@ -442,7 +446,7 @@ def milan(tmp_path_factory):
 def start_forecast(method, milan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("milan.nc").symlink_to(milan / "milan.nc")
-    start("docs/papers/fuels.md", method, "")
+    start("docs/papers/fuels.md", method, "", unread)
     assert Path("run/run.json").exists()
 
 
@@ -450,7 +454,7 @@ def start_images(method, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frozen = image_defaults(method)["model"] == "vit"
     smaller = TINY_TRANSFORMER if frozen else "--size 8"
-    start("docs/papers/pfpl.md", method, f"--clients 2 --shots 8 {smaller}")
+    start("docs/papers/pfpl.md", method, f"--clients 2 --shots 8 {smaller}", image_unread)
     assert Path("run/run.json").exists()
 
 

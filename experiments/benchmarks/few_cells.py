@@ -84,9 +84,7 @@ def measure(cube: xr.Dataset, run: Run) -> float:
     method, settings = METHODS[run.method]
     services = services_of(cube)
     service = "internet" if "internet" in services else services[0]
-    forecaster = Forecaster(
-        method, horizon=run.horizon, split=SPLIT, service=service, select="last", **settings
-    )
+    forecaster = Forecaster(method, horizon=run.horizon, split=SPLIT, service=service, **settings)
     errors = forecaster.fit(cube.isel(cell=cells).load()).evaluate()
     wanted = {"client": "all", "horizon": "all", "split": "test", "metric": "mse"}
     found = errors[np.all([errors[n].astype(str) == v for n, v in wanted.items()], axis=0)]

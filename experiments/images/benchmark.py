@@ -89,6 +89,11 @@ class ImageKind(Kind[ImageRun]):
         if grid.reference is not None and grid.reference not in known:
             raise choose("reference", grid.reference, known)
 
+    def shared_settings(self, grid: Grid[ImageRun]) -> Iterator[dict[str, Any]]:
+        """Yield the settings that all rows share, for each image set and scenario."""
+        for data, scenario in self.places(grid):
+            yield {**grid.settings, **scenario.settings, "data": data}
+
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
         """Return the partitions of the images; an unnamed one if none is given."""
         scenarios = found.get("scenarios", {"": {}})
@@ -110,7 +115,7 @@ class ImageKind(Kind[ImageRun]):
         return [entry.label for entry in entries] + of_models
 
     def places(
-        self, grid: Grid[ImageRun], out: Path, progress: bool
+        self, grid: Grid[ImageRun], out: Path | None = None, progress: bool = False
     ) -> Iterator[tuple[str, Scenario]]:
         """Yield each image set and scenario."""
         for scenario in grid.scenarios:

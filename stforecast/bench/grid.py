@@ -72,8 +72,7 @@ class Grid(Generic[R]):
     def _check_read(self) -> None:
         """Refuse a setting of a row that its method does not read, and one that no row reads."""
         read: set[str] = set()
-        for scenario in self.scenarios:
-            shared = {**self.settings, **scenario.settings}
+        for shared in self.kind.shared_settings(self):
             for entry in self.entries:
                 settings = self.kind.settings_of(entry.method, shared, entry.settings)
                 self.kind.check_read(entry.method, settings)

@@ -84,6 +84,11 @@ class Kind(ABC, Generic[R]):
         """
         self.resolve(method, **settings)
 
+    def shared_settings(self, grid: Grid[R]) -> Iterator[dict[str, Any]]:
+        """Yield the settings that all rows share, for each scenario."""
+        for scenario in grid.scenarios:
+            yield {**grid.settings, **scenario.settings}
+
     def settings_of(
         self, method: str, shared: Mapping[str, Any], own: Mapping[str, Any]
     ) -> dict[str, Any]:

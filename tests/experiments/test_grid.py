@@ -67,7 +67,7 @@ def test_what_is_left_out_has_its_default(write):
 
 
 def test_given_values_replace_those_of_the_file(write):
-    grid = write(more="seeds = [1, 2]")
+    grid = write('["solo", "ridge"]', "seeds = [1, 2]")
     assert grid.replace() == grid
     changed = grid.replace([Path("x.nc")], services(["sms"]), seeds=[7], settings={"rounds": 5})
     assert (changed.data, changed.seeds) == (("x.nc",), (7,))
@@ -78,7 +78,7 @@ def test_given_values_replace_those_of_the_file(write):
 
 def test_a_benchmark_knows_the_command_that_repeats_it(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    grid = write()
+    grid = write('["solo", "ridge"]')
     assert grid.repeat(Path("out")) == "stforecast bench bench.toml --out out"
     elsewhere = tmp_path.parent / "my cubes" / "x y.nc"
     changed = grid.replace([elsewhere], services(["sms"]), seeds=[7, 8], settings={"rounds": 5})

@@ -10,7 +10,7 @@ import torch
 from stforecast.federated.training import Training
 from stforecast.federated.uploads.uplink import Uplink
 from vision.backbones import TINY
-from vision.config import DataOptions, RunOptions, resolve
+from vision.config import DataOptions, RunOptions, read_by, resolve
 from vision.datasets import load
 from vision.learner import Learner
 from vision.methods import METHODS
@@ -45,7 +45,7 @@ QUICK = {"target": {"synthetic": 40, "server_batch_size": 16, "warm_up": 1, "stu
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*FROZEN, "fedavg", "fednova"])
 def test_a_stream_is_learned_saved_and_loaded(name, tmp_path):
-    learner = Learner(name, **SETTINGS, **QUICK.get(name, {})).fit()
+    learner = Learner(name, **read_by(name, SETTINGS), **QUICK.get(name, {})).fit()
     images = load("digits8x8", size=8).images[:5]
     predicted = learner.predict(images, client=1)
     again = Learner.load(learner.save(tmp_path)).predict(images, client=1)

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from data_prep.errors import InputError
 from vision import learner
+from vision.config import read_by
 from vision.methods import METHODS
 from vision.results import resume, run
 
@@ -104,7 +105,7 @@ QUICK = {
 def test_a_run_of_any_method_that_was_killed_equals_one_that_was_not(method, tmp_path):
     frozen = METHODS[method].defaults.get("model") == "vit"
     own = VIT if frozen else {"channels": 4, "feature_size": 8}
-    settings = {**TINY, "share": 0.1, **own, **QUICK.get(method, {})}
+    settings = read_by(method, {**TINY, "share": 0.1, **own, **QUICK.get(method, {})})
     whole, out = run(method, tmp_path / "whole", settings), tmp_path / "killed"
     if len(whole.rounds()) < 2:
         pytest.skip("trains in one round")

@@ -32,6 +32,8 @@ def test_the_command_line_replaces(write_grid, tmp_path):
     )
     assert (grid.data, grid.seeds, grid.settings["rounds"]) == (("mnist",), (3,), 7)
     assert grid.settings["images"] == str(tmp_path)
+    with pytest.raises(InputError, match=r"images is read only if data is one of .*mnist"):
+        load_grid(write_grid(), IMAGE_KIND).replace(settings={"images": str(tmp_path)})
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def federate(n_classes):
         cohort_size=None,
         device=None,
         uplink=None,
+        robust=None,
         **settings,
     ):
         settings = {"rounds": 3, "epochs": 2, "batch_size": 4, "lr": 0.02, **settings}
@@ -130,6 +131,7 @@ def federate(n_classes):
             device=device or "cpu",
             cohort_size=cohort_size,
             uplink=uplink,
+            robust=robust,
         )
 
     return make

@@ -8,6 +8,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.preprocessing import StandardScaler
 
 from data_prep.errors import InputError
+from vision.config import read_by
 from vision.learner import Learner
 
 TINY = {
@@ -22,7 +23,7 @@ STREAM = {
 
 def fitted(method, **more):
     settings = {k: v for k, v in TINY.items() if k != "share" or "partition" not in more}
-    return Learner(method, **{**settings, **more}).fit()
+    return Learner(method, **read_by(method, {**settings, **more})).fit()
 
 
 def features(learner, ids):
