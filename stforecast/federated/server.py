@@ -157,6 +157,8 @@ class Server:
 
     def _near(self, ids: Tensor, upload: Payload) -> tuple[Tensor, Payload]:
         """Return the clients that the rule `drop` keeps, and their uploads; name the others."""
+        if self.robust.robust != "drop":
+            return ids, upload
         method, sizes = self.method, self.state.clients.sizes[ids]
         samples = sizes if method.sends_sums else None
         near = self.robust.kept(upload, method.population.names, samples)
