@@ -28,6 +28,7 @@ from stforecast.federated.options import (
     ReadIf,
     Workers,
     check_none_unread,
+    names_of,
     unmet,
 )
 from stforecast.federated.settings import distribute, flatten
@@ -384,7 +385,8 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
     """Return the names of settings that a method does not read, whatever the others are."""
     kind = _find(method)
     if method not in BASELINES:
-        return {*kind.unread, "clients"} if kind.pooled else kind.unread
+        of_model = names_of(types["model_options"]) if "model" in kind.unread else set()
+        return {*kind.unread, *of_model, *(["clients"] if kind.pooled else [])}
     names = {f.name for s in OF_ROUNDS for f in dataclasses.fields(types[s])} | {*OF_TRAINED}
     names -= {"quantiles"}  # Intervals read it, which every method may have.
     if not kind.reads_windows:

@@ -80,8 +80,8 @@ class FittedForecaster(Parameters):
         Returns:
             Table (time × cell) with the times of the forecast steps, in the time zone of the
             history: that of a table's index, or that of a cube; without one if the times of the
-            history have none. `attrs` names `service` and `units`, and says whether the table is
-            `non_negative`.
+            history have none. `attrs` names `service` and `units`, and the lowest and highest
+            possible value as `limits`.
 
         Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
         without any observed input gets no forecast (NaN).

@@ -13,6 +13,14 @@ import pytest
 # Tests are tiny: two threads wait for each other longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:
+    pass  # Only some tests need it.
+else:
+    settings.register_profile("no deadline", deadline=None)  # The machine may be busy.
+    settings.load_profile("no deadline")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -83,11 +91,8 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def log_levels():
     """The command line sets them for its process; tests must not meet another's."""
-    loggers = [logging.getLogger(p) for p in ("data_prep", "stforecast", "vision", "experiments")]
-    before = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, before, strict=True):
-        logger.setLevel(level)
+    for package in ("data_prep", "stforecast", "vision", "experiments"):
+        logging.getLogger(package).setLevel(logging.NOTSET)
 
 
 @pytest.fixture

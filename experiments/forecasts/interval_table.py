@@ -28,6 +28,8 @@ HEADINGS = {
 def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Tabulate coverage, width, pinball loss and CRPS as Markdown.
 
+    All is of the model that a run keeps, which `predict` uses, since only its bounds are in
+    `forecasts.nc`: with `select` last not that of the lowest validation loss, as in other tables.
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
     `peak_table`. The furthest bound is that of any cell, in ranges of its test values outside them.
 
@@ -41,12 +43,18 @@ def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     body = []
     for row, name in zip(rows, names, strict=True):
         seeds = by_seed(row.group.runs)
-        tables = [_interval_errors(runs, row.selection("best")) for runs in seeds]
+        tables = [
+            _interval_errors(runs, row.selection(row.first.settings.get("select", "best")))
+            for runs in seeds
+        ]
         if all(len(t) for t in tables):
             body.append({"method": name, **_cells(row, seeds, tables)})
     if not body:
         return ""
-    return f"Intervals on the test part, all steps ahead, in data units.\n\n{markdown(body)}"
+    note = (
+        "Intervals on the test part, all steps ahead, in data units; of the kept model (`select`)"
+    )
+    return f"{note}.\n\n{markdown(body)}"
 
 
 def nominal_coverage(run: ForecastRun) -> float:

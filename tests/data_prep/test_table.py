@@ -457,7 +457,7 @@ def test_a_column_whose_name_is_a_number_is_named_without_its_type(prepared):
 def test_a_last_line_without_an_end_is_read_with_a_notice_unless_it_was_cut(prepared, caplog):
     text = "time,1,2\n" + "".join(f"2024-01-0{i},{i}.5,{i}.25\n" for i in range(1, 8))
     whole = prepared(text)["value"].to_numpy()
-    assert not caplog.records
+    assert "no line end" not in caplog.text
     np.testing.assert_array_equal(prepared(text[:-1])["value"], whole)
     assert "line 8: no line end after '7.25'; if the file was cut there, get it" in caplog.text
     with pytest.raises(InputError, match=r"line 8: '7.2' has fewer decimals than all before and"):

@@ -35,6 +35,11 @@ def test_patience_counts_from_the_best_round(server, patience, done):
     assert (one.best_round, one.state.round) == (2, done)
 
 
+def test_nobody_is_left_out_where_nothing_is_sent(server, caplog):
+    end_round(server())
+    assert not caplog.records
+
+
 def test_scores_may_come_a_round_late(server):
     one = server(patience=1, lag=1)
     losses = iter([2.0, 1.0, 3.0, 4.0])

@@ -73,7 +73,7 @@ def test_forecasts_are_in_the_datas_own_units_at_the_times_that_follow(fitted, t
     np.testing.assert_allclose(forecast, np.tile(table.to_numpy()[-1], (3, 1)), rtol=1e-6)
     assert forecast.index.tolist() == list(pd.date_range("2013-11-11", periods=3, freq="h"))
     assert forecast.columns.tolist() == [11, 22, 33]
-    assert forecast.attrs == {"service": "value", "units": "1"}
+    assert forecast.attrs == {"service": "value", "units": "1", "limits": (0, np.inf)}
 
 
 def test_beyond_the_horizon_forecasts_are_fed_back(fitted, table):
@@ -151,7 +151,7 @@ def test_a_cube_gives_service_unit_and_clock_to_forecasts(cube, tiny, clock):
     cube = cube.assign_attrs(clock=clock)
     forecaster = Forecaster("ridge", service="internet", **read_by("ridge", tiny)).fit(cube)
     forecast = forecaster.predict(cube)
-    assert forecast.attrs == {"service": "internet", "units": "MB"}
+    assert forecast.attrs == {"service": "internet", "units": "MB", "limits": (0, np.inf)}
     first = pd.Timestamp("2013-11-11")  # The cube's times are UTC, or local without an offset.
     known = pd.Timestamp("2013-11-11 01:00", tz="Europe/Rome")
     assert forecast.index[0] == (known if clock == "utc" else first)

@@ -17,14 +17,12 @@ from stforecast.config import read_by
 from stforecast.tracking import Callback, MLflow, TensorBoard, WeightsAndBiases
 
 ANY = (-np.inf, np.inf)
-RIDGE = {"split": "days:7,1,2", "device": "cpu"}
+RIDGE = {"split": "days:7,1,2"}
 
 
 @pytest.fixture(scope="module")
 def fitted(table):
-    return Forecaster("ridge", intervals="conformal", horizon=2, **read_by("ridge", RIDGE)).fit(
-        table
-    )
+    return Forecaster("ridge", intervals="conformal", horizon=2, **RIDGE).fit(table)
 
 
 def test_parameters_are_read_set_and_cloned(fitted, table):
@@ -58,7 +56,7 @@ def test_score_is_r2_of_the_test_part_and_of_other_data(fitted, table):
     errors = (((y - y_hat) / std[:, None, None]) ** 2).sum()
     spread = (((y - y.mean(axis=(1, 2), keepdims=True)) / std[:, None, None]) ** 2).sum()
     assert fitted.score() == pytest.approx(1 - errors / spread, rel=1e-4)
-    one = Forecaster("ridge", **read_by("ridge", RIDGE)).fit(table[[11]])
+    one = Forecaster("ridge", **RIDGE).fit(table[[11]])
     forecasts = one.test_forecasts()
     pairs = forecasts["y"].to_numpy().ravel(), forecasts["y_hat"].to_numpy().ravel()
     assert one.score() == pytest.approx(r2_score(*pairs), rel=1e-4)
@@ -94,7 +92,7 @@ def test_forecasts_are_not_below_zero_unless_the_training_part_was(table, below)
     values = np.where(np.arange(240) < 168, np.arange(240) % 9 + 1.0, -5.0)
     values[10] = -1.0 if below else 1.0
     data = pd.DataFrame({"a": values}, table.index)
-    forecaster = Forecaster("last_value", **read_by("last_value", RIDGE)).fit(data)
+    forecaster = Forecaster("last_value", **RIDGE).fit(data)
     assert forecaster.non_negative == (not below)
     assert forecaster.predict(data).iloc[0, 0] == pytest.approx(-5.0 if below else 0.0)
     assert forecaster.predict(data, limits=ANY).iloc[0, 0] == pytest.approx(-5.0)
@@ -143,26 +141,24 @@ def test_what_is_no_data_is_named(fitted, data, message):
 def test_advice_names_parameters_of_python(table):
     gap = table.drop(table.index[5])
     with pytest.raises(InputError, match=r"`cube = open_cube\(df, allow_gaps=True\)` to"):
-        Forecaster("ridge", **read_by("ridge", RIDGE)).fit(gap)
+        Forecaster("ridge", **RIDGE).fit(gap)
     assert python_names("pass --allow-gaps to leave") == "pass allow_gaps=True to leave"
     cube = stforecast.open_cube(gap, allow_gaps=True, units="MB")
-    assert Forecaster("ridge", **read_by("ridge", RIDGE)).fit(cube).units == "MB"
+    assert Forecaster("ridge", **RIDGE).fit(cube).units == "MB"
 
 
 def test_an_index_that_counts_rows_is_told_what_to_set(table, tmp_path):
     table = table.rename_axis("Timestamp").rename(columns=str)
     wide = table.reset_index()
     with pytest.raises(InputError, match=r"\(RangeIndex\), .* write `df.set_index\('Timestamp'\)`"):
-        Forecaster("ridge", **read_by("ridge", RIDGE)).fit(wide)
+        Forecaster("ridge", **RIDGE).fit(wide)
     long = wide.melt("Timestamp", var_name="cell_id", value_name="GB")
     long.to_csv(tmp_path / "long.csv", index=False)
     pivot = r"`df.pivot\(index='Timestamp', columns='cell_id', values='GB'\)`"
     with pytest.raises(InputError, match=pivot):
-        Forecaster("ridge", **read_by("ridge", RIDGE)).fit(pd.read_csv(tmp_path / "long.csv"))
+        Forecaster("ridge", **RIDGE).fit(pd.read_csv(tmp_path / "long.csv"))
     with pytest.raises(InputError, match=r"one of 'quando', .* as index"):
-        Forecaster("ridge", **read_by("ridge", RIDGE)).fit(
-            wide.astype(str).rename(columns={"Timestamp": "quando"})
-        )
+        Forecaster("ridge", **RIDGE).fit(wide.astype(str).rename(columns={"Timestamp": "quando"}))
 
 
 def test_texts_tell_what_it_is(fitted, tmp_path):

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
+from stforecast.config import read_by
 from stforecast.data.series import as_series
 from stforecast.forecaster import Forecaster
 
@@ -29,9 +30,9 @@ def zoned():
 
 @pytest.fixture(scope="module", params=METHODS)
 def fitted(request, zoned):
-    own = {"fedlean": {"rounds": 2}, "fedtrees": {"rounds": 5}}.get(request.param, {})
-    calendar = {} if own else {"calendar": "week"}
-    return Forecaster(request.param, **SETTINGS, **own, **calendar, horizon=5).fit(zoned)
+    own = {"fedlean": {"rounds": 2}, "fedtrees": {"rounds": 5}}.get(request.param)
+    settings = {**SETTINGS, **(own or {"calendar": "week"})}
+    return Forecaster(request.param, **read_by(request.param, settings), horizon=5).fit(zoned)
 
 
 @pytest.mark.parametrize("zone", ["UTC", YORK, "Asia/Kathmandu"])
@@ -46,7 +47,7 @@ def test_the_same_instants_in_another_zone_give_the_same_forecasts(fitted, zoned
 
 
 def test_a_cube_of_another_zone_is_converted_and_it_is_said(cube, tiny, caplog):
-    model = Forecaster("ridge", **tiny, service="internet", calendar="week").fit(cube)
+    model = Forecaster("ridge", split=tiny["split"], service="internet", calendar="week").fit(cube)
     caplog.set_level(logging.INFO)
     found = model.predict(cube.assign_attrs(time_zone=YORK))
     np.testing.assert_array_equal(found.to_numpy(), model.predict(cube).to_numpy())
@@ -54,19 +55,19 @@ def test_a_cube_of_another_zone_is_converted_and_it_is_said(cube, tiny, caplog):
 
 
 def test_times_that_cannot_be_placed_are_refused(cube, table, tiny, zoned):
-    of_rome = Forecaster("last_value", **tiny).fit(zoned)
+    of_rome = Forecaster("last_value", split=tiny["split"]).fit(zoned)
     with pytest.raises(InputError, match=r"times without a zone.*cannot be placed.*tz_localize"):
         of_rome.predict(zoned.tz_localize(None).resample("h").mean().ffill())
-    of_cube = Forecaster("last_value", **tiny, service="internet").fit(cube)
+    of_cube = Forecaster("last_value", split=tiny["split"], service="internet").fit(cube)
     with pytest.raises(InputError, match="times of a wall clock without a zone"):
         of_cube.predict(cube.assign_attrs(clock="local"))
-    unplaced = Forecaster("last_value", **tiny).fit(table)
+    unplaced = Forecaster("last_value", split=tiny["split"]).fit(table)
     with pytest.raises(InputError, match=rf"times in {ROME}.*fit again on data with a zone"):
         unplaced.predict(table.tz_localize(ROME))
     np.testing.assert_array_equal(
         unplaced.predict(table.tz_localize("UTC")), unplaced.predict(table)
     )
-    of_clock = Forecaster("last_value", **tiny, service="internet").fit(
+    of_clock = Forecaster("last_value", split=tiny["split"], service="internet").fit(
         cube.assign_attrs(clock="local")
     )
     np.testing.assert_array_equal(
@@ -75,7 +76,7 @@ def test_times_that_cannot_be_placed_are_refused(cube, table, tiny, zoned):
 
 
 def test_units_of_a_known_factor_are_converted_and_others_refused(cube, tiny, caplog):
-    model = Forecaster("ridge", **tiny, service="internet").fit(cube)
+    model = Forecaster("ridge", split=tiny["split"], service="internet").fit(cube)
     expected = model.predict(cube)
     in_gb = cube.copy()
     in_gb["internet"] = (cube["internet"] / 1000).assign_attrs(units="GB")
@@ -92,7 +93,7 @@ def test_units_of_a_known_factor_are_converted_and_others_refused(cube, tiny, ca
 
 
 def test_a_table_has_the_unit_of_the_model_unless_it_names_another(cube, table, tiny):
-    model = Forecaster("last_value", **tiny, service="internet").fit(cube)
+    model = Forecaster("last_value", split=tiny["split"], service="internet").fit(cube)
     history = table.tz_localize("UTC")
     expected = model.predict(history)
     in_kb = 1000 * history
@@ -101,7 +102,7 @@ def test_a_table_has_the_unit_of_the_model_unless_it_names_another(cube, table, 
 
 
 def test_a_model_is_adapted_to_cells_of_another_zone_and_unit(zoned, tiny):
-    model = Forecaster("ridge", **tiny, calendar="week").fit(zoned)
+    model = Forecaster("ridge", split=tiny["split"], calendar="week").fit(zoned)
     both = zoned.assign(c=zoned["a"] * 2)
     adapted = model.adapt(both)
     expected = adapted.predict(both)
@@ -111,7 +112,7 @@ def test_a_model_is_adapted_to_cells_of_another_zone_and_unit(zoned, tiny):
 
 
 def test_what_an_older_file_cannot_say_is_told(zoned, tiny, tmp_path, caplog):
-    model = Forecaster("ridge", **tiny, calendar="week").fit(zoned)
+    model = Forecaster("ridge", split=tiny["split"], calendar="week").fit(zoned)
     file = model.save(tmp_path) / "forecaster.json"
     about = json.loads(file.read_text())
     assert (about["time_zone"], about["units"], about["step"]) == (ROME, "1", "0 days 01:00:00")
@@ -125,7 +126,7 @@ def test_what_an_older_file_cannot_say_is_told(zoned, tiny, tmp_path, caplog):
 
 
 def test_a_series_that_was_read_is_read_again_as_it_is(zoned, tiny):
-    model = Forecaster("ridge", **tiny, calendar="week").fit(zoned)
+    model = Forecaster("ridge", split=tiny["split"], calendar="week").fit(zoned)
     series = model.read(zoned.tz_convert(YORK))
     assert series.time_zone == ROME
     pd.testing.assert_frame_equal(model.predict(series), model.predict(zoned.tz_convert(YORK)))

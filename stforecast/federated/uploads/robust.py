@@ -119,7 +119,7 @@ class Robust(CheckedOptions):
     def kept(
         self, uploads: Payload, model: Collection[str] = (), samples: Tensor | None = None
     ) -> Tensor:
-        """Return the indices of the clients that are not outlying; without `drop`, of all.
+        """Return the indices of the clients that are not outlying.
 
         Args:
             uploads: tensors `(clients, …)` by name.
@@ -128,7 +128,7 @@ class Robust(CheckedOptions):
         """
         if samples is not None:
             uploads = {n: t / with_axes(samples.to(t.device), t.ndim) for n, t in uploads.items()}
-        parts = _parts(uploads, model) if self.robust == "drop" else {}
+        parts = _parts(uploads, model)
         if not parts:
             return torch.arange(len(next(iter(uploads.values()), ())))
         _, distance, usual = _distances(parts)

@@ -1,5 +1,8 @@
 """Tables by steps ahead and of intervals, from runs that were really made."""
 
+import json
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +13,7 @@ from stforecast.bench.published import parse_published
 from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.steps import shown_steps
 from stforecast.config import read_by
+from stforecast.results import ForecastRun
 from stforecast.runs import run
 
 SETTINGS = {"service": "internet", "split": "days:6,1,3", "horizon": 4}
@@ -85,6 +89,21 @@ def test_published_errors_have_rows_of_their_own(ridge):
 def test_published_errors_that_do_not_fit_are_refused(horizons, message):
     with pytest.raises(InputError, match=f"published.horizons.*{message}"):
         parse_published({"source": "a paper", "horizons": horizons}, ["ridge"], ["sms"])
+
+
+def test_the_table_of_intervals_is_of_the_kept_model_alone(ridge, tmp_path):
+    """With the names of the best and last round swapped, and the other one kept, it is the same."""
+    folder = shutil.copytree(ridge.folder, tmp_path / "last")
+    about, metrics = json.loads((folder / "run.json").read_text()), ridge.metrics()
+    about["settings"]["select"] = "last"
+    (folder / "run.json").write_text(json.dumps(about))
+    metrics["selection"] = metrics["selection"].map({"best": "last", "last": "best"})
+    metrics.to_csv(folder / "metrics.csv", index=False)
+    found, expected = (
+        table(results_table([one], {}), "Intervals on the test part")
+        for one in (ForecastRun.open(folder), ridge)
+    )
+    assert found == expected
 
 
 def test_intervals_have_a_table_with_the_worst_served_client(ridge, naive):

@@ -172,7 +172,7 @@ names = [*GOOD, "first", "sizes", "targets", "errors", "model"]
 abouts = st.dictionaries(st.sampled_from(names), json_values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(about=abouts | json_values)
 def test_whatever_a_node_sends_is_accepted_or_rejected(about):
     """A hostile node sends any JSON; nothing but `Rejected` leaves a check."""
@@ -185,7 +185,7 @@ def test_whatever_a_node_sends_is_accepted_or_rejected(about):
             check_answer(Message(about, payload()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(name=st.sampled_from(sorted(GOOD)), value=json_values)
 def test_one_spoilt_part_of_an_answer_is_accepted_or_rejected(name, value):
     with contextlib.suppress(Rejected):

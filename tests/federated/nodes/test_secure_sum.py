@@ -347,7 +347,7 @@ tensors = st.sampled_from(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(abouts, tensors)
 def test_whatever_arrives_is_checked_or_rejected(about, payload):
     """No other exception gets out of a check, whatever JSON a node sends."""
@@ -363,7 +363,7 @@ def test_whatever_arrives_is_checked_or_rejected(about, payload):
             check()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(task=st.sampled_from(OF_SUMS), about=abouts, field=st.data())
 def test_nonsense_of_one_node_never_ends_a_sum_of_five(task, about, field, tmp_path_factory):
     logging.disable()

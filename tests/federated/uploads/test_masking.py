@@ -31,7 +31,7 @@ def test_the_field_is_one():
     assert PRIME > 2 ** (8 * SECRET)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(secret=secrets, threshold=st.integers(2, 5), holders=st.sets(st.integers(0, 999), min_size=5,
        max_size=7))  # fmt: skip
 def test_enough_shares_give_the_secret(secret, threshold, holders):
@@ -90,7 +90,7 @@ def test_masks_look_uniform():
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / bits.numel() ** 0.5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 5), st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4))
 def test_masked_vectors_have_the_sum_of_the_vectors_and_the_masks_of_their_own(n, row):
     keys, seeds = [new_key() for _ in range(n)], [new_key() for _ in range(n)]
@@ -107,7 +107,7 @@ def test_masked_vectors_have_the_sum_of_the_vectors_and_the_masks_of_their_own(n
 SHAPES = {"a": [2], "b": [], "c": [1, 2]}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=5, max_size=5), min_size=1, max_size=6))
 def test_a_sum_is_exact_to_the_resolution(rows):
     """Against exact fractions; `resolution` is the bound that the documentation gives."""

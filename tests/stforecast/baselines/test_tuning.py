@@ -126,5 +126,5 @@ def test_a_forecaster_keeps_what_it_chose(table, method, tmp_path):
     loaded = Forecaster.load(forecaster.save(tmp_path))
     assert loaded.config == chosen
     pd.testing.assert_frame_equal(loaded.predict(table), forecaster.predict(table))
-    by_name = Forecaster(**chosen.flat()).fit(table)
+    by_name = Forecaster.recorded(chosen.flat()).fit(table)
     assert by_name.test_forecasts().identical(forecaster.test_forecasts())

@@ -93,7 +93,7 @@ def test_a_node_can_be_one_client_with_all_its_cells(method, settings, federatio
     about = serve(link, run)
     owned = cube.assign_coords(operator=("cell", ["a", "b", "b"]))
     shared = {**run.config.flat(), **settings, "clients": "operator"}
-    forecaster = Forecaster(**shared).fit(owned)
+    forecaster = Forecaster.recorded(shared).fit(owned)
     folder = tmp_path / "b.federation" / RUN
     keys = ["client", "horizon", "split", "selection", "metric"]
     wanted, found = (

@@ -124,7 +124,7 @@ def test_deeply_nested_and_long_texts_are_refused(monkeypatch):
         wire.unpack(flwr.RecordDict({"about": flwr.ConfigRecord({"json": "{  }"})}))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=120), place=st.integers(0, 130), cut=st.integers(0, 140))
 def test_whatever_bytes_arrive_are_a_tensor_or_refused(data, place, cut):
     good = header(GOOD)

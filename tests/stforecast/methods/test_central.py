@@ -107,16 +107,10 @@ def test_a_graph_model_lets_one_cell_read_another_and_other_models_do_not(series
         assert (moved > 1e-6).all() if sees else (moved < 1e-6).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"participation": 0.5}, "leave out --participation"),
-        ({"bits": 8}, "no uploads"),
-    ],
-)
-def test_settings_of_a_federation_are_refused(series, settings, message):
-    with pytest.raises(InputError, match=message):
-        fit(series, model="mlp", **settings)
+@pytest.mark.parametrize("settings", [{"participation": 0.5}, {"bits": 8}, {"robust": "median"}])
+def test_settings_of_a_federation_are_refused(settings):
+    with pytest.raises(InputError, match=f"central does not read {min(settings)}; leave it out"):
+        Forecaster("central", model="mlp", **settings)
 
 
 def test_errors_are_given_for_every_cell(table, tiny):

@@ -9,6 +9,7 @@ import pytest
 from data_prep.cube import write_cube
 from data_prep.errors import InputError
 from stforecast import Forecaster
+from stforecast.config import read_by
 from stforecast.methods import METHODS
 from stforecast.runs import run
 
@@ -21,10 +22,12 @@ OWN = {
 }
 ALONE = ("solo", "fedavg", "fedprox", "scaffold", "lg_fedavg", "fednova")
 """Methods whose only client trains by plain steps."""
+DIVIDED = [name for name, method in METHODS.items() if not method.pooled]
+"""Methods that read the setting `clients`."""
 
 
 def settings(method, **others):
-    return {**SETTINGS, **OWN.get(method, {}), **others}
+    return {**read_by(method, SETTINGS), **OWN.get(method, {}), **others}
 
 
 def fitted(method, data, **others):
@@ -44,7 +47,7 @@ def owned(cube, tmp_path_factory):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", DIVIDED)
 def test_one_cell_a_client_is_the_same_bit_for_bit(method, owned):
     np.testing.assert_array_equal(
         forecasts(method, owned), forecasts(method, owned, clients="itself")
@@ -59,7 +62,7 @@ def test_one_client_of_all_cells_is_central_training(method, owned):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", DIVIDED)
 def test_unequal_clients_forecast_every_cell_and_are_saved(method, owned, tmp_path):
     forecaster = fitted(method, owned, clients="operator")
     y_hat = forecaster.test_forecasts()["y_hat"]
@@ -71,7 +74,7 @@ def test_unequal_clients_forecast_every_cell_and_are_saved(method, owned, tmp_pa
     assert loaded.clients.labels == forecaster.clients.labels
 
 
-TWICE = [m for m in METHODS if m != "fedtrees"]
+TWICE = [m for m in DIVIDED if m != "fedtrees"]
 """Methods of means; the trees' penalties and limits are of sums."""
 
 
@@ -141,11 +144,18 @@ def test_methods_that_cannot_carry_a_model_of_cells_say_so(method, owned):
         fitted(method, owned, clients="operator", model="stid")
 
 
-def test_pooled_and_reference_methods_do_not_read_the_setting(owned, caplog):
-    whole = forecasts("central", owned)
-    np.testing.assert_array_equal(forecasts("central", owned, clients="operator"), whole)
-    Forecaster("seasonal_day", split="days:7,1,2", clients="operator").fit(owned)
-    assert "does not read clients" in caplog.text
+def test_a_pooled_method_refuses_the_setting(owned):
+    with pytest.raises(InputError, match="central does not read clients"):
+        fitted("central", owned, clients="operator")
+
+
+def test_a_reference_forecaster_reads_it_for_the_errors_of_clients_only(owned):
+    alone, divided = (
+        Forecaster("seasonal_day", split="days:7,1,2", clients=clients).fit(owned)
+        for clients in ("cell", "operator")
+    )
+    assert divided.test_forecasts().equals(alone.test_forecasts())
+    assert set(divided.evaluate(by="client")["client"]) == {"A", "B", "all"}
 
 
 def test_errors_of_a_client_are_those_of_its_cells_together(owned):

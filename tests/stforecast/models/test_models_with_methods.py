@@ -10,11 +10,13 @@ from stforecast.models import MODELS
 
 JOINT = {"graph_wavenet"}
 """Models that read all cells at once."""
+TRAINING = [name for name, method in METHODS.items() if "model" not in method.unread]
+"""Methods that train a model."""
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRAINING)
 def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, model):
     settings = {
         "split": "days:7,1,2",

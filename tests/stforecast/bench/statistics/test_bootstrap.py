@@ -208,7 +208,7 @@ def test_a_seed_determines_the_draws_and_other_methods_do_not_matter(make_sums, 
 
 
 @given(st.integers(-20, 20), st.permutations(range(4)), st.integers(0, 9))
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 def test_scale_and_order_of_clients_do_not_matter(make_sums, mean, power, order, seed):
     a, b = (random_sums(make_sums, seed=s) for s in (seed, seed + 1))
     groups = np.array([0, 0, 1, 2])

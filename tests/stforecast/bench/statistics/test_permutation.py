@@ -115,7 +115,7 @@ def test_other_targets_are_refused(make_sums):
     st.sampled_from([0.25, 2.0, 1024.0]),
     st.randoms(),
 )
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 def test_scale_order_of_days_and_direction_do_not_matter(make_sums, pairs, scale, random):
     def p_value(pairs, scale=1.0):
         a, b = np.array(pairs, dtype=float).T * scale
@@ -137,7 +137,7 @@ def test_holm_by_hand():
 
 
 @given(p_values, st.floats(0.001, 0.999))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 def test_holm_rejects_what_the_sequence_of_tests_rejects(p_values, level):
     corrected = holm(p_values)
     rejected = set()

@@ -110,7 +110,7 @@ errors = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=
 
 
 @given(errors, errors, errors)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 def test_win_rates_add_up_and_skill_turns_around(compare, a, b, c):
     found = compare(a=a, b=b, c=c)
     assert sum(win_rate([found], name).value for name in "abc") == pytest.approx(1.5)
