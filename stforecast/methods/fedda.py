@@ -122,6 +122,7 @@ class FedDA(FedAvg):
     name = "fedda"
     summary = "aggregates within and between clusters by attention, with a warm-up model"
     paper = "Zhang et al., INFOCOM 2021"
+    guards = FedAvg.guards
     keeps_apart = True
     sums = "none"
     needs_each = "its server groups the clients by what they send"
@@ -321,6 +322,8 @@ class FedDAClusters(FedDA):
 
     name = "fedda_clusters"
     summary = "FedDA whose clusters keep their own models (not in the paper)"
+    guards = ("median", "drop")
+    unguarded = "it costs 5 % or more, or much more beside liars, as the page of security shows"
     views = ("personal",)
     Options = FedDAClustersOptions
 

@@ -66,6 +66,7 @@ class FedDBE(FedAvg):
     name = "feddbe"
     summary = "FedAvg with a common mean of features, and their bias kept on each client"
     paper = "Zhang et al., NeurIPS 2023"
+    guards = FedAvg.guards
     views = ("personal",)
     Options = FedDBEOptions
     options: FedDBEOptions

@@ -74,6 +74,8 @@ class FedDyn(FedAvg):
     name = "feddyn"
     summary = "FedAvg with a dynamic regulariser that aligns the clients' optima"
     paper = "Acar et al., ICLR 2021"
+    guards = ("clip", "drop")
+    unguarded = "beside liars the error is a quarter higher, as the page of security shows"
     sums = "clients"
     Options = FedDynOptions
     options: FedDynOptions

@@ -57,6 +57,7 @@ class FedNova(FedProx):
     name = "fednova"
     summary = "FedAvg that normalises updates by the clients' local steps"
     paper = "Wang et al., NeurIPS 2020"
+    guards = FedProx.guards
     Options = FedNovaOptions
     options: FedNovaOptions
 

@@ -21,6 +21,7 @@ class FedYogi(FedAdam):
     name = "fedyogi"
     summary = "FedAvg with Yogi on the server: Adam, but its steps grow slowly"
     paper = "Reddi et al., ICLR 2021"
+    guards = FedAdam.guards
 
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
         """Return Yogi's v - (1-β₂) Δ² sign(v - Δ²)."""

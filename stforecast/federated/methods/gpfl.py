@@ -85,6 +85,7 @@ class GPFL(FedPer):
     name = "gpfl"
     summary = "FedPer with features for shared embeddings of the keys and the client's task"
     paper = "Zhang et al., ICCV 2023"
+    guards = FedPer.guards
     needs = (*FedPer.needs, "keys")
     Options = GPFLOptions
     options: GPFLOptions

@@ -27,6 +27,7 @@ class LGFedAvg(FedAvg):
     name = "lg_fedavg"
     summary = "averages the head; each client has its own encoder"
     paper = "Liang et al., arXiv 2020"
+    guards = FedAvg.guards
     views = ("personal",)
 
     def shares(self, name: str) -> bool:

@@ -60,6 +60,7 @@ class Moon(FedAvg):
     name = "moon"
     summary = "FedAvg with features pulled to the global model's, away from former local ones"
     paper = "Li et al., CVPR 2021"
+    guards = FedAvg.guards
     Options = MoonOptions
     options: MoonOptions
 

@@ -70,7 +70,7 @@ class PFedMe(TwoModels):
     name = "pfedme"
     summary = "personal models near a global one, by Moreau envelopes"
     paper = "T. Dinh et al., NeurIPS 2020"
-    guards = ("median",)
+    guards = TwoModels.guards
     sums = "clients"
     Options = PFedMeOptions
     options: PFedMeOptions

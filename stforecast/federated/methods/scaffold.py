@@ -81,6 +81,7 @@ class Scaffold(FedAvg):
     name = "scaffold"
     summary = "FedAvg whose local steps are corrected by control variates"
     paper = "Karimireddy et al., ICML 2020"
+    guards = FedAvg.guards
     sums = "clients"
     Options = ScaffoldOptions
     options: ScaffoldOptions
