@@ -140,20 +140,22 @@ def repeat_season(
         horizon: number of target steps.
         season: steps of a season.
         calendar: wall clock on which seasons of several steps, such as days, are counted; by
-            default they are counted in steps. Where the clock is moved forward, a value that is
-            not yet known at the window's start is replaced by that of one season earlier.
+            default they are counted in steps. Where the clock changes, the latest season whose
+            value is known at the window's start may be another one than by steps.
 
     Returns:
         `(cells, windows, horizon)` float32, 0.0 where nothing was observed before.
     """
     own = np.arange(len(series))
     ahead, first = np.arange(horizon), np.asarray(starts)[:, None]
-    lags = season * (ahead // season + 1)
-    steps = first + ahead - lags
+    seasons = ahead // season + 1
+    steps = first + ahead - season * seasons
     if calendar is not None and season > 1:
         own = own + calendar.shifts(own)
-        steps = calendar.before(first + ahead, lags)
-        steps = np.where(steps < first, steps, calendar.before(first + ahead, lags + season))
+        steps = calendar.before(first + ahead, season * (seasons + 1))
+        for fewer in (seasons, seasons - 1):
+            later = calendar.before(first + ahead, season * fewer)
+            steps = np.where(later < first, later, steps)
     latest = pd.DataFrame(series).groupby(own % season).ffill().fillna(0.0).to_numpy(np.float32)
     values = np.take(np.ascontiguousarray(latest.T), steps.clip(0), axis=1)
     values[:, steps < 0] = 0.0

@@ -189,3 +189,19 @@ def test_an_event_stands_at_its_time_on_the_clock():
     x = input_windows(np.zeros((N_DAYS * 24, 1)), starts, spec, calendar)[0, :, 1:]
     assert x.argmax(axis=1).tolist() == ((20 - hours) % 24).tolist()
     assert (x.sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("change", [AUTUMN, SPRING])
+@pytest.mark.parametrize("season", [24, 168])
+def test_a_season_repeats_the_latest_value_known_at_the_same_time_on_the_clock(change, season):
+    calendar = calendar_of(change)
+    own = np.arange(N_DAYS * 24)
+    clock = own + calendar.shifts(own)
+    starts = np.arange(9 * 24, 12 * 24)
+    found = repeat_season(own[:, None].astype(float), starts, 30, season, calendar)[0]
+    for start, values in zip(starts, found, strict=True):
+        for target, value in zip(range(start, start + 30), values, strict=True):
+            before = clock[target] - clock[:start]
+            latest = clock[:start][(before > 0) & (before % season == 0)].max()
+            if set(range(latest, clock[target], season)) <= set(clock):  # None was skipped.
+                assert clock[int(value)] == latest, (start, target)
