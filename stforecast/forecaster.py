@@ -36,7 +36,12 @@ from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
 from stforecast.federated.server import RoundReport
 from stforecast.fitting import fit
 from stforecast.forecast_tables import reach
-from stforecast.history import read_series, warn_of_constants, warn_of_values_outside
+from stforecast.history import (
+    read_series,
+    warn_of_constants,
+    warn_of_outliers,
+    warn_of_values_outside,
+)
 from stforecast.intervals.calibration import Calibration
 from stforecast.predictor import Predictor
 from stforecast.results import MODEL
@@ -160,6 +165,7 @@ class Forecaster(EvaluatedForecaster):
             )  # fmt: skip
         warn_of_constants(series, prepared.split.fit)
         warn_of_values_outside(series, config.data.limits(non_negative=False))
+        warn_of_outliers(series, prepared.split.fit)
         check_calibration(config, prepared)
         begin = time.perf_counter()
         for callback in callbacks:

@@ -46,6 +46,9 @@ ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
 FAR = 3.0
 """Number of observed ranges outside the observed values from which a bound is warned of."""
 
+HIDDEN = 1e3
+"""Standard deviation, in distances between the quartiles, above which outliers hide the others."""
+
 
 def read_history(
     history: Data | Series,
@@ -228,6 +231,27 @@ def warn_of_values_outside(series: Series, limits: Limits) -> None:
             "%s: %s outside the limits %g and %g, such as %.6g of cell %s; forecasts and bounds "
             "stay inside: check --lower-limit and --upper-limit, or these values",
             series.name, counted(n, "value"), *limits, values[outside][0], series.cells[cell],
+        )  # fmt: skip
+
+
+def warn_of_outliers(series: Series, fitted: slice) -> None:
+    """Warn of cells of which a few values hide all others, as z-scores are single precision.
+
+    Args:
+        series: the observed values.
+        fitted: steps of the training part.
+    """
+    values = series.values[fitted]
+    low, high = np.nanquantile(values, (0.25, 0.75), axis=0)
+    hidden = (high > low) & (np.nanstd(values, axis=0) > HIDDEN * (high - low))
+    if n := int(hidden.sum()):
+        i = int(np.argmax(hidden))
+        log.warning(
+            "%s: %s with values that are so far from the others that these cannot be told apart, "
+            "such as %.6g in cell %s, where half of all are from %.6g to %.6g; correct or remove "
+            "them: errors and forecasts of such a cell are wrong",
+            series.name, counted(n, "cell"), values[:, i][np.nanargmax(np.abs(values[:, i]))],
+            series.cells[i], low[i], high[i],
         )  # fmt: skip
 
 

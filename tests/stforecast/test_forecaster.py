@@ -205,6 +205,17 @@ def test_the_selected_model_is_the_one_that_predicts(table, tiny):
     assert not np.allclose(best.predict(table), last.predict(table))
 
 
+def test_outliers_that_hide_all_other_values_are_pointed_out(table, tiny, caplog):
+    odd, settings = table.copy(), read_by("ridge", tiny)
+    odd.iloc[5, 1] = 1e12
+    for data, n in ((table, 0), (odd, 1)):
+        caplog.clear()
+        Forecaster("ridge", **settings).fit(data)
+        found = [m for m in caplog.messages if "cannot be told apart" in m]
+        assert len(found) == n
+    assert f"1e+12 in cell {odd.columns[1]}" in found[0]
+
+
 def test_constant_cells_and_odd_periods_are_pointed_out(table, tiny, caplog):
     caplog.set_level(logging.WARNING)
     Forecaster("ridge", **read_by("ridge", tiny), period=20).fit(
