@@ -24,7 +24,6 @@ import click
 from experiments.lists import image_methods_table, methods_table
 from experiments.options import HELP, help_text
 from experiments.site.federations import (
-    attacks_table,
     hostile_live_table,
     hostile_table,
     kills_text,
@@ -66,7 +65,6 @@ PERFORMANCE = ROOT / "docs" / "performance.md"
 BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "hostile": (ROOT / "docs" / "security.md", hostile_table),
     "robust": (ROOT / "docs" / "security.md", robust_table),
-    "attacks": (ROOT / "docs" / "security.md", attacks_table),
     "hostile live": (ROOT / "docs" / "security.md", hostile_live_table),
     "kills": (ROOT / "docs" / "federation.md", kills_text),
     "nodes": (PERFORMANCE, nodes_tables),

@@ -45,19 +45,6 @@ def hostile_live_table() -> str:
     return live_table(pd.read_csv(MEASURED / "hostile-live.csv"))
 
 
-def attacks_table() -> str:
-    """Tabulate how many tests played each kind of adversary, and how many of them passed."""
-    from stforecast.bench.tables import markdown
-
-    found = json.loads((MEASURED / "attacks.json").read_text())
-    columns = {"passed": "held", "failed": "did not hold", "skipped": "not run"}
-    rows = [
-        {"attack": kind} | {head: counts.get(outcome, 0) for outcome, head in columns.items()}
-        for kind, counts in sorted(found.items())
-    ]
-    return markdown(rows)
-
-
 def nodes_tables() -> str:
     """Tabulate start-up, rounds and memory of all numbers of nodes measured, by kind of run."""
     from experiments.benchmarks.nodes import table_of
