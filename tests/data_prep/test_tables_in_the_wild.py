@@ -324,7 +324,7 @@ def test_records_of_each_cell_are_counted_once_and_by_its_own_step(table):
     times = [*hours, *hours[::2], *hours, *hours[24:]]
     cells = ["a"] * 48 + ["b"] * 24 + ["c"] * 72
     path = table({"time": times, "cell": cells, "v": 1.0, "w": [NAN, *[1.0] * 143]})
-    ds = read(path, resample="1D", agg="sum")
+    ds = read(path, resample="1D", agg="sum", duplicates="sum")
     np.testing.assert_array_equal(ds["v"], [[24, 12, 24], [24, 12, 48]])
     np.testing.assert_array_equal(ds["w"], [[NAN, 12, 24], [24, 12, 48]])
     zeros = table({"time": hours, "a": np.where(hours == hours[3], 0.0, 1.0)})
@@ -352,3 +352,33 @@ def test_cells_without_a_value_are_pointed_out(table, caplog):
     assert "without a value" not in caplog.text
     from_frame(pd.DataFrame(columns).set_index("time"))
     assert "leave out by `df.drop(columns=['b'])`" in caplog.text
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_duplicates_are_treated_before_they_are_resampled(table, wide):
+    times = pd.date_range("2024-01-01", periods=8, freq="30min")
+    rows = [(t, c, 1.0) for t in times for c in "ab"] + [(t, "a", 3.0) for t in times[:3]]
+    columns = pd.DataFrame(rows, columns=["time", "cell", "v"])
+    if wide:
+        columns = columns[columns["cell"] == "a"][["time", "v"]]
+    path = table(columns)
+    hourly = {"layout": "wide" if wide else "long", "resample": "1h"}
+    for agg in ("sum", "mean"):
+        assert "pass --duplicates sum or mean" in refusal(path, **hourly, agg=agg)
+
+    def first_cell(agg, duplicates):
+        ds = read(path, **hourly, agg=agg, duplicates=duplicates)
+        return ds[list(ds.data_vars)[0]].values[:, 0].tolist()
+
+    assert first_cell("sum", "mean") == [4.0, 3.0, 2.0, 2.0]
+    assert first_cell("sum", "sum") == [8.0, 5.0, 2.0, 2.0]
+    assert first_cell("mean", "sum") == [4.0, 2.5, 1.0, 1.0]
+
+
+def test_the_autumn_hour_of_a_wall_clock_is_not_added_up_twice(table):
+    zoned = pd.date_range("2024-10-26", "2024-10-28", freq="30min", tz="Europe/Rome")
+    path = table({"time": zoned.tz_localize(None), "a": 1.0})
+    hourly = {"layout": "wide", "resample": "1h", "agg": "sum"}
+    assert "time 2024-10-27 02:00:00 is already in line" in refusal(path, **hourly, clock="local")
+    ds = read(path, **hourly, clock="local", time_zone="Europe/Rome")
+    assert set(ds["value"].values[:-1, 0]) == {2.0}
