@@ -54,7 +54,8 @@ def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.D
         "comma" if dialect.decimal == "comma" else "point"
     )  # numbers are numbers in a sheet
     first = 2 if dialect.header else 1
-    return to_numbers(table, decimal, keys), Origin(path.name, "row", first, is_file=True)
+    origin = Origin(path.name, "row", first, is_file=True)
+    return to_numbers(table, decimal, keys, origin), origin
 
 
 def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:

@@ -114,6 +114,24 @@ def test_commas_that_may_separate_thousands_need_the_option(table):
     assert from_long(df)["a"].values.tolist() == [[0.5], [1.5]]
 
 
+def test_a_table_has_one_decimal_mark_and_no_thousands_after_a_zero(table, caplog):
+    columns = {"time": HOURS[:2], "a": ["0.234", "0.250"], "b": ["1,5", "2"]}
+    path = table(columns, sep=";")
+    for decimal in ("auto", "comma"):
+        message = refusal(path, layout="wide", decimal=decimal)
+        assert "column 'a' holds '0.234', which has a decimal point, expected decimal co" in message
+    assert "column 'b' holds '1,5', which has a decimal comma" in refusal(
+        path, layout="wide", decimal="point"
+    )
+    path = table(columns | {"a": ["1.234", "2"], "c": ["1", "-2.345.678"]}, sep=";")
+    ds = read(path, layout="wide")
+    assert ds["value"].values.tolist() == [[1234.0, 1.5, 1.0], [2.0, 2.0, -2345678.0]]
+    assert "such as '1,5' in column 'b'" in caplog.text
+    assert "separators of thousands in columns 'a', 'c', since" in caplog.text
+    ds = read(table(columns | {"b": 1.5}, sep=";"), layout="wide")
+    assert ds["value"].values.tolist() == [[0.234, 1.5], [0.25, 1.5]]
+
+
 def test_a_file_without_a_header(table):
     path = table({"time": HOURS, "a": VALUES, "b": VALUES}, header=False)
     message = refusal(path)
@@ -368,7 +386,7 @@ def test_duplicates_are_treated_before_they_are_resampled(table, wide):
 
     def first_cell(agg, duplicates):
         ds = read(path, **hourly, agg=agg, duplicates=duplicates)
-        return ds[list(ds.data_vars)[0]].values[:, 0].tolist()
+        return ds[next(iter(ds.data_vars))].values[:, 0].tolist()
 
     assert first_cell("sum", "mean") == [4.0, 3.0, 2.0, 2.0]
     assert first_cell("sum", "sum") == [8.0, 5.0, 2.0, 2.0]
