@@ -93,8 +93,8 @@ def to_numbers(
             other = texts.filter(~texts.str.contains(pattern))[0]
             raise InputError(
                 f"{origin.name}: column {column.name!r} holds {other!r}, which has a decimal "
-                "point, expected decimal commas as in the rest of the table; write all numbers with the "
-                "same decimal mark"
+                "point, expected decimal commas as in the rest of the table; write all numbers "
+                "with the same decimal mark"
             )
     if grouped:
         log.warning(
