@@ -281,6 +281,9 @@ def test_a_sheet_of_a_workbook(tmp_path):
     assert ds["cell"].values.tolist() == [7, 8]
     np.testing.assert_array_equal(ds["value"], [[1.5, i] for i in range(4)])
     assert list(ds.indexes["time"]) == times
+    missing = [*rows[:2], [times[1], "NA", 1], *rows[3:]]
+    ds = read(write_book(tmp_path / "na.xlsx", missing))
+    np.testing.assert_array_equal(ds["value"], [[NAN if i == 1 else 1.5, i] for i in range(4)])
     several = write_book(tmp_path / "b.xlsx", rows, "Notes")
     assert "b.xlsx: its sheets are 'Sheet', 'Notes'; choose one with --sheet" in refusal(several)
     assert "(did you mean 'Sheet'?)" in refusal(several, sheet="sheet1")
@@ -326,14 +329,14 @@ def test_sums_that_lack_records_are_missing(table, caplog):
     ds = read(path, layout="wide", resample="1D", agg="sum")
     np.testing.assert_array_equal(ds["value"], [[NAN, NAN], [48, 24], [48, NAN], [NAN, NAN]])
     assert (
-        "my.csv: 4 of 8 sums over 24h lack records and are left missing; the first is"
+        "my.csv: 4 of 8 sums over 1 day lack records and are left missing; the first is"
         in caplog.text
     )
     assert "2024-03-03 00:00:00, cell a, with 1 of 24 records" in caplog.text
     assert "missing: 62.5 % of value" in caplog.text
     means = read(path, layout="wide", resample="1D", agg="mean")["value"]
     np.testing.assert_array_equal(means, [[2, 1], [2, 1], [2, NAN], [2, 1]])
-    assert "4 of 8 means over 24h lack records and are of those that there are" in caplog.text
+    assert "4 of 8 means over 1 day lack records and are of those that there are" in caplog.text
     assert "none is complete: write a 0" in refusal(path, values="a", resample="7D", agg="sum")
 
 
