@@ -125,7 +125,8 @@ def read(
             which observes daylight saving time.
         zero_is_missing: Treat 0 as missing.
         allow_gaps: Leave NaN where a row is missing instead of refusing the table.
-        duplicates: Treatment of several rows for one time and cell: "error", "sum" or "mean".
+        duplicates: Treatment of several rows for one time and cell, before --resample: "error",
+            "sum" or "mean".
 
     Returns:
         The cube.

@@ -17,8 +17,8 @@ _CLOCKS = {
 }
 
 
-WITH_COMMA = r"^\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
-"""Numbers with a decimal comma or without, and separators of thousands."""
+WITH_COMMA = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?\s*$"
+"""Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
 
 
 def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:

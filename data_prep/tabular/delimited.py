@@ -71,7 +71,7 @@ def read_delimited(
     if decimal == "auto" and find_decimal(table, keys, origin) == "comma":
         decimal = "comma"
         table = _parse(path, source, separator, names, keys, dialect, True)
-    return (table if decimal == "auto" else to_numbers(table, decimal, keys)), origin
+    return (table if decimal == "auto" else to_numbers(table, decimal, keys, origin)), origin
 
 
 def _names(path: Path, first: list[str], dialect: Dialect) -> list[str]:

@@ -14,6 +14,7 @@ import polars as pl
 from data_prep.errors import InputError, close_to
 from data_prep.limits import check_expansion
 from data_prep.tabular.decimals import Decimal, to_numbers
+from data_prep.tabular.delimited import MISSING
 from data_prep.tabular.dialect import FIELD, ROW, Dialect, check_columns
 from data_prep.tabular.origin import Origin
 from data_prep.text import some
@@ -54,7 +55,8 @@ def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.D
         "comma" if dialect.decimal == "comma" else "point"
     )  # numbers are numbers in a sheet
     first = 2 if dialect.header else 1
-    return to_numbers(table, decimal, keys), Origin(path.name, "row", first, is_file=True)
+    origin = Origin(path.name, "row", first, is_file=True)
+    return to_numbers(table, decimal, keys, origin), origin
 
 
 def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
@@ -106,6 +108,7 @@ def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str
 
 def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
     """Return a column as numbers, times or text, depending on what all its filled cells hold."""
+    values = [None if isinstance(v, str) and v in MISSING else v for v in values]
     kinds = {type(value) for value in values if value is not None}
     if kinds and kinds <= {datetime.datetime, datetime.date}:
         midnight = datetime.time()
@@ -118,5 +121,5 @@ def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
         return pl.Series(name, values, dtype=pl.Float64)
     if is_key and kinds <= {int, float}:
         values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
-    texts = [None if v is None or v == "" else str(v) for v in values]
+    texts = [None if v is None else str(v) for v in values]
     return pl.Series(name, texts, dtype=pl.String)

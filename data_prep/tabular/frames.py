@@ -43,8 +43,8 @@ class TableOptions:
             so do those on the wall clock of `time_zone`, except for steps such as days.
         zero_is_missing: whether 0 means "not recorded".
         allow_gaps: leave NaN where a row is missing instead of raising.
-        duplicates: treatment of several rows for one time and cell: `"error"`, or the `"sum"` or
-            `"mean"` of the recorded values.
+        duplicates: treatment of several rows for one time and cell, before any resampling:
+            `"error"`, or the `"sum"` or `"mean"` of the recorded values.
         time_format: format of times that are text, see `tabular.times.read_times`.
         resampling: longer even steps to put the records into, or None.
         title: title of the data.
@@ -78,11 +78,6 @@ class TableOptions:
             raise choose("choice for duplicates", self.duplicates, DUPLICATES)
         if self.time_zone is not None:
             check_time_zone(self.time_zone)
-
-    @property
-    def merge(self) -> str:
-        """Treatment of several rows for one time and cell, those of a longer step included."""
-        return self.resampling.agg if self.resampling else self.duplicates
 
     @property
     def gaps(self) -> bool:
@@ -121,8 +116,8 @@ def from_frame(
     steps, at = axis.steps, axis.at
     if options.resampling is None:
         check_steps(axis.shown, at, origin, options.gaps)
-    repeat = _first_repeat(at)
-    if repeat and options.merge == "error":
+    repeat = _first_repeat(axis.times)
+    if repeat and options.duplicates == "error":
         advice = origin.either(
             "name the column of cells with --cell if the table is long, or pass --duplicates sum "
             "or mean",
@@ -133,10 +128,12 @@ def from_frame(
             f"{origin.number(repeat[0])}, expected one row per time; {advice}"
         )
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
-    values = _place(columns, at, len(steps), options)
+    rows, record = _records(axis.times)
+    columns = _place(columns, record, len(rows), options, options.duplicates)
+    values = _place(columns, at[rows], len(steps), options)
     if options.resampling:
-        seen = _seen(columns, options)
-        records = ((axis.times[s], at[s]) for s in seen.T)
+        seen = (rows[s] for s in _seen(columns, options).T)
+        records = ((axis.times[s], at[s]) for s in seen)
         values = options.resampling.merge_cells(values, records, axis, cells, origin.name)
     return _make_cube({name: values}, axis, cells, options)
 
@@ -173,8 +170,9 @@ def from_long(
     axis = place_times(times, cell_at, zone, options)
     steps, time_at = axis.steps, axis.at
     at = time_at * len(cells) + cell_at
-    repeat = _first_repeat(at)
-    if repeat and options.merge == "error":
+    same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
+    repeat = _first_repeat(same)
+    if repeat and options.duplicates == "error":
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
             f"is already in {origin.unit} {origin.number(repeat[0])}, expected one row for "
@@ -183,13 +181,15 @@ def from_long(
     if options.resampling is None:
         check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
     shape = len(steps), len(cells)
+    rows, record = _records(same)
     cube = {}
     for c in columns:
-        column = numbers(df[c], origin)
-        cube[c] = _place(column, at, shape[0] * shape[1], options).reshape(shape)
+        column = _place(numbers(df[c], origin), record, len(rows), options, options.duplicates)
+        cube[c] = _place(column, at[rows], shape[0] * shape[1], options).reshape(shape)
         if options.resampling:
-            of_cells = _rows_of_cells(np.where(_seen(column, options), cell_at, -1), len(cells))
-            records = ((axis.times[rows], time_at[rows]) for rows in of_cells)
+            seen = np.where(_seen(column, options), cell_at[rows], -1)
+            of_cells = (rows[i] for i in _rows_of_cells(seen, len(cells)))
+            records = ((axis.times[i], time_at[i]) for i in of_cells)
             cube[c] = options.resampling.merge_cells(
                 cube[c], records, axis, cells, f"{origin.name}, {c}"
             )
@@ -219,8 +219,20 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
 
 
-def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions) -> np.ndarray:
-    """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions."""
+def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first row of each record, and each row's record; equal numbers are one record."""
+    if _first_repeat(same) is None:
+        return np.arange(len(same)), np.arange(len(same))
+    return np.unique(same, return_index=True, return_inverse=True)[1:]
+
+
+def _place(
+    values: np.ndarray, at: np.ndarray, size: int, options: TableOptions, merge: str = ""
+) -> np.ndarray:
+    """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions.
+
+    They are merged to their sum or mean; the default is the aggregate of the resampling.
+    """
     check_size(8 * size * math.prod(values.shape[1:]), f"{options.origin.name}: the cube")
     out = np.full((size, *values.shape[1:]), np.nan)
     if _first_repeat(at) is None:
@@ -231,7 +243,8 @@ def _place(values: np.ndarray, at: np.ndarray, size: int, options: TableOptions)
     np.add.at(count, at, seen)
     with np.errstate(over="ignore"):  # `write_cube` checks for overflow
         np.add.at(total, at, np.where(seen, values, 0.0))
-    merged = total / np.maximum(count, 1) if options.merge == "mean" else total
+    merge = merge or (options.resampling.agg if options.resampling else "")
+    merged = total / np.maximum(count, 1) if merge == "mean" else total
     return np.where(count > 0, merged, np.nan)
 
 

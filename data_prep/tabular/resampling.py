@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from data_prep.errors import InputError, choose
-from data_prep.tabular.advice import frequency
 from data_prep.tabular.completeness import Records, count_records
 from data_prep.tabular.times import regular_steps, usual_step
 from data_prep.text import in_minutes
@@ -111,7 +110,7 @@ class Resampling:
         step, cell = divmod(int(partial.argmax()), len(cells))
         is_sum = self.agg == "sum"
         message = (
-            f"{name}: {partial.sum()} of {merged.size} {self.agg}s over {frequency(self.step)} "
+            f"{name}: {partial.sum()} of {merged.size} {self.agg}s over {in_minutes(self.step)} "
             f"lack records and are {'left missing' if is_sum else 'of those that there are'}; the "
             f"first is that of {axis.shown[step]}, cell {cells[cell]}, with {found[step, cell]} of "
             f"{expected[step, cell]} records"

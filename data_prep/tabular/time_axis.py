@@ -13,6 +13,7 @@ from data_prep.tabular.completeness import even_step
 from data_prep.tabular.resampling import DAY
 from data_prep.tabular.times import regular_steps
 from data_prep.tabular.wall_clock import HOUR, begin_in_utc, to_utc, to_wall
+from data_prep.text import in_minutes
 
 if TYPE_CHECKING:
     from data_prep.tabular.frames import TableOptions
@@ -86,7 +87,7 @@ def place_times(
         if length > HOUR and (wall - times).nunique() > 1:
             log.warning(
                 "%s: steps of %s begin at other hours of %s where daylight saving time changes, as "
-                "they stay even in UTC", name, length, zone,
+                "they stay even in UTC", name, in_minutes(length), zone,
             )  # fmt: skip
         return _axis(steps - offset, at, times, clock, zone, length)
     steps, at = options.resampling.place(wall, name)

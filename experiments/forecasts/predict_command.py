@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from data_prep.errors import InputError, reading
-from data_prep.text import counted
+from data_prep.text import counted, some
 from experiments.endings import to_json
 from experiments.options import EVENTS, HELP, JSON, PATH, check_cubes, check_run, limit_options
 from experiments.targets import check_ending
@@ -78,6 +79,9 @@ def predict(
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
     series = forecaster.read(history, events)
+    if isinstance(limit, Mapping) and (others := limit.keys() - set(map(str, series.cells))):
+        unused = some(sorted(map(str, others)))
+        click.echo(f"{threshold}: thresholds of cells that are not forecast: {unused}", err=True)
     if lower_limit is None and non_negative is not None:
         lower_limit = 0.0 if non_negative else -math.inf
     given = (lower_limit, upper_limit)
@@ -148,7 +152,14 @@ def read_threshold(text: str) -> Threshold:
         raise InputError(f"threshold is {text!r}, neither a number nor a file; {remedy}")
     with reading(text, "as thresholds", remedy):
         table = pd.read_csv(text, dtype={"cell": str, "threshold": float})
-        return dict(zip(map(as_named, table["cell"]), table["threshold"], strict=True))
+        table["cell"] = table["cell"].map(as_named)
+    twice = table["cell"][table["cell"].duplicated()]
+    if len(twice):
+        raise InputError(
+            f"{text}: more than one threshold of cell {some(twice.unique())}, expected one for "
+            "each cell; remove the others"
+        )
+    return dict(zip(table["cell"], table["threshold"], strict=True))
 
 
 def _with_probability(

@@ -114,6 +114,24 @@ def test_commas_that_may_separate_thousands_need_the_option(table):
     assert from_long(df)["a"].values.tolist() == [[0.5], [1.5]]
 
 
+def test_a_table_has_one_decimal_mark_and_no_thousands_after_a_zero(table, caplog):
+    columns = {"time": HOURS[:2], "a": ["0.234", "0.250"], "b": ["1,5", "2"]}
+    path = table(columns, sep=";")
+    for decimal in ("auto", "comma"):
+        message = refusal(path, layout="wide", decimal=decimal)
+        assert "column 'a' holds '0.234', which has a decimal point, expected decimal co" in message
+    assert "column 'b' holds '1,5', which has a decimal comma" in refusal(
+        path, layout="wide", decimal="point"
+    )
+    path = table(columns | {"a": ["1.234", "2"], "c": ["1", "-2.345.678"]}, sep=";")
+    ds = read(path, layout="wide")
+    assert ds["value"].values.tolist() == [[1234.0, 1.5, 1.0], [2.0, 2.0, -2345678.0]]
+    assert "such as '1,5' in column 'b'" in caplog.text
+    assert "separators of thousands in columns 'a', 'c', since" in caplog.text
+    ds = read(table(columns | {"b": 1.5}, sep=";"), layout="wide")
+    assert ds["value"].values.tolist() == [[0.234, 1.5], [0.25, 1.5]]
+
+
 def test_a_file_without_a_header(table):
     path = table({"time": HOURS, "a": VALUES, "b": VALUES}, header=False)
     message = refusal(path)
@@ -263,6 +281,9 @@ def test_a_sheet_of_a_workbook(tmp_path):
     assert ds["cell"].values.tolist() == [7, 8]
     np.testing.assert_array_equal(ds["value"], [[1.5, i] for i in range(4)])
     assert list(ds.indexes["time"]) == times
+    missing = [*rows[:2], [times[1], "NA", 1], *rows[3:]]
+    ds = read(write_book(tmp_path / "na.xlsx", missing))
+    np.testing.assert_array_equal(ds["value"], [[NAN if i == 1 else 1.5, i] for i in range(4)])
     several = write_book(tmp_path / "b.xlsx", rows, "Notes")
     assert "b.xlsx: its sheets are 'Sheet', 'Notes'; choose one with --sheet" in refusal(several)
     assert "(did you mean 'Sheet'?)" in refusal(several, sheet="sheet1")
@@ -308,14 +329,14 @@ def test_sums_that_lack_records_are_missing(table, caplog):
     ds = read(path, layout="wide", resample="1D", agg="sum")
     np.testing.assert_array_equal(ds["value"], [[NAN, NAN], [48, 24], [48, NAN], [NAN, NAN]])
     assert (
-        "my.csv: 4 of 8 sums over 24h lack records and are left missing; the first is"
+        "my.csv: 4 of 8 sums over 1 day lack records and are left missing; the first is"
         in caplog.text
     )
     assert "2024-03-03 00:00:00, cell a, with 1 of 24 records" in caplog.text
     assert "missing: 62.5 % of value" in caplog.text
     means = read(path, layout="wide", resample="1D", agg="mean")["value"]
     np.testing.assert_array_equal(means, [[2, 1], [2, 1], [2, NAN], [2, 1]])
-    assert "4 of 8 means over 24h lack records and are of those that there are" in caplog.text
+    assert "4 of 8 means over 1 day lack records and are of those that there are" in caplog.text
     assert "none is complete: write a 0" in refusal(path, values="a", resample="7D", agg="sum")
 
 
@@ -324,7 +345,7 @@ def test_records_of_each_cell_are_counted_once_and_by_its_own_step(table):
     times = [*hours, *hours[::2], *hours, *hours[24:]]
     cells = ["a"] * 48 + ["b"] * 24 + ["c"] * 72
     path = table({"time": times, "cell": cells, "v": 1.0, "w": [NAN, *[1.0] * 143]})
-    ds = read(path, resample="1D", agg="sum")
+    ds = read(path, resample="1D", agg="sum", duplicates="sum")
     np.testing.assert_array_equal(ds["v"], [[24, 12, 24], [24, 12, 48]])
     np.testing.assert_array_equal(ds["w"], [[NAN, 12, 24], [24, 12, 48]])
     zeros = table({"time": hours, "a": np.where(hours == hours[3], 0.0, 1.0)})
@@ -352,3 +373,33 @@ def test_cells_without_a_value_are_pointed_out(table, caplog):
     assert "without a value" not in caplog.text
     from_frame(pd.DataFrame(columns).set_index("time"))
     assert "leave out by `df.drop(columns=['b'])`" in caplog.text
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_duplicates_are_treated_before_they_are_resampled(table, wide):
+    times = pd.date_range("2024-01-01", periods=8, freq="30min")
+    rows = [(t, c, 1.0) for t in times for c in "ab"] + [(t, "a", 3.0) for t in times[:3]]
+    columns = pd.DataFrame(rows, columns=["time", "cell", "v"])
+    if wide:
+        columns = columns[columns["cell"] == "a"][["time", "v"]]
+    path = table(columns)
+    hourly = {"layout": "wide" if wide else "long", "resample": "1h"}
+    for agg in ("sum", "mean"):
+        assert "pass --duplicates sum or mean" in refusal(path, **hourly, agg=agg)
+
+    def first_cell(agg, duplicates):
+        ds = read(path, **hourly, agg=agg, duplicates=duplicates)
+        return ds[next(iter(ds.data_vars))].values[:, 0].tolist()
+
+    assert first_cell("sum", "mean") == [4.0, 3.0, 2.0, 2.0]
+    assert first_cell("sum", "sum") == [8.0, 5.0, 2.0, 2.0]
+    assert first_cell("mean", "sum") == [4.0, 2.5, 1.0, 1.0]
+
+
+def test_the_autumn_hour_of_a_wall_clock_is_not_added_up_twice(table):
+    zoned = pd.date_range("2024-10-26", "2024-10-28", freq="30min", tz="Europe/Rome")
+    path = table({"time": zoned.tz_localize(None), "a": 1.0})
+    hourly = {"layout": "wide", "resample": "1h", "agg": "sum"}
+    assert "time 2024-10-27 02:00:00 is already in line" in refusal(path, **hourly, clock="local")
+    ds = read(path, **hourly, clock="local", time_zone="Europe/Rome")
+    assert set(ds["value"].values[:-1, 0]) == {2.0}

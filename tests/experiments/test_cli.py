@@ -89,6 +89,23 @@ def test_numbers_for_scripts_are_json(stforecast, run_folder, town, tmp_path):
     )
 
 
+def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
+    stforecast, run_folder, town, tmp_path
+):
+    limits = tmp_path / "limits.csv"
+    args = ["predict", run_folder, "--history", town, "--out", tmp_path / "f.csv"]
+    cells = [str(cell) for cell in xr.open_dataset(town)["cell"].values]
+    lines = ["cell,threshold", *(f"{cell},400" for cell in cells), "nowhere,1"]
+    limits.write_text("\n".join(lines))
+    code, _, err = stforecast(*args, "--threshold", limits)
+    assert code == 0
+    assert f"{limits}: thresholds of cells that are not forecast: nowhere" in err
+    limits.write_text("\n".join([*lines, f"{cells[0]},1"]))
+    code, _, err = stforecast(*args, "--threshold", limits)
+    assert code == 2
+    assert f"{limits}: more than one threshold of cell {cells[0]}, expected one for each" in err
+
+
 def test_a_backtest_prints_what_info_says_of_its_folder_as_json(stforecast, town, tmp_path):
     words = ["--data", town, "--service", "sms", "--method", "last_value", "--folds", "2"]
     code, out, _ = stforecast("backtest", *words, "--test", "1d", "--out", tmp_path, "--json")
