@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import expon, kstest, laplace, norm
 
 from data_prep.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
@@ -35,6 +35,16 @@ def test_a_quantised_value_is_the_nearest_step_of_its_row(bits, steps):
         step = float(row.abs().max()) / steps
         expected = torch.tensor([round(float(v) / step) * step for v in row])
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("law", "of"), [("gaussian", norm), ("laplace", laplace), ("exponential", expon)]
+)
+def test_noise_of_the_machine_has_the_same_law(law, of):
+    """Kolmogorov-Smirnov; the threshold fails once in 10¹⁰ runs."""
+    drawn = Uplink(law).encode({"w": torch.zeros(1, 5000)}, {}, [None])["w"][0].double().numpy()
+    scale = 2**-0.5 if law == "laplace" else 1.0
+    assert kstest(drawn, of(scale=scale).cdf).pvalue > 1e-10
 
 
 def test_rows_of_zeros_stay_zeros():
