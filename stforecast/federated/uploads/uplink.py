@@ -23,7 +23,7 @@ from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import with_axes
-from stforecast.federated.options import CheckedOptions, ReadIf, Share
+from stforecast.federated.options import CheckedOptions, Probability, ReadIf
 from stforecast.federated.uploads.payload import Like, Payload
 
 NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
@@ -53,7 +53,7 @@ class Uplink(CheckedOptions):
     noise_std: Annotated[NonNegativeFloat, NOISY] = 1.0
     clip: NonNegativeFloat = 0.0
     privacy_delta: Annotated[
-        Share,
+        Probability,
         ReadIf(
             "noise is gaussian and clip is above 0",
             lambda s: s["noise"] == "gaussian" and s["clip"] != 0,

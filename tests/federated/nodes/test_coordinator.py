@@ -108,6 +108,14 @@ def test_uploads_are_encoded_on_the_node(uplink, federate, split):
     assert_equal_rounds(coordinator.server.reports, federation.reports)
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_says_whether_it_sends_counters(name, federate):
+    method = METHODS[name]
+    upload = federate(method, (12, 12)).trainer.train(torch.arange(2)).upload
+    assert method.sends_counts == any(not t.is_floating_point() for t in upload.values())
+
+
 @pytest.mark.attack("noise computed from the seed")
 @pytest.mark.parametrize("noise", ["gaussian", "laplace", "exponential"])
 def test_the_server_cannot_compute_the_noise_of_a_node(noise, federate, split):
