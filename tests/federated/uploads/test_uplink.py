@@ -9,7 +9,7 @@ from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import State, generator
 from stforecast.federated.uploads.payload import like_of, total_bytes
-from stforecast.federated.uploads.privacy import epsilon
+from stforecast.federated.uploads.privacy import epsilon, guarantee
 from stforecast.federated.uploads.uplink import Uplink, clipped, dequantise, quantise
 
 
@@ -183,3 +183,11 @@ def test_plain_noise_is_not_called_private():
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(InputError):
         Uplink(**wrong)
+
+
+def test_a_guarantee_names_what_it_does_not_cover():
+    private = Uplink("gaussian", noise_std=5.0, clip=1.0)
+    found = guarantee(private, 3, "a series", ["scale global"])["privacy"]
+    assert found["epsilon"] == epsilon(private, 3)
+    assert "scale global" in found["not_covered"]
+    assert guarantee(Uplink(), 3, "a series") == {}
