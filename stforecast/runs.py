@@ -16,13 +16,14 @@ from data_prep.errors import InputError
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.config import read_by
+from stforecast.data.anchors import CHOSEN
 from stforecast.data.lags import AUTO, AUTO_WEEKDAYS
 from stforecast.evaluation import By
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
 from stforecast.federated.server import RoundReport
-from stforecast.federated.uploads.privacy import epsilon
+from stforecast.federated.uploads.privacy import guarantee
 from stforecast.forecaster import Forecaster
 from stforecast.results import METRIC_COLUMNS, ForecastRun, data_of
 
@@ -208,7 +209,15 @@ def _privacy(forecaster: Forecaster) -> dict[str, Any]:
     """Return the guarantee of the Gaussian mechanism on uploads, if it was used."""
     uplink, refits = forecaster.config.uplink, forecaster.refits_
     uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
-    if not uplink.private or not uploads:
-        return {}
-    guarantee = {"epsilon": epsilon(uplink, uploads), "delta": uplink.privacy_delta}
-    return {"privacy": {**guarantee, "of": "a client's whole training series", "uploads": uploads}}
+    asked = forecaster.asked
+    shared = {
+        "scale global: mean and deviation of all clients' values": asked.data.scale == "global",
+        "static columns, scaled over all clients": bool(asked.window.columns),
+        "intervals normalised: weights fitted to all clients' errors":
+            asked.interval.intervals == "normalised",
+        "target validation: chosen by all clients' errors, and the uploads of the other targets":
+            asked.window.target == CHOSEN,
+        "the grouping of cells into clients by their values": asked.clients.startswith("kmeans:"),
+    }  # fmt: skip
+    names = [name for name, is_shared in shared.items() if is_shared]
+    return guarantee(uplink, uploads, "a client's whole training series", names)

@@ -28,6 +28,7 @@ from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run import Run
 from stforecast.federated.runs.run_folder import read_csv, write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
+from stforecast.federated.uploads.privacy import guarantee
 from vision.evaluation import MASKS, last_best_mean
 from vision.evaluator import STAGE_COLUMNS, column, last_stage
 from vision.learner import Learner
@@ -208,6 +209,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
             "label": begun["label"],
             **begun["facts"],
             **({} if stages is None else {"stages": int(stages["stage"].max()) + 1}),
+            **guarantee(learner.config.uplink, len(learner.rounds_), "a client's training images"),
             "views": learner.counts_.views,
             "judged": learner.judged_,
             "masks": learner.counts_.masks,

@@ -50,6 +50,7 @@ def summary(run: ForecastRun) -> str:
         lines.append(
             f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
             f"{guarantee['of']} over {guarantee['uploads']} uploads"
+            f"; not covered: {'; '.join(guarantee.get('not_covered', []))}"
         )
     rows = [Row(group) for group in group_runs([run])]
     (line,) = leaderboard(rows, "raw_mae").lines

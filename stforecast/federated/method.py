@@ -97,6 +97,8 @@ class Method:
     """Whether an upload's tensors are sums over the client's samples, so that they grow with it."""
     sums: ClassVar[Sums] = "none"
     """Which sums of uploads the server can work with, see `Sums`; secure aggregation needs one."""
+    sends_counts: ClassVar[bool] = False
+    """Whether uploads hold integers or truth values, which the Gaussian mechanism leaves as is."""
     needs_each: ClassVar[str] = "its server may need each client's upload by itself"
     """Why `sums` is `none`, in words that follow the method's name and a colon in messages."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()

@@ -33,6 +33,9 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
 """Number in [0, 1)."""
 
+Probability = Annotated[float, Gt(0), Lt(1)]
+"""Number in (0, 1)."""
+
 Width = Annotated[PositiveInt, Le(8192)]
 """Units of a layer; with more, one client's model alone may fill the memory."""
 

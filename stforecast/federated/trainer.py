@@ -36,7 +36,14 @@ DROPOUT, UPLINK = 2, 3
 
 
 class Trainer(LocalClients):
-    """Trains and validates clients of a federation. The arguments are those of `LocalClients`."""
+    """Trains and validates clients of a federation. The arguments are those of `LocalClients`.
+
+    Attributes:
+        secret_noise: whether the noise of uploads comes from the machine's entropy, so that nobody
+            who knows the run's settings can compute it; otherwise it is keyed to the run.
+    """
+
+    secret_noise = False
 
     def train(self, ids: Tensor) -> Trained:
         """Train some clients for a round; those that fail keep their state.
@@ -94,7 +101,8 @@ class Trainer(LocalClients):
     def _encode(self, ids: Tensor, upload: Payload) -> Payload:
         if self.uplink.plain:
             return upload
-        generators = [self._generator(int(i), UPLINK) for i in ids]
+        secret = self.secret_noise
+        generators = [None if secret else self._generator(int(i), UPLINK) for i in ids]
         return self.uplink.encode(upload, take(self.state.received, ids), generators)
 
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:

@@ -22,6 +22,7 @@ from stforecast.federated.nodes.messages import Finished
 from stforecast.federated.nodes.reported import Reported, bounded_mean, sound_errors
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.server import RoundReport
+from stforecast.federated.uploads.privacy import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.json_lines import JsonLines
 from stforecast.flower.metrics import MetricsFile
@@ -32,6 +33,8 @@ from stforecast.flower.wire import GridLink
 from stforecast.trained_method import build_method
 
 log = logging.getLogger(__name__)
+
+SERIES = "a client's whole training series"
 
 
 def make_server_app() -> Any:
@@ -88,6 +91,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
                 "settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure),
             },
         )  # fmt: skip
+        # Asked first, so that a missing accountant does not end a long run.
+        guarantee(config.uplink, 1, SERIES)
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
@@ -101,7 +106,10 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             "left_out": left_out,
             "models": sum(f.model for f in finished.values()),
             "test": coordinator.test_errors or test,
+            **guarantee(config.uplink, coordinator.uploads, SERIES),
         }
+        if "privacy" in about:
+            log.info("differential privacy: %s", about["privacy"])
         log.info(
             "test errors of all nodes: %s", about["test"],
             extra=event("finished", best_round=about["best_round"], test=about["test"]),

@@ -19,6 +19,7 @@ from stforecast.data.anchors import CHOSEN
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking_sums import SecureSums
 from stforecast.methods import METHODS
+from stforecast.trained_method import build_method
 
 LIMITS = ("start", "answer", "enough", "strikes", "min_parties")
 """Fields of `Patience` in the run's configuration."""
@@ -115,6 +116,12 @@ class RunSettings:
                 f"enough is {patience.enough}, but the federation has {n_clients} clients; "
                 f"give at most {n_clients}"
             )
+        # A node has one client at least.
+        if patience.min_parties > n_clients:
+            raise InputError(
+                f"min_parties is {patience.min_parties}, but the federation has {n_clients} "
+                f"clients, and so no more nodes; give at most {n_clients}"
+            )
         check_owners(owners, n_clients)
         secure = SecureSums(threshold) if threshold else None
         if secure:
@@ -208,6 +215,17 @@ def check_config(config: Config) -> None:
             f"target is {CHOSEN!r}: the server has no validation data to choose it; give a --target"
         )
     config.robust.check(METHODS[config.method])
+    if config.uplink.private and (
+        METHODS[config.method].sends_counts
+        or any(
+            not t.is_floating_point() for t in build_method(config).population.buffers(1).values()
+        )
+    ):
+        raise InputError(
+            f"{config.method} with model {config.run.model} also sends counters, which the "
+            "Gaussian mechanism does not cover; leave out --clip, or choose another --method or "
+            "--model"
+        )
     if config.uplink.delta_coding:
         raise InputError("nodes may lose an upload, so they do not support delta_coding")
 

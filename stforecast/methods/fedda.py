@@ -125,6 +125,7 @@ class FedDA(FedAvg):
     guards = FedAvg.guards
     keeps_apart = True
     sums = "none"
+    sends_counts = True
     needs_each = "its server groups the clients by what they send"
     views = ("global",)
     Options = FedDAOptions

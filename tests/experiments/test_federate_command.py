@@ -63,9 +63,17 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
         (["--enough", "-1"], "enough is -1; it must be 0 or more"),
         (["--strikes", "-1"], "strikes is -1; it must be 0 or more"),
         (["--min-parties", "0"], "min_parties is 0; it must be positive"),
+        (["--min-parties", "8"], "min_parties is 8, but the federation has 7 clients.*"),
+        *[
+            ([*words, "--clip", "1", "--noise", "gaussian"], ".*also sends counters.*")
+            for words in (
+                ["--method", "fedproto"],
+                ["--model", "graph_wavenet", "--client-is", "all"],
+            )
+        ],
     ],
 )
-def test_time_limits_without_sense_are_refused_in_one_line(words, message, tmp_path):
+def test_settings_without_sense_are_refused_in_one_line(words, message, tmp_path):
     with pytest.raises(InputError, match=f"^{message}$"):
         type_in("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, *words)
     assert not (tmp_path / "app").exists()

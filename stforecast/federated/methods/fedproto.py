@@ -64,6 +64,7 @@ class FedProto(Method):
     summary = "exchanges mean features of each key; each client keeps its model"
     paper = "Tan et al., AAAI 2022"
     guards: ClassVar[tuple[str, ...]] = RULES
+    sends_counts = True
     needs_each = "its server weighs each client's prototypes by that client's own counts"
     needs = ("keys",)
     Options: ClassVar[type] = FedProtoOptions

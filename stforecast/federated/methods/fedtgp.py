@@ -87,6 +87,7 @@ class FedTGP(FedProto):
     summary = "FedProto whose server learns prototypes that lie far apart"
     paper = "Zhang et al., AAAI 2024"
     guards = FedProto.guards
+    sends_counts = True
     needs_each = "its server learns from each client's prototypes"
     Options = FedTGPOptions
     options: FedTGPOptions  # type: ignore[assignment]  # It has λ, and nothing to average.

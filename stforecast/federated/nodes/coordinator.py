@@ -80,6 +80,7 @@ class Coordinator:
     Attributes:
         server: draws participants, aggregates and keeps the reports.
         membership: the connected nodes.
+        uploads: how often a client was asked to train at most, repeated rounds included.
         token: random name of the run, by which nodes find their state of it again.
         resumed: whether the run goes on from a checkpoint.
         test_errors: mean test errors of all nodes, where these tell only sums.
@@ -117,7 +118,7 @@ class Coordinator:
         self._like: Like | None = None
         self._model = like_of(method.population.initial())
         self._n_empty, self._n_reported, self._lost_because = 0, 0, ""
-        self._told_few = False
+        self._told_few, self.uploads = False, 0
         self._best_scores: dict[int, Reported] = {}
         self.test_errors: dict[str, float] = {}
         self.resumed = found is not None
@@ -170,6 +171,7 @@ class Coordinator:
         self._tell_few()
         participants = server.participants().ids
         here = [i for numbers in self.membership.numbers.values() for i in numbers]
+        self.uploads += 1
         answers, merged = self._merged(self._ask_round(participants))
         self._record_score(answers)
         self.membership.settle()
@@ -380,6 +382,7 @@ class Coordinator:
         server = self.server
         notes = {
             "token": self.token,
+            "uploads": self.uploads,
             "best_round": server.best_round,
             "best_scores": [[first, *score] for first, score in self._best_scores.items()],
         }
@@ -392,6 +395,8 @@ class Coordinator:
     def _restore(self, found: Checkpoint) -> None:
         """Restore what `_save` wrote."""
         server, notes = self.server, found.notes
+        # The round that was under way may have been answered, too.
+        self.uploads = notes.get("uploads", len(found.reports)) + 1
         server.best_round, server.reports = notes["best_round"], found.reports
         self._best_scores = {first: Reported(*score) for first, *score in notes["best_scores"]}
         server.state.server, server.state.round = found.state.server, found.state.round

@@ -61,6 +61,7 @@ class Node:
         self, trainer: Trainer, folder: Path, run: Mapping[str, Any], before: int | None = None
     ) -> None:
         self.trainer, self.folder = trainer, folder
+        trainer.secret_noise = True  # The server knows the seed.
         data = trainer.train_data
         self.run = {
             **run,

@@ -55,9 +55,13 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
         InputError: naming what needs more than sums.
     """
     if method.sums == "none":
+        instead = (
+            "choose another --method"
+            if method.sends_counts
+            else ("instead, bound what each upload reveals by --clip and --noise gaussian")
+        )
         raise InputError(
-            f"{method.name} does not support secure aggregation: {method.needs_each}; instead, "
-            "bound what each upload reveals by --clip and --noise gaussian"
+            f"{method.name} does not support secure aggregation: {method.needs_each}; {instead}"
         )
     if robust.robust != "none":
         raise InputError(

@@ -10,8 +10,14 @@ Needs the extra `privacy` (dp-accounting, maintained by Google).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from data_prep.errors import InputError
 from stforecast.federated.uploads.uplink import Uplink
+
+NOT_COVERED = ("numbers of samples", "validation losses and the choice of the best round")
+"""What every run shares without noise."""
 
 
 def epsilon(uplink: Uplink, uploads: int) -> float:
@@ -34,3 +40,21 @@ def epsilon(uplink: Uplink, uploads: int) -> float:
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), uploads)
     return float(accountant.get_epsilon(uplink.privacy_delta))
+
+
+def guarantee(
+    uplink: Uplink, uploads: int, of: str, shared: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return the entry `privacy` of a run's results; empty without the Gaussian mechanism.
+
+    Args:
+        uplink: settings of the uploads.
+        uploads: number of a client's uploads.
+        of: what of a client is protected.
+        shared: what else crosses clients without noise.
+    """
+    if not uplink.private or not uploads:
+        return {}
+    found = {"epsilon": epsilon(uplink, uploads), "delta": uplink.privacy_delta}
+    about = {"of": of, "uploads": uploads, "not_covered": [*NOT_COVERED, *shared]}
+    return {"privacy": {**found, **about}}

@@ -10,17 +10,20 @@ server both have that copy, including quantisation errors, so the errors do not 
 
 from __future__ import annotations
 
+import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from data_prep.errors import InputError
 from stforecast.federated.algebra import with_axes
-from stforecast.federated.options import CheckedOptions, ReadIf, Share
+from stforecast.federated.options import CheckedOptions, Probability, ReadIf
 from stforecast.federated.uploads.payload import Like, Payload
 
 NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
@@ -50,7 +53,7 @@ class Uplink(CheckedOptions):
     noise_std: Annotated[NonNegativeFloat, NOISY] = 1.0
     clip: NonNegativeFloat = 0.0
     privacy_delta: Annotated[
-        Share,
+        Probability,
         ReadIf(
             "noise is gaussian and clip is above 0",
             lambda s: s["noise"] == "gaussian" and s["clip"] != 0,
@@ -76,14 +79,14 @@ class Uplink(CheckedOptions):
         return self.noise == "gaussian" and self.clip > 0 and self.noise_std > 0
 
     def encode(
-        self, upload: Payload, known: Payload, generators: Sequence[torch.Generator]
+        self, upload: Payload, known: Payload, generators: Sequence[torch.Generator | None]
     ) -> Payload:
         """Encode an upload.
 
         Args:
             upload: the method's upload; integer tensors (counters) are sent unchanged.
             known: the server's copies of these clients' previous uploads; may be empty.
-            generators: one for each client, for the noise.
+            generators: one for each client, for the noise; None draws from the machine's entropy.
 
         Raises:
             InputError: if the Gaussian mechanism is set and the upload has integers.
@@ -134,9 +137,10 @@ class Uplink(CheckedOptions):
             upload[name] = value + known[name] if differs else value
         return upload
 
-    def _noise(self, like: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    def _noise(self, like: Tensor, generators: Sequence[torch.Generator | None]) -> Tensor:
         """Draw noise of the chosen distribution, keyed by client so that cohorts do not matter."""
-        rows = [_draw(self.noise, like.shape[1:], g) for g in generators]
+        shape, law = like.shape[1:], self.noise
+        rows = [_draw(law, shape, g) if g else _secret(law, shape) for g in generators]
         return self.noise_mean + self.noise_std * torch.stack(rows).to(like)
 
 
@@ -149,6 +153,21 @@ def _draw(law: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
         return positive
     sign = torch.randint(2, shape, generator=generator) * 2 - 1
     return positive * sign / 2**0.5
+
+
+def _secret(law: str, shape: torch.Size) -> Tensor:
+    """Draw as `_draw` from the machine's entropy.
+
+    The Mersenne Twister of `torch.Generator` will not do, however it is seeded: its state can be
+    computed from its draws.
+    """
+    bits = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64) >> 12
+    u = torch.from_numpy((bits + 0.5) * 2.0**-52).view(shape)  # Uniform in (0, 1).
+    if law == "gaussian":
+        return torch.special.ndtri(u)
+    if law == "exponential":
+        return -u.log()
+    return (0.5 - u).sign() * (2 * torch.minimum(u, 1 - u)).log() / 2**0.5
 
 
 def clipped(values: Payload, norm: float) -> Payload:

@@ -99,15 +99,41 @@ def test_settings_mean_the_same(method, settings, federate, split):
     assert_equal_clients(link.factories, federation.state)
 
 
-@pytest.mark.parametrize(
-    "uplink", [Uplink(bits=8), Uplink(bits=4), Uplink(noise="gaussian", noise_std=0.01, clip=1.0)]
-)
+@pytest.mark.parametrize("uplink", [Uplink(bits=8), Uplink(bits=4), Uplink(clip=1.0)])
 def test_uploads_are_encoded_on_the_node(uplink, federate, split):
     federation = federate(Fuels, SIZES, uplink=uplink)
     coordinator, _ = split(federation, SHARES)
     coordinator.run()
     federation.run()
     assert_equal_rounds(coordinator.server.reports, federation.reports)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_says_whether_it_sends_counters(name, federate):
+    method = METHODS[name]
+    upload = federate(method, (12, 12)).trainer.train(torch.arange(2)).upload
+    assert method.sends_counts == any(not t.is_floating_point() for t in upload.values())
+
+
+@pytest.mark.attack("noise computed from the seed")
+@pytest.mark.parametrize("noise", ["gaussian", "laplace", "exponential"])
+def test_the_server_cannot_compute_the_noise_of_a_node(noise, federate, split):
+    """One that knows all settings can train as the node does; the noise must differ each time."""
+    noisy, true = Uplink(noise, noise_std=3.0), Uplink()
+    _, link = split(federate(FedAvg, (8, 8), uplink=noisy), (1, 1))
+    known, plain = (federate(FedAvg, (8, 8), uplink=uplink) for uplink in (noisy, true))
+    payload = {n: t[None] for n, t in known.state.server.items()}
+    ask = Message({"task": "round", "run": "", "round": 0, "train": [0], "best": None}, payload)
+    answers = [link.factories[0](0).round(ask).payload for _ in range(2)]
+    true, computed = (f.trainer.train(torch.tensor([0])).upload for f in (plain, known))
+    first, second, computed = (
+        torch.cat([(upload[n] - t).flatten() for n, t in true.items()])
+        for upload in (*answers, computed)
+    )
+    assert not torch.allclose(first, computed)
+    assert not torch.allclose(first, second)
+    assert first.abs().max() < 100  # So it is the noise, of a standard deviation of 3.
 
 
 @pytest.mark.parametrize("method", [FedAvg, Fuels])

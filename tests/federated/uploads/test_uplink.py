@@ -2,14 +2,14 @@ import math
 
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import expon, kstest, laplace, norm
 
 from data_prep.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.rounds import Federation
 from stforecast.federated.state import State, generator
 from stforecast.federated.uploads.payload import like_of, total_bytes
-from stforecast.federated.uploads.privacy import epsilon
+from stforecast.federated.uploads.privacy import epsilon, guarantee
 from stforecast.federated.uploads.uplink import Uplink, clipped, dequantise, quantise
 
 
@@ -35,6 +35,16 @@ def test_a_quantised_value_is_the_nearest_step_of_its_row(bits, steps):
         step = float(row.abs().max()) / steps
         expected = torch.tensor([round(float(v) / step) * step for v in row])
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("law", "of"), [("gaussian", norm), ("laplace", laplace), ("exponential", expon)]
+)
+def test_noise_of_the_machine_has_the_same_law(law, of):
+    """Kolmogorov-Smirnov; the threshold fails once in 10¹⁰ runs."""
+    drawn = Uplink(law).encode({"w": torch.zeros(1, 5000)}, {}, [None])["w"][0].double().numpy()
+    scale = 2**-0.5 if law == "laplace" else 1.0
+    assert kstest(drawn, of(scale=scale).cdf).pvalue > 1e-10
 
 
 def test_rows_of_zeros_stay_zeros():
@@ -173,3 +183,11 @@ def test_plain_noise_is_not_called_private():
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(InputError):
         Uplink(**wrong)
+
+
+def test_a_guarantee_names_what_it_does_not_cover():
+    private = Uplink("gaussian", noise_std=5.0, clip=1.0)
+    found = guarantee(private, 3, "a series", ["scale global"])["privacy"]
+    assert found["epsilon"] == epsilon(private, 3)
+    assert "scale global" in found["not_covered"]
+    assert guarantee(Uplink(), 3, "a series") == {}

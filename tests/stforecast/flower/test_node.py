@@ -358,3 +358,11 @@ def test_an_unknown_zone_of_a_federation_is_refused(federation):
     odd = dataclasses.replace(run, time_zone="Rome")
     with pytest.raises(InputError, match="unknown time zone 'Rome'"):
         RunSettings.from_run_config(odd.as_run_config())
+
+
+def test_the_server_reports_epsilon(federation, tmp_path):
+    pytest.importorskip("dp_accounting")
+    run, link, _ = federation("fedavg", clip=1.0, noise="gaussian", noise_std=5.0)
+    run = dataclasses.replace(run, unsafe_open=True)
+    assert serve(link, run)["privacy"]["uploads"] == 2
+    assert "differential privacy" in (tmp_path / "server" / "server.log").read_text()
