@@ -125,7 +125,8 @@ def execute(
         click.echo(f"\n{what} and runs in {out}")
     if outcome.failures:
         raise InputError(
-            f"{counted(len(outcome.failures), 'run')} failed: see failed.txt in {out}/runs"
+            f"{counted(len(outcome.failures), 'run')} failed: see failed.txt in each folder, "
+            f"such as {out / 'runs' / next(iter(outcome.failures))}; {out / 'table.md'} names all"
         )
     say_next("compare", out, "--out", "comparison/")
 

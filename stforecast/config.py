@@ -76,11 +76,7 @@ class DataOptions(CheckedOptions):
         """Refuse clients of no known form, and limits between which nothing lies."""
         super().__post_init__()
         check_clients(self.clients)
-        lower, upper = self.limits(non_negative=False)
-        if lower >= upper:
-            raise InputError(
-                f"lower_limit is {lower:g} and upper_limit is {upper:g}; the first must be lower"
-            )
+        self.limits(non_negative=False)
 
     def limits(self, non_negative: bool) -> Limits:
         """Return the lowest and highest possible value.

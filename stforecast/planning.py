@@ -7,6 +7,7 @@ probability (1 - c) / 2, and below l with the same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,6 +17,11 @@ from scipy.stats import norm
 
 from data_prep.errors import InputError
 from stforecast.comparison.errors import local_times
+
+log = logging.getLogger(__name__)
+
+ROUNDING = 1e-4
+"""Share of a cell's highest value by which a forecast may leave its bounds, as float32 rounds."""
 
 Threshold = float | Mapping[object, float]
 """One threshold in the data's units, or one of each cell."""
@@ -63,7 +69,8 @@ def exceedance(
         Probabilities; NaN where there is no bound.
 
     Raises:
-        InputError: if a cell has no threshold, or one that its values cannot have.
+        InputError: if a cell has no threshold, or one that its values cannot have, or a forecast
+            lies outside its bounds.
 
     >>> table = lambda value: pd.DataFrame({"a": [value]})
     >>> exceedance(table(10.0), table(8.0), table(14.0), 14.0, 0.9).round(3).iloc[0, 0].item()
@@ -71,7 +78,10 @@ def exceedance(
     """
     limit = _limits(threshold, forecast)
     centre = forecast.to_numpy(dtype=float)
-    reach = np.where(limit > centre, upper - centre, centre - lower) / norm.ppf((1 + coverage) / 2)
+    _check_inside(centre, forecast.columns, lower.to_numpy(), upper.to_numpy())
+    reach = np.where(limit > centre, upper - centre, centre - lower).clip(0) / norm.ppf(
+        (1 + coverage) / 2
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         chance = norm.sf((limit - centre) / reach)
     sure = (centre > limit).astype(float)  # A band without width.
@@ -95,12 +105,13 @@ def plan(
     Returns:
         `busy_hour` and `busy_hour_mean`; `peak`, the highest forecast, and `peak_time`; with a
         threshold also `threshold`, `headroom` (threshold minus the peak) and `steps_above`, the
-        number of forecasts above it; with bounds too `headroom_95` (threshold minus the highest
-        upper bound: with a 90 % interval, each value stays below that bound with a probability of
-        95 %) and `highest_probability` of exceeding the threshold at one step.
+        number of forecasts above it, missing without a forecast; with bounds too `headroom_95`
+        (threshold minus the highest upper bound: with a 90 % interval, each value stays below that
+        bound with a probability of 95 %) and `highest_probability` of exceeding the threshold at
+        one step, both missing where a step has no bounds, with a warning.
 
     Raises:
-        InputError: if a cell has no threshold, or one that its values cannot have.
+        InputError: as `exceedance`.
     """
     known = forecast.dropna(axis="columns", how="all")
     table = busy_hour(forecast)
@@ -111,14 +122,40 @@ def plan(
     limit = _limits(threshold, forecast)
     table["threshold"] = limit
     table["headroom"] = limit - forecast.max()
-    table["steps_above"] = (forecast > limit).sum()
+    table["steps_above"] = (forecast > limit).sum().where(forecast.notna().any())
     if interval is not None:
         lower, upper = interval
         coverage = upper.attrs["coverage"]
-        table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.max()
+        table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.max(skipna=False)
         chances = exceedance(forecast, lower, upper, threshold, coverage)
-        table["highest_probability"] = chances.max()
+        table["highest_probability"] = chances.max(skipna=False)
+        _warn_of_steps_without_bounds(chances)
     return table
+
+
+def _warn_of_steps_without_bounds(chances: pd.DataFrame) -> None:
+    known = int(chances.notna().any(axis=1).sum())
+    if 0 < known < len(chances):
+        log.warning(
+            "%d of %d steps have bounds, since those beyond the horizon have none: headroom "
+            "of upper bounds and highest_probability are missing; train with --horizon %d",
+            known, len(chances), len(chances),
+        )  # fmt: skip
+
+
+def _check_inside(
+    centre: np.ndarray, cells: pd.Index, lower: np.ndarray, upper: np.ndarray
+) -> None:
+    """Refuse forecasts `(steps, cells)` outside their bounds, for which no probability follows."""
+    outside = np.fmax(lower - centre, centre - upper)
+    size = np.fmax.reduce(np.abs([centre, lower, upper]).reshape(-1, len(cells)))
+    if (odd := outside > ROUNDING * size).any():
+        step, cell = np.argwhere(odd)[0]
+        at = (step, cell)
+        raise InputError(
+            f"the forecast of cell {cells[cell]} is {centre[at]:g}, outside its bounds "
+            f"{lower[at]:g} and {upper[at]:g}; give forecasts and bounds of one model and limits"
+        )
 
 
 def peak_errors(forecasts: xr.Dataset, horizon: int | None = None) -> pd.DataFrame:

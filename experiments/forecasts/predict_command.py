@@ -201,6 +201,8 @@ def _above(by_cell: pd.DataFrame) -> str:
     )
     if "highest_probability" in by_cell:
         chances = by_cell["highest_probability"]
+        if chances.isna().all():
+            return f"{text}; no probability of exceeding it, as not all steps have bounds"
         return (
             f"{text}; highest probability of exceeding it: {chances.max():.0%} of cell "
             f"{chances.idxmax()}"

@@ -15,7 +15,6 @@ from data_prep.errors import InputError, choose
 from stforecast.bench.statistics.sums import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
 from stforecast.metrics import METRICS
-from stforecast.metrics.metric import Metric
 
 SEASONAL = "seasonal naive"
 """Name of the model that repeats the day before, which every run forecasts with."""
@@ -112,7 +111,7 @@ def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = Non
     """
     found = METRICS.find(metric.removeprefix("raw_"))
     y, y_hat = (forecasts[name].to_numpy() for name in ("y", _variable(forecasts, selection)))
-    by = _divisor(forecasts, found, metric)
+    by = _divisor(forecasts, metric)
     seen = np.isfinite(y) & np.isfinite(by)
     total, weight = found.update(y_hat / by, np.where(seen, y / by, 0.0), seen, ())
     times, step = local_times(forecasts)
@@ -161,13 +160,18 @@ def _variable(forecasts: xr.Dataset, selection: str | None) -> str:
     return known[selection]
 
 
-def _divisor(forecasts: xr.Dataset, metric: Metric, name: str) -> np.ndarray:
+def scale_of(metric: str) -> str | None:
+    """Return the variable of `forecasts.nc` that a metric divides by; None for errors in units."""
+    found = METRICS.find(metric.removeprefix("raw_"))
+    if found.scaled_by:
+        return SCALES[found.scaled_by]
+    return "std" if metric == found.name and not found.relative else None
+
+
+def _divisor(forecasts: xr.Dataset, name: str) -> np.ndarray:
     """Return what values are divided by, `(cells, 1, 1)` or a one."""
-    if metric.scaled_by:
-        variable = SCALES[metric.scaled_by]
-    elif name == metric.name and not metric.relative:
-        variable = "std"
-    else:
+    variable = scale_of(name)
+    if variable is None:
         return np.ones((1, 1, 1))
     if variable not in forecasts:
         raise _outdated(forecasts, variable)

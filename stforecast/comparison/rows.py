@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,9 +14,11 @@ import xarray as xr
 from data_prep.errors import InputError
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.sums import ErrorSums
-from stforecast.comparison.errors import SEASONAL, model_errors, summed_by, variables
+from stforecast.comparison.errors import SEASONAL, model_errors, scale_of, summed_by, variables
 from stforecast.comparison.folds import folds_of
 from stforecast.results import ForecastRun
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ class _Part:
 def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
     """Read the errors of rows from their runs' forecasts.
 
+    Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those
+    of other training parts differ.
+
     Args:
         rows: rows with different names.
         wanted: errors to read.
@@ -141,6 +147,9 @@ def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int,
     """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
     forecasts = run.forecasts()
     leads = run.fold not in first
+    if not leads:
+        check_targets(run, forecasts, first[run.fold].targets)
+        forecasts = _scaled_as(first[run.fold].targets, run, forecasts, wanted)
     models = {"": None} | (
         {SEASONAL: SEASONAL} if leads and SEASONAL in variables(forecasts) else {}
     )
@@ -149,12 +158,30 @@ def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int,
         for name, selection in models.items():
             errors = model_errors(forecasts, want.metric, selection or row.selection(want.which))
             sums[want, name] = errors.by_day()
-    part = _Part(sums, forecasts[["y"]], errors.days)
+    scales = {scale for want in wanted if (scale := scale_of(want.metric))}
+    part = _Part(sums, forecasts[["y", *scales]], errors.days)
     if leads:
         first[run.fold] = part
-    else:
-        _check_targets(run, forecasts, first[run.fold].targets)
     return part
+
+
+def _scaled_as(
+    first: xr.Dataset, run: ForecastRun, forecasts: xr.Dataset, wanted: Sequence[Wanted]
+) -> xr.Dataset:
+    """Return forecasts with the scales of the first run, with a warning where they differ."""
+    names = {scale_of(want.metric) for want in wanted} & set(forecasts)
+    other = {
+        name: first[name]
+        for name in names
+        if not np.allclose(forecasts[name], first[name], rtol=1e-4, atol=0, equal_nan=True)
+    }
+    if other:
+        log.warning(
+            "%s: its training part or --scale differs, and so would its scale (%s); its errors "
+            "are divided by that of the first run, and differ from those in its metrics.csv",
+            run.folder, ", ".join(map(str, other)),
+        )  # fmt: skip
+    return forecasts.assign(other)
 
 
 def _joined(of_seeds: Sequence[Sequence[_Part]], want: Wanted, name: str) -> ErrorSums:
@@ -176,7 +203,7 @@ def _days(parts: Sequence[_Part]) -> pd.DatetimeIndex:
     return pd.DatetimeIndex(np.concatenate([part.days for part in parts]))
 
 
-def _check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset) -> None:
+def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset) -> None:
     """Refuse a run that was tested on other targets.
 
     Raises:
@@ -194,6 +221,12 @@ def _check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset
         raise InputError(
             f"{run.folder}: its days and hours are those of {zones[0]}, those of the first run of "
             f"{zones[1]}; compare runs on data of one time zone"
+        )
+    units = [str(part["y"].attrs.get("units", "1")) for part in (forecasts, expected)]
+    if units[0] != units[1]:
+        raise InputError(
+            f"{run.folder}: its unit is {units[0]}, that of the first run {units[1]}; compare runs "
+            "on data of one unit"
         )
     if not np.allclose(forecasts["y"], expected["y"], rtol=1e-4, atol=1e-6, equal_nan=True):
         raise InputError(

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from data_prep.errors import InputError, choose
 from stforecast.bench.run_groups import pooled, select
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
 from stforecast.comparison.folds import joined_errors
 from stforecast.comparison.names import short_title
+from stforecast.comparison.rows import check_targets
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.results import ForecastRun
 
@@ -127,15 +129,18 @@ def refuse_different_tests(runs: Sequence[ForecastRun]) -> None:
 
 
 def different_tests(runs: Sequence[ForecastRun]) -> bool:
-    """Return whether runs were tested on different data, cells, times or steps ahead.
+    """Return whether runs were tested on targets that `check_targets` refuses, or other data.
 
     Runs of a backtest are compared with those of the same fold.
     """
-    tests: dict[int, list[pd.Index]] = {}
+    tests: dict[int, xr.Dataset] = {}
     for run in runs:
+        if run.facts() != runs[0].facts():
+            return True
         with run.open_forecasts() as ds:
-            indexes = [ds.indexes[dim] for dim in ("cell", "time", "horizon")]
-        known = tests.setdefault(run.fold, indexes)
-        if run.facts() != runs[0].facts() or not all(map(pd.Index.equals, indexes, known)):
+            targets = ds[["y"]].load()
+        try:
+            check_targets(run, targets, tests.setdefault(run.fold, targets))
+        except InputError:
             return True
     return False

@@ -1,10 +1,12 @@
 import json
+import re
 import shutil
 
 import pandas as pd
 import pytest
 
 from data_prep.errors import InputError
+from experiments.bench_command import execute
 from experiments.forecasts import benchmark
 from stforecast.bench.benchmark import run_grid
 
@@ -101,6 +103,8 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
     assert outcome.failures == {name: "RuntimeError: out of luck"}
     note = tmp_path / "runs" / name / "failed.txt"
     assert "Traceback" in note.read_text()
+    with pytest.raises(InputError, match=f"such as {re.escape(str(note.parent))}; "):
+        execute(grid, tmp_path, "table", "local", as_json=False, progress=False)
     assert f"- {name}: RuntimeError: out of luck" in (tmp_path / "table.md").read_text()
     monkeypatch.setattr(benchmark, "run", counted)
     assert not run_grid(grid, tmp_path).failures

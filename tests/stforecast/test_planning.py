@@ -65,6 +65,32 @@ def test_a_plan_gives_peaks_and_headroom():
     assert "headroom" not in plan(centre)
 
 
+def test_a_plan_beyond_the_bounds_gives_no_headroom_of_bounds_and_says_why(caplog):
+    """The peak lies at a step without bounds: what the first steps say is no answer."""
+    centre = table([10.0, 11.0, 12.0, 40.0])
+    upper = (centre + 5).where(centre < 12)
+    upper.attrs["coverage"] = 0.9
+    row = plan(centre, (upper - 10, upper), 30.0).loc["a"]
+    assert (row["headroom"], row["steps_above"]) == (-10.0, 1)
+    assert row[["headroom_95", "highest_probability"]].isna().all()
+    assert "2 of 4 steps have bounds" in caplog.text
+    assert "train with --horizon 4" in caplog.text
+
+
+def test_a_cell_without_forecast_has_no_number_of_steps_above():
+    found = plan(table([1.0, 9.0], [np.nan, np.nan]), None, 5.0)
+    assert found["steps_above"].iloc[0] == 1
+    assert found["steps_above"].isna().tolist() == [False, True]
+
+
+def test_forecasts_outside_their_bounds_are_refused():
+    centre = table([10.0], [10.0])
+    with pytest.raises(InputError, match="forecast of cell a is 10, outside its bounds 2 and 6"):
+        exceedance(centre, centre - 8, centre - 4, 8.0, 0.9)
+    rounded = exceedance(centre, centre - 1, centre - 1e-7, 11.0, 0.9)
+    assert (rounded == 0).all(axis=None)
+
+
 def test_errors_of_daily_peaks():
     """Day one's peak is forecast 10 too low and two hours late; day two misses a target."""
     times = pd.date_range("2024-03-01", periods=48, freq="h")

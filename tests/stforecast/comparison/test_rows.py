@@ -46,3 +46,16 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
     rows = [Row(group) for group in group_runs(runs)]
     with pytest.raises(InputError, match="those of UTC, those of the first run of Europe/Rome"):
         read_errors(rows, [MSE])
+
+
+def test_runs_of_different_training_parts_have_one_scale(tested, caplog):
+    """The same forecasts have the same errors, whatever each run was scaled by."""
+    y = np.zeros((2, 24, 1))
+    runs = [tested(name, y + 1, y) for name in ("a", "b")]
+    path = runs[1].folder / "forecasts.nc"
+    changed = runs[1].forecasts()
+    changed.assign(std=changed["std"] * 2).to_netcdf(path, engine="h5netcdf")
+    rows = [Row(group) for group in group_runs(runs)]
+    sums = read_errors(rows, [Wanted("raw_mse"), MSE]).sums[MSE]
+    np.testing.assert_array_equal(sums["a"].total, sums["b"].total)
+    assert "divided by that of the first run" in caplog.text

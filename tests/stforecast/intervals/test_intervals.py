@@ -416,6 +416,9 @@ def test_limits_hold_for_forecasts_and_bounds_and_are_saved(how, tmp_path):
         assert upper.max(axis=None) == model.predict(4 * table).max(axis=None) == 100
         assert lower.max(axis=None) <= 100
         further = model.predict(4 * table, limits=(0, np.inf))
+        for odd in ((50, 10), (np.nan, 10), (0, np.nan)):
+            with pytest.raises(InputError, match="the first must be lower"):
+                model.predict(table, limits=odd)
         assert further.max(axis=None) > 100
     on_new = loaded.test_forecasts(table)
     assert float(on_new.upper.max()) <= 100

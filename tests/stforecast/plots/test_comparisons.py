@@ -64,6 +64,13 @@ def test_hours_refuse_runs_with_other_targets(tested):
         hours([tested("a", BUSY, BUSY), other])
 
 
+@pytest.mark.parametrize("change", [{"y": BUSY + 1}, {"units": "GB"}])
+def test_figures_refuse_observed_values_and_units_that_compare_refuses(tested, change):
+    other = tested("b", BUSY, **{"y": BUSY, **change})
+    with pytest.raises(InputError, match="tested on different targets"):
+        hours([tested("a", BUSY, BUSY), other])
+
+
 def test_hours_of_an_unknown_metric(tested):
     with pytest.raises(InputError, match="unknown metric 'mea'"):
         hours([tested("a", BUSY, BUSY)], metric="raw_mea")
