@@ -239,3 +239,10 @@ def test_a_run_without_a_finite_error_ends_with_an_error(cube_path, tiny, tmp_pa
     with pytest.raises(InputError, match="error over the test part is nan, expected a finite numb"):
         run("last_value", cube_path, tmp_path / "run", settings)
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_epsilon_names_the_statistics_that_cross_clients(cube_path, tiny, tmp_path):
+    pytest.importorskip("dp_accounting")
+    settings = {**tiny, "service": "internet", "scale": "global", "clip": 1.0, "noise": "gaussian"}
+    privacy = run("fedavg", cube_path, tmp_path / "run", settings).about["privacy"]
+    assert any(name.startswith("scale global") for name in privacy["not_covered"])
