@@ -197,7 +197,7 @@ def train(
             config, method, data, data.split.train, data.split.validation, make_trainer
         )
         if checkpointer:
-            checkpointer.note_data(*data.series.identity())
+            checkpointer.note_data(*data.series.identity(), further=data.identity())
             checkpointer.run(federation, after_round)
         else:
             federation.run(after_round)

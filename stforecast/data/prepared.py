@@ -17,6 +17,7 @@ from stforecast.data.series import Series
 from stforecast.data.splits import Split, make_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import Windows, fill_gaps, make_windows, target_windows
+from stforecast.federated.runs.checkpoint import fingerprint
 
 Targets = tuple[np.ndarray, np.ndarray]
 """Targets and mask of windows, `(cells, windows, horizon)`."""
@@ -46,6 +47,12 @@ class PreparedSeries:
     def clients(self) -> Partition:
         """The client of each cell."""
         return self.divided or one_per_cell(self.series.cells)
+
+    def identity(self) -> dict[str, str]:
+        """Return what a run's identity holds besides that of the series."""
+        clients = self.clients
+        divided = "cell" if clients.by_cell else fingerprint({}, *clients.labels)
+        return {"clients": divided, "units": self.series.units}
 
     @cached_property
     def calendar(self) -> Calendar:

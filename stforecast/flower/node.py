@@ -168,7 +168,8 @@ class FlowerNode:
             first=place.first,
             n_clients=run.n_clients,
         )
-        about = {"settings": config.flat(), "cube": fingerprint(*series.identity())}
+        cube = fingerprint(*series.identity())
+        about = {"settings": config.flat(), "cube": cube, **data.identity()}
         self.node = make_node(run, trainer, place, about, before)
 
     def current(self, before: int | None) -> bool:

@@ -236,6 +236,39 @@ def test_a_run_does_not_go_on_with_other_data(cube_path, settings, tmp_path):
     assert len(resume(out, write_cube(open_cube(cube_path).load(), other)).rounds()) == 3
 
 
+def in_other_units(cube):
+    cube["internet"].attrs["units"] = "furlongs"
+    return cube
+
+
+def divided_otherwise(cube):
+    return cube.assign_coords(town=("cell", cube["town"].values[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"), [(divided_otherwise, "clients"), (in_other_units, "units")]
+)
+def test_a_run_does_not_go_on_with_other_clients_or_units(
+    cube_path, settings, tmp_path, change, what, caplog
+):
+    """A refusal leaves the run as it was; checkpoints of older versions are taken with a word."""
+    cube = open_cube(cube_path).load()
+    n = cube.sizes["cell"]
+    towns = cube.assign_coords(town=("cell", ["north"] * (n - 1) + ["south"]))
+    path, out = write_cube(towns, tmp_path / "towns.nc"), tmp_path / "killed"
+    settings = {**settings, "clients": "town"}
+    with pytest.raises(Killed):
+        run("ditto", path, out, settings, after_round=killed_after(2))
+    other = write_cube(change(open_cube(path).load()), tmp_path / "other.nc")
+    begun = (out / "settings.json").read_bytes()
+    with pytest.raises(InputError, match=f"was made with other {what}; go on with"):
+        resume(out, other)
+    assert (out / "settings.json").read_bytes() == begun
+    edit_checkpoint(out / "checkpoints" / "round-0001", lambda made: made.pop(what))
+    assert len(resume(out).rounds()) == 3
+    assert f"older version, which did not record the {what}" in caplog.text
+
+
 def test_settings_that_were_changed_on_the_way_are_refused(cube_path, settings, tmp_path):
     out = tmp_path / "killed"
     with pytest.raises(Killed):

@@ -310,14 +310,24 @@ def newest_sound(
     return found
 
 
+LATER = ("clients", "units")
+"""Entries of a run's identity that older versions did not record."""
+
+
 def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> None:
     made = dict(found.run)
     if len(run.get("data", ())) == 1 and isinstance(made.get("data"), list):
         made["data"] = made["data"][-1:]  # Older versions recorded the samples before their source.
     differs = sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k))
+    path = folder / f"round-{found.state.round:04d}"
+    if unknown := [k for k in differs if k in LATER and k not in made]:
+        log.warning(
+            "%s: was made by an older version, which did not record the %s; check that they are "
+            "still those that the run was begun with", path, " and ".join(unknown),
+        )  # fmt: skip
+    differs = [k for k in differs if k not in unknown]
     if not differs:
         return
-    path = folder / f"round-{found.state.round:04d}"
     if "data" in differs and HASH not in str(found.run.get("data")):
         raise InputError(
             f"{path}: was made by an older version, which did not record the order of the data; go "

@@ -73,6 +73,7 @@ class Checkpointer:
         self.folder = out / CHECKPOINTS
         self._run: dict[str, Any] = {}
         self._source = ""
+        self._further: dict[str, str] = {}
         self._begun = is_continued(about)
         self._training, self._signal = False, 0
         self._place = "before the first round"
@@ -104,14 +105,20 @@ class Checkpointer:
         )
         self._notice.start()
 
-    def note_data(self, tensors: Mapping[str, Tensor], *texts: object) -> None:
+    def note_data(
+        self,
+        tensors: Mapping[str, Tensor],
+        *texts: object,
+        further: Mapping[str, str] | None = None,
+    ) -> None:
         """Record the source of the samples; resuming requires the same source and settings.
 
         Args:
             tensors: tensors by name.
             texts: other contents of the data, such as names.
+            further: what is compared by itself, by the name that a message gives it.
         """
-        self._source = fingerprint(tensors, *texts)
+        self._source, self._further = fingerprint(tensors, *texts), dict(further or {})
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -140,12 +147,12 @@ class Checkpointer:
             InputError: if a checkpoint cannot be written, or is of another run.
             Stopped: on a signal.
         """
-        begin(self.out, self.about)
-        self._begun = True
         data = [self._source] if self._source else _fingerprints(federation)
         settings = json.loads(json.dumps(self.about["settings"]))
-        self._run = {"settings": settings, "data": data}
+        self._run = {"settings": settings, "data": data, **self._further}
         self._restore(federation, observer)
+        begin(self.out, self.about)
+        self._begun = True
         self._since = time.perf_counter()
 
         def each_round(report: RoundReport) -> None:
