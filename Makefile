@@ -42,8 +42,9 @@ federation-demo: .venv-flower/.installed
 
 # What `make test` skips, as Flower is not in `dev`: real SuperLinks and SuperNodes. The demo's tests,
 # which race with the leases of killed nodes, need a machine at rest; they are run by hand.
+FLOWER ?= slow or not slow
 test-flower: .venv-flower/.installed
-	.venv-flower/bin/python -m pytest -m "slow or not slow" -n 3 --dist worksteal \
+	.venv-flower/bin/python -m pytest -m "$(FLOWER)" -n 3 --dist worksteal \
 		$(addprefix tests/stforecast/flower/test_,gate.py own_app.py server_app.py wire.py) \
 		$(addprefix tests/experiments/test_,strangers.py secure_federation.py node_command.py)
 
