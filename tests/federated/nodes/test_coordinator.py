@@ -531,7 +531,7 @@ def test_a_server_that_is_killed_goes_on_as_if_nothing_had_happened(
 
 
 def test_a_folder_with_another_run_is_refused(federate, split, tmp_path):
-    coordinator, link = split(federate(FedAvg, SIZES), SHARES, folder=tmp_path)
-    coordinator.run()
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES)
+    Coordinator(coordinator.method, link, 5, folder=tmp_path, run={"clients": 5}).run()
     with pytest.raises(InputError, match="was made with other clients"):
         Coordinator(coordinator.method, link, 5, folder=tmp_path, run={"clients": 6})
