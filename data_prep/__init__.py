@@ -13,7 +13,7 @@ Nothing here imports torch.
 from types import ModuleType
 from typing import Any
 
-from data_prep.registry import Registry
+from data_prep.base.registry import Registry
 
 
 def _is_data_set(thing: Any) -> bool:
@@ -21,9 +21,9 @@ def _is_data_set(thing: Any) -> bool:
 
 
 DATA_SETS: Registry[Any] = Registry(
-    "data set", "data_prep", is_entry=_is_data_set, group="stforecast.datasets"
+    "data set", "data_prep.sets", is_entry=_is_data_set, group="stforecast.datasets"
 )
-"""Modules by the name that a user types, e.g. `metr-la` for `data_prep.metr_la`.
+"""Modules by the name that a user types, e.g. `metr-la` for `data_prep.sets.metr_la`.
 
 The docstring of a data set's module is the data sheet (the first line a title), `SOURCES` says
 where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the cube; its

@@ -30,7 +30,7 @@ def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
         are known; `services`, see `describe_service`; and `checksums` of the source files.
 
     Example:
-        >>> from data_prep.tabular.frames import from_frame
+        >>> from data_prep.readers.frames import from_frame
         >>> hours = pd.date_range("2024-01-01", periods=3, freq="h")
         >>> about = describe_cube(from_frame(pd.DataFrame({7: [1.0, 2.0, 3.0]}, index=hours)))
         >>> about["steps"], about["step_minutes"], about["services"]["value"]["mean"]

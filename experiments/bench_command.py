@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.errors import InputError
-from data_prep.text import counted
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted
 from experiments.endings import say_next, to_json
 from experiments.options import HELP, JSON, PATH
-from stforecast.bench.ray_engine import LOCAL, RAY
+from stforecast.bench.ray import LOCAL, RAY
 
 if TYPE_CHECKING:
     from stforecast.bench.grid import Grid
@@ -112,7 +112,7 @@ def execute(
     Raises:
         InputError: if runs failed.
     """
-    from stforecast.bench.benchmark import run_grid
+    from stforecast.bench.jobs import run_grid
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)
     page = _write_report(outcome.runs, grid, out)

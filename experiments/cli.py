@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from data_prep.errors import InputError, command_line
+from data_prep.base.errors import InputError, command_line
 from experiments import bench_command, data_commands, federate_command, info_command, node_command
 from experiments.forecasts import (
     adapt_command,
@@ -24,8 +24,8 @@ from experiments.forecasts import commands as forecast_commands
 from experiments.images import commands as image_commands
 from experiments.options import HELP, Choice, SuggestingGroup
 from experiments.stand_ins import use_stand_ins
-from stforecast.bench.heartbeat import Heartbeat
-from stforecast.federated.runs.signals import Stopped
+from stforecast.bench.progress import Heartbeat
+from stforecast.federated.runs.checkpointing import Stopped
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(allocate|enough) memory|Storage size calculation|failed to map segment|"
@@ -67,7 +67,7 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     notices = Notices()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[notices], force=True)
     if log_format == "json":
-        from stforecast.flower.json_lines import JsonLines
+        from stforecast.flower.standing import JsonLines
 
         notices.setFormatter(JsonLines())
     for package in ("data_prep", "stforecast", "vision", "experiments"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_prep.errors import InputError, close_to
+from data_prep.base.errors import InputError, close_to
 from stforecast.bench.grid_file import read_toml
 
 IMAGES = "images"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from experiments.options import PATH, OptionSections, peek
 
 CONFIG = click.option(

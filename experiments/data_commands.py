@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep import DATA_SETS
-from data_prep.errors import InputError
-from data_prep.text import counted, in_minutes
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted, in_minutes
 from experiments.endings import say_next, to_json
 from experiments.options import (
     HELP,
@@ -23,14 +23,14 @@ from experiments.options import (
     title,
 )
 from experiments.targets import check_ending, check_free
-from stforecast.bench.ray_engine import LOCAL, RAY, ray_map
+from stforecast.bench.ray import LOCAL, RAY, ray_map
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
-    from data_prep.simulate import simulate
+    from data_prep.city.simulate import simulate
 
     return {"City": from_function(simulate, leave_out=("progress",))}
 
@@ -40,7 +40,7 @@ def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
 @click.pass_obj
 def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
     """Write records of a simulated city in the published raw layout."""
-    from data_prep.simulate import simulate
+    from data_prep.city.simulate import simulate
 
     files = simulate(out, progress=obj["progress"], **options)
     click.echo(f"{len(files)} files in {out}")
@@ -169,7 +169,7 @@ prepare = Subcommands(
 def export(cube: Path, out: Path, fill_missing: float | None) -> None:
     """Write a Telecom Italia cube in the layout that FedDA's code reads."""
     from data_prep.cube import open_cube
-    from data_prep.fedda_h5 import write
+    from data_prep.sets.fedda_h5 import write
 
     check_ending(out, ".h5", ".hdf5")
     with open_cube(cube) as ds:

@@ -142,9 +142,8 @@ def federate(
     check_given(ctx, "clients", "out", "results")
     from stforecast.config import check_read, resolve
     from stforecast.federated.nodes.membership import Patience
-    from stforecast.federated.uploads.masking_sums import SecureSums
-    from stforecast.flower.app_folder import write_app
-    from stforecast.flower.settings import RunSettings, parse_owner, parse_step
+    from stforecast.federated.uploads.masking import SecureSums
+    from stforecast.flower.settings import RunSettings, parse_owner, parse_step, write_app
 
     check_read(method, given(ctx, settings))
     if not secure_aggregation and given(ctx, {"secure_threshold": secure_threshold}):

@@ -18,10 +18,10 @@ from typing import Any
 import click
 import pandas as pd
 
+from data_prep.base.errors import InputError
+from data_prep.city.simulate import simulate
 from data_prep.cube import open_cube, write_cube
-from data_prep.errors import InputError
-from data_prep.milan import prepare
-from data_prep.simulate import simulate
+from data_prep.sets.milan import prepare
 from experiments import hostile_node
 from experiments.federation_figure import draw
 from experiments.federation_log import follow
@@ -32,9 +32,8 @@ from stforecast.bench.run_groups import by_client, select
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
-from stforecast.flower.app_folder import write_app
 from stforecast.flower.keys import make_keys
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import RunSettings, write_app
 from stforecast.flower.standing import Standing, read_events
 from stforecast.forecaster import Forecaster
 

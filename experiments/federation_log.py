@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.flower_processes import LocalFlower
 from stforecast.flower.standing import read_events
 

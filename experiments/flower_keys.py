@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:

@@ -19,10 +19,10 @@ from typing import IO
 
 import psutil
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.flower.keys import Keys
-from stforecast.flower.programs import HOST, find_program, free_port, stop_all_of
 from stforecast.flower.superlink import CONNECTION
+from stforecast.flower.supernode import HOST, find_program, free_port, stop_all_of
 
 JOINING = "nodes join at"
 """What `stforecast federate serve` says when it is ready."""

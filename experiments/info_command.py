@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.endings import to_json
 from experiments.options import HELP, JSON, PATH
 
@@ -80,7 +80,7 @@ def describe(path: Path) -> Description:
 
 def _beside(path: Path) -> str:
     """Return advice for a path that does not exist: a name like it in the same folder."""
-    from data_prep.errors import close_to
+    from data_prep.base.errors import close_to
 
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist either; correct the path"
@@ -106,7 +106,7 @@ def _forecast(path: Path, about: dict[str, Any]) -> str:
 
 def _table(path: Path) -> Description:
     from data_prep.description import describe_cube
-    from data_prep.table import read
+    from data_prep.sets.table import read
     from experiments.info.cubes import cube_text, preview
 
     try:
@@ -120,8 +120,8 @@ def _table(path: Path) -> Description:
 
 def _unclear(path: Path, question: str) -> Description:
     """Describe a table that `prepare` refuses without options: its columns and the question."""
-    from data_prep.tabular.dialect import Dialect
-    from data_prep.tabular.file import read_table
+    from data_prep.readers.delimited import Dialect
+    from data_prep.readers.files import read_table
     from experiments.info.cubes import facts
 
     df, _ = read_table(path, dialect=Dialect(header="pass --no-header" not in question))

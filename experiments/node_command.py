@@ -53,8 +53,7 @@ def node(config: Path | None, **settings: Any) -> None:
     """
     from data_prep.cube import open_cube
     from stforecast.flower.app_starter import can_fork
-    from stforecast.flower.kept_processes import kept_worker, node_programs
-    from stforecast.flower.node_settings import NodeSettings
+    from stforecast.flower.node_settings import NodeSettings, kept_worker, node_programs
     from stforecast.flower.supernode import Supervisor
 
     made = NodeSettings(**settings)

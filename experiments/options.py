@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 import click
 from click.types import OptionHelpExtra
 
-from data_prep.errors import InputError, close_to, no_file
-from data_prep.registry import Registry
+from data_prep.base.errors import InputError, close_to, no_file
+from data_prep.base.registry import Registry
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of the context of every command."""
@@ -54,7 +54,7 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
         defaults: values by field name that replace the dataclass's own.
     """
     # Pydantic takes a while to import, and commands without such options need none.
-    from stforecast.federated.options import range_of, type_hints
+    from stforecast.federated.core.options import range_of, type_hints
 
     values = {f.name: _default(f) for f in dataclasses.fields(options)} | dict(defaults or {})
     texts: dict[str, str] = {}

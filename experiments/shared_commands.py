@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from data_prep.registry import Registry
+from data_prep.base.registry import Registry
 from experiments.endings import say_next, to_json
 from experiments.options import (
     HELP,
@@ -26,7 +26,7 @@ from experiments.targets import check_ending
 
 if TYPE_CHECKING:
     from experiments.lists import Listing
-    from stforecast.federated.runs.run import Run
+    from stforecast.federated.runs.run_folder import Run
 
 C = TypeVar("C", bound=Callable[..., Any])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 
 
 def check_ending(path: Path, *endings: str) -> None:
@@ -15,7 +15,7 @@ def check_ending(path: Path, *endings: str) -> None:
 
     >>> check_ending(Path("forecast.json"), ".csv")
     Traceback (most recent call last):
-    data_prep.errors.InputError: forecast.json: the name ends in .json, expected .csv
+    data_prep.base.errors.InputError: forecast.json: the name ends in .json, expected .csv
     """
     if path.is_dir():
         raise InputError(f"{path}: is a folder, expected a file to write")

@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.baselines.base import Baseline
 from stforecast.config import Config
+from stforecast.data.clients import one_per_cell
 from stforecast.data.covariates import CovariateScaler
-from stforecast.data.durations import DAY
-from stforecast.data.partition import one_per_cell
+from stforecast.data.dates import DAY
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
-from stforecast.federated.options import CheckedOptions
+from stforecast.federated.core.options import CheckedOptions
 from stforecast.fitting import fit_baseline
 from stforecast.forecast_tables import reach
 from stforecast.new_clients import fine_tuned, join

@@ -11,18 +11,16 @@ import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from data_prep.text import counted
-from stforecast.bench.numbers import plus_minus
-from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.statistics.scores import skill
-from stforecast.bench.statistics.sums import ErrorSums
-from stforecast.bench.tables import plain
+from data_prep.base.text import counted
+from stforecast.bench.statistics.bootstrap import skill
+from stforecast.bench.statistics.estimate import ErrorSums, Estimate
+from stforecast.bench.tables import plain, plus_minus
 from stforecast.comparison.errors import SEASONAL, ModelErrors, model_errors, variables
-from stforecast.comparison.folds import join_errors
 from stforecast.comparison.hours import hourly_errors
 from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.comparison.names import error_title
-from stforecast.data.fold_plan import FoldPlan
+from stforecast.comparison.rows import join_errors
+from stforecast.data.folds import FoldPlan
 
 SUMMARISED = ("raw_mae", "mase")
 """Errors in the summary."""

@@ -15,28 +15,29 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from data_prep.errors import InputError
-from data_prep.registry import find, join
+from data_prep.base.errors import InputError
+from data_prep.base.registry import find, join
 from stforecast.baselines import BASELINES
-from stforecast.bench.ray_engine import LOCAL, RAY
+from stforecast.bench.ray import LOCAL, RAY
 from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.options import (
+from stforecast.federated.core.options import (
     CheckedOptions,
     Device,
     ReadIf,
     Workers,
     check_none_unread,
+    distribute,
+    flatten,
     names_of,
     unmet,
 )
-from stforecast.federated.settings import distribute, flatten
-from stforecast.federated.sizing import parse_bytes
-from stforecast.federated.training import Training
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.sizing import parse_bytes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
-from stforecast.intervals.options import IntervalOptions
+from stforecast.intervals.bands import IntervalOptions
 from stforecast.limits import Limits
 from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages, parse_levels

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.text import counted
-from stforecast.data import durations
+from data_prep.base.text import counted
+from stforecast.data import dates as durations
 from stforecast.saved_forecaster import SavedForecaster
 
 

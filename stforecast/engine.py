@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from data_prep.errors import InputError
-from stforecast.bench.ray_engine import LOCAL
+from data_prep.base.errors import InputError
+from stforecast.bench.ray import LOCAL
 from stforecast.config import Config
-from stforecast.federated.trainer import Trainer
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.methods import METHODS
 
 
@@ -30,8 +30,8 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
         yield Trainer
         return
     # Importing them takes a while.
-    from stforecast.bench.ray_actors import ray_actors
-    from stforecast.federated.spread import SpreadTrainer, check_parts
+    from stforecast.bench.ray import ray_actors
+    from stforecast.federated.engine.spread import SpreadTrainer, check_parts
 
     if METHODS[config.method].pooled:
         raise InputError(

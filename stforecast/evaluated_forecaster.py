@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import choose, for_python
+from data_prep.base.errors import choose, for_python
 from stforecast.bench.run_groups import pooled
 from stforecast.data.series import Data, Series
 from stforecast.description import as_html

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.config import Config
-from stforecast.data.partition import Partition
+from stforecast.data.clients import Partition
 from stforecast.data.prepared import PreparedSeries, Targets
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series
@@ -27,7 +27,7 @@ from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
 from stforecast.limits import Limits
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
-from stforecast.metrics.tables import evaluate, evaluate_intervals
+from stforecast.metrics.point import evaluate, evaluate_intervals
 from stforecast.predictor import Predictor
 from stforecast.seasonal import seasonal_forecast, seasonal_scale
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError, for_python
+from data_prep.base.errors import InputError, for_python
 from stforecast.config import Config
+from stforecast.data.clients import Partition
 from stforecast.data.events import is_table
-from stforecast.data.partition import Partition
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Data, Series
 from stforecast.description import in_words

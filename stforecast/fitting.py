@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
 from stforecast.config import Config, reads_target
 from stforecast.data.anchors import CHOSEN, LEVEL, targets
-from stforecast.data.partition import Partition
+from stforecast.data.clients import Partition
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.saving import check_finite
+from stforecast.federated.runs.model_files import check_finite
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.predictor import Predictor
 from stforecast.trained_method import TrainedMethod, train

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.anchors import season_of_anchors
 from stforecast.data.series import Series
 from stforecast.history import (

@@ -14,16 +14,15 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError, for_python
-from data_prep.limits import check_size
-from data_prep.text import counted
+from data_prep.base.errors import InputError, for_python
+from data_prep.base.limits import check_size
+from data_prep.base.text import counted
 from stforecast.adaptation import AdaptOptions, adapt
 from stforecast.backtest import Backtest, FoldResult, run_folds
 from stforecast.config import Config, check_covariates, check_read, read_by, resolve
-from stforecast.data.durations import WEEK, period_warning
-from stforecast.data.fold_plan import plan_folds
-from stforecast.data.folds import FoldOptions
-from stforecast.data.partition import Partition, one_per_cell
+from stforecast.data.clients import Partition, one_per_cell
+from stforecast.data.dates import WEEK, period_warning
+from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import prepare
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Data, Series, as_series, zeros
@@ -31,9 +30,9 @@ from stforecast.data.splits import Split
 from stforecast.default import DEFAULT_METHOD
 from stforecast.evaluated_forecaster import EvaluatedForecaster
 from stforecast.evaluation import Evaluation, check_calibration
+from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
-from stforecast.federated.server import RoundReport
 from stforecast.fitting import fit
 from stforecast.forecast_tables import reach
 from stforecast.history import (
@@ -66,7 +65,7 @@ class Forecaster(EvaluatedForecaster):
         rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
         refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
         cells: `(cells,)` ids; this and the following are set by `fit` and `load`.
-        clients: the client of each cell, see `stforecast.data.partition`.
+        clients: the client of each cell, see `stforecast.data.clients`.
         step: length of a time step.
         service: name of the forecast variable.
         units: unit of the service.

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
-from data_prep.text import counted, in_minutes
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted, in_minutes
 from stforecast.data.series import Data, Series, as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import fill_gaps, source_steps

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.scaling import Scaler
 
 

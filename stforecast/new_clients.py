@@ -16,17 +16,17 @@ import logging
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.config import Config
-from stforecast.data.partition import Partition, one_per_cell
+from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.prepared import PreparedSeries
-from stforecast.federated.device import pick_device
-from stforecast.federated.method import Method, Participants, initial_state
+from stforecast.federated.core.method import Method, Participants, initial_state
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.methods.fedavg_ft import FedAvgFT, FedAvgFTOptions
 from stforecast.federated.methods.two_models import PERSONAL
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, State
-from stforecast.federated.trainer import Trainer
 from stforecast.federated.uploads.payload import Payload
 from stforecast.models import MODELS
 from stforecast.trained_method import TrainedMethod, build_method, client_samples

@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import norm
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.comparison.errors import local_times
 
 log = logging.getLogger(__name__)

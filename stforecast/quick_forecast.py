@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from data_prep.base.errors import InputError
+from data_prep.base.text import some
 from data_prep.cube import open_cube, step_of
 from data_prep.description import describe_service
-from data_prep.errors import InputError
-from data_prep.table import read
-from data_prep.text import some
+from data_prep.sets.table import read
 from stforecast.comparison.errors import SEASONAL, variables
-from stforecast.data.durations import in_words
+from stforecast.data.dates import in_words
 from stforecast.data.series import as_cube, choose_service
 from stforecast.default import DEFAULT_METHOD
 

@@ -4,7 +4,7 @@ A run folder holds
 
 - `run.json`: settings, data, versions, seconds; written last, so it marks the run as complete;
 - `metrics.csv`: one row per error in long form, columns `METRIC_COLUMNS`;
-- `rounds.csv`: one row per round (`stforecast.federated.server.RoundReport`);
+- `rounds.csv`: one row per round (`stforecast.federated.engine.server.RoundReport`);
 - `refits.csv`: with `--refit`, one row per refit: its windows and costs;
 - `forecasts.nc`: forecasts of the test part by every selection, with their bounds if any, those of
   seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`);
@@ -25,12 +25,11 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
+from data_prep.base.errors import InputError, reading
 from data_prep.cube import check_axes, check_values
-from data_prep.errors import InputError, reading
-from data_prep.hdf5 import open_hdf5
+from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
-from stforecast.federated.runs.run import Run
-from stforecast.federated.runs.run_folder import AGAIN, read_csv
+from stforecast.federated.runs.run_folder import AGAIN, Run, read_csv
 
 MODEL = "forecaster.json"
 """File of a saved forecaster with its settings and cells."""

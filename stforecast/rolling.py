@@ -23,12 +23,12 @@ import torch
 from stforecast.config import Config
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.federated.device import pick_device
+from stforecast.federated.core.state import State
+from stforecast.federated.core.training import kept_moments
+from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.saving import from_arrays
-from stforecast.federated.state import State
-from stforecast.federated.training import kept_moments
+from stforecast.federated.runs.model_files import from_arrays
 from stforecast.fitting import fit_baseline
 from stforecast.predictor import Predictor
 from stforecast.trained_method import TrainedMethod, federate

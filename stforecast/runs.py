@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data_prep.atomic import atomic_path
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.config import read_by
 from stforecast.data.anchors import CHOSEN
-from stforecast.data.lags import AUTO, AUTO_WEEKDAYS
+from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
 from stforecast.evaluation import By
+from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
-from stforecast.federated.server import RoundReport
-from stforecast.federated.uploads.privacy import guarantee
+from stforecast.federated.uploads.uplink import guarantee
 from stforecast.forecaster import Forecaster
 from stforecast.results import METRIC_COLUMNS, ForecastRun, data_of
 

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
-from data_prep.tabular.times import check_time_zone
+from data_prep.base.errors import InputError
+from data_prep.readers.times import check_time_zone
 from stforecast.config import Config
-from stforecast.data.partition import Partition, one_per_cell
+from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import LOCAL
-from stforecast.federated.runs.model_files import AGAIN, write_model
-from stforecast.federated.runs.saving import check_finite
+from stforecast.federated.runs.model_files import AGAIN, check_finite, write_model
 from stforecast.fitting import restore
 from stforecast.intervals.calibration import PREFIX, Calibration
 from stforecast.limits import Limits

@@ -10,7 +10,7 @@ import numpy as np
 
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar
-from stforecast.data.durations import DAY, divides_a_day
+from stforecast.data.dates import DAY, divides_a_day
 from stforecast.data.prepared import PreparedSeries
 from stforecast.metrics.metric import Scale
 

@@ -15,8 +15,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from data_prep.errors import InputError
-from stforecast.federated.server import RoundReport
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.server import RoundReport
 
 
 class Callback:

@@ -13,23 +13,21 @@ from torch import Tensor
 
 from stforecast.config import Config
 from stforecast.data.anchors import with_anchors
+from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
-from stforecast.data.partition import Cells, Partition, stacked
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.windows import input_windows, off_wall_clock
 from stforecast.engine import trainers
-from stforecast.federated.data import ClientData
-from stforecast.federated.device import pick_device
-from stforecast.federated.method import Method
-from stforecast.federated.population import Population
-from stforecast.federated.predictions import COHORT, predictions_of
-from stforecast.federated.rounds import Federation
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.sizing import parse_bytes, pick_device
+from stforecast.federated.engine.trainer import COHORT, Trainer, predictions_of
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.saving import check_shapes, from_arrays, to_arrays
-from stforecast.federated.server import RoundReport
-from stforecast.federated.sizing import parse_bytes
-from stforecast.federated.state import State
-from stforecast.federated.trainer import Trainer
+from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
 from stforecast.methods import METHODS
 from stforecast.models import build_model
 from stforecast.task import ForecastTask, client_data

@@ -29,7 +29,7 @@ from experiments.images.benchmark import IMAGE_KIND
 from experiments.site.hooks import GENERATED, PAGES
 from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
-from stforecast.baselines.peer import Peer
+from stforecast.baselines.base import Peer
 from stforecast.bench.grid import load_grid
 from stforecast.config import defaults, unread
 from stforecast.methods import METHODS

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
-from stforecast.federated.state import State
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.state import State
 from vision.datasets.image_set import ImageSet
 from vision.task import AMONG
 

@@ -8,7 +8,7 @@ One or two seeds are not resampled, since they say next to nothing about others:
 describe only the divisions and models of these seeds.
 
 All accuracies are means over clients after the last round, in per cent. So are the shares that
-clients retain in a task stream (`vision.streams.retention`).
+clients retain in a task stream (`vision.streams.measures`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from stforecast.bench.run_groups import ALL, RunGroup, select
 from stforecast.bench.statistics.bootstrap import bootstrap
-from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.statistics.sums import ErrorSums
+from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from vision.evaluation import MASKS, TRAINED
 from vision.methods import METHODS
 from vision.results import ImageRun
-from vision.streams.retention import spatial_by_client, temporal_by_client
+from vision.streams.measures import spatial_by_client, temporal_by_client
 
 ACCURACY, KR_T, KR_S = "accuracy", "KR_t", "KR_s"
 """Measures of a row: its accuracy, or the knowledge that it retains in a task stream."""

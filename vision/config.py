@@ -10,10 +10,17 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveInt
 
-from data_prep.registry import find, join
-from stforecast.federated.options import CheckedOptions, Device, Workers, check_none_unread, unmet
-from stforecast.federated.settings import distribute, flatten
-from stforecast.federated.training import Training
+from data_prep.base.registry import find, join
+from stforecast.federated.core.options import (
+    CheckedOptions,
+    Device,
+    Workers,
+    check_none_unread,
+    distribute,
+    flatten,
+    unmet,
+)
+from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from vision.datasets import DATASETS, has_files, names_in

@@ -31,12 +31,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
-from stforecast.federated.method import Participants
-from stforecast.federated.population import Params
-from stforecast.federated.state import Cohort, State
-from stforecast.federated.training import zero_moments
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Cohort, State
+from stforecast.federated.core.training import zero_moments
 from vision.clients import client_data
 from vision.learner import Learner, load_images, prepared
 from vision.methods.pfpl import PFPL

@@ -16,10 +16,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from stforecast.federated.data import ClientData
-from stforecast.federated.method import Method, Participants, overridden
-from stforecast.federated.predictions import Way, predictions, predictions_of
-from stforecast.federated.state import State
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method, Participants, overridden
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.trainer import Way, predictions, predictions_of
 from stforecast.federated.uploads.payload import Payload
 
 MASKS = ("all classes", "own classes")

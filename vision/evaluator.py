@@ -10,11 +10,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
-from stforecast.federated.rounds import Federation
-from stforecast.federated.server import RoundReport
-from stforecast.federated.state import State
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.server import RoundReport
 from vision.clients import client_data, for_everyone
 from vision.datasets import ImageSet
 from vision.evaluation import MASKS, TASK, Counts, JudgedModel, evaluate, judged_models

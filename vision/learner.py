@@ -14,19 +14,24 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError, choose
-from data_prep.limits import check_size
-from stforecast.federated.data import ClientData
-from stforecast.federated.device import pick_device
-from stforecast.federated.method import Method
-from stforecast.federated.population import Population
-from stforecast.federated.predictions import predictions
+from data_prep.base.errors import InputError, choose
+from data_prep.base.limits import check_size
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.model_files import read_model, restoring, write_model
-from stforecast.federated.runs.saving import check_shapes, from_arrays, to_arrays
-from stforecast.federated.server import RoundReport
-from stforecast.federated.state import State
-from stforecast.federated.stream import Stream
+from stforecast.federated.runs.model_files import (
+    check_shapes,
+    from_arrays,
+    read_model,
+    restoring,
+    to_arrays,
+    write_model,
+)
 from vision.clients import among_own_classes, client_data
 from vision.config import Config, check_read, read_by, resolve
 from vision.datasets import ImageSet, load

@@ -23,12 +23,11 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.run import Run
-from stforecast.federated.runs.run_folder import read_csv, write_csv
+from stforecast.federated.runs.run_folder import Run, read_csv, write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
-from stforecast.federated.uploads.privacy import guarantee
+from stforecast.federated.uploads.uplink import guarantee
 from vision.evaluation import MASKS, last_best_mean
 from vision.evaluator import STAGE_COLUMNS, column, last_stage
 from vision.learner import Learner

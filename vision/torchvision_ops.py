@@ -12,7 +12,7 @@ from types import ModuleType
 
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 
 _library: torch.library.Library | None = None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.atomic import atomic_path
+from data_prep.base.files import atomic_path
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,14 @@
-"""Download of the files of a data set; valid files are kept, others fetched and verified."""
+"""Download of the files of a data set; valid files are kept, others fetched and verified.
+
+Checksums of files for which none is published, recorded when they are first downloaded.
+
+They are in `SHA256SUMS` beside the files, which `sha256sum --check SHA256SUMS` reads, too.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,16 +16,56 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_prep.atomic import atomic_path
-from data_prep.checksum import checksum
+from data_prep.base.errors import InputError, check_regular, reading
+from data_prep.base.files import atomic_path, checksum, file_lock
+from data_prep.base.limits import read_bounded
 from data_prep.download.archive import DamagedError, unpack
-from data_prep.download.folder import check_space, disk, inside, lock_of, partial, size_of, tag_of
-from data_prep.download.http import persist, request
+from data_prep.download.http import (
+    check_space,
+    disk,
+    inside,
+    lock_of,
+    partial,
+    persist,
+    request,
+    size_of,
+    tag_of,
+)
 from data_prep.download.listing import is_url, plan, select
-from data_prep.download.recorded import NAME, record, recorded
 from data_prep.download.sources import Archive, Item, Source
-from data_prep.errors import InputError, check_regular
-from data_prep.lock import file_lock
+
+NAME = "SHA256SUMS"
+MOST = 2**20
+"""Maximum bytes of the record."""
+
+LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+
+
+def recorded(out: Path, name: str) -> str | None:
+    """Return the checksum recorded for a file, such as `"sha256:…"`; None if there is none.
+
+    Args:
+        out: the download folder.
+        name: name of the file under it.
+
+    Raises:
+        InputError: if the record cannot be read.
+    """
+    sums = out / NAME
+    check_regular(sums, "record of checksums", "move it away and run again")
+    if not sums.exists():
+        return None
+    with reading(sums, "as checksums", "move it away and run again"):
+        lines = read_bounded(sums, MOST).decode().splitlines()
+    found = {match[2]: match[1] for match in map(LINE.fullmatch, lines) if match}
+    return f"sha256:{found[name]}" if name in found else None
+
+
+def record(out: Path, name: str, checksum: str) -> None:
+    """Add the checksum of a file to the record."""
+    with (out / NAME).open("a") as file:
+        file.write(f"{checksum.removeprefix('sha256:')}  {name}\n")
+
 
 log = logging.getLogger(__name__)
 

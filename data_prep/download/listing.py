@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from data_prep.base.errors import InputError
 from data_prep.download.http import persist, read
 from data_prep.download.sources import Archive, Dataverse, File, Item, Source
-from data_prep.errors import InputError
 
 
 def plan(sources: Sequence[Source], source: str | None) -> list[Item]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_prep.city.simulate import simulate
 from data_prep.cube import open_cube, write_cube
-from data_prep.milan import prepare
-from data_prep.simulate import simulate
+from data_prep.sets.milan import prepare
 
 
 def make_city(folder: Path, cells: int, days: int) -> Path:

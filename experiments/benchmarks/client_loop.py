@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import generator
+from stforecast.federated.core.state import generator
+from stforecast.federated.engine.rounds import Federation
 from stforecast.methods.fuels import FuelsOptions
 
 

@@ -22,8 +22,8 @@ import pandas as pd
 import tabulate
 import xarray as xr
 
+from data_prep.base.text import counted
 from data_prep.cube import open_cube, services_of, step_of
-from data_prep.text import counted
 from experiments.options import HELP, help_text
 from stforecast.bench.statistics.estimate import Variation
 from stforecast.federated.runs.run_folder import write_csv

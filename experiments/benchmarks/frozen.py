@@ -20,15 +20,14 @@ import tabulate
 import torch
 from torch import Tensor
 
-from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.population import Params, Population
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import Cohort
-from stforecast.federated.training import Training
+from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.uploads.payload import Payload
 from vision.backbones import TINY, Backbone
-from vision.backbones.backbone import Precision
-from vision.backbones.cache import FeatureCache
+from vision.backbones.backbone import FeatureCache, Precision
 from vision.methods.fedta import FedTA
 from vision.models.vit import FrozenEncoder, FrozenViT, ViTOptions, backbone_of
 from vision.task import Classification

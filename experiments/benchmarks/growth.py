@@ -37,7 +37,7 @@ from experiments.benchmarks.results import processor, save
 from experiments.benchmarks.rounds import counts
 from stforecast.bench.curves import HUES, places
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels, save_figure
-from stforecast.federated.prototypes import jensen_shannon
+from stforecast.federated.core.prototypes import jensen_shannon
 
 BATCHES, ROUNDS = 4, 3
 """Batches of a client's epoch, and timed rounds after a first one."""

@@ -26,7 +26,7 @@ import click
 import pandas as pd
 from tqdm import tqdm
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments import hostile_node
 from experiments.benchmarks.city_parts import make_cubes
 from experiments.federation_demo import mean_error

@@ -45,7 +45,7 @@ from experiments.federation_log import follow
 from experiments.flower_processes import LocalFlower
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.flower.app_folder import write_app
+from stforecast.flower.settings import write_app
 
 N_NODES, ROUNDS, DEFENCE = 5, 3, "clip"
 """Nodes, rounds, and the server's defence."""

@@ -32,16 +32,16 @@ from torch.nn import functional as F
 
 from experiments.benchmarks.measure import Round, RunnerProcess
 from experiments.benchmarks.results import processor, save
-from stforecast.federated.data import ClientData
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation
-from stforecast.federated.training import Training
 from vision.backbones.vit import Geometry, ViT
 from vision.methods.fedl2p import FedL2P, FedL2POptions
-from vision.methods.prompt_pool import chosen_prompts, key_distance, prompt_tokens
+from vision.methods.prompts import chosen_prompts, key_distance, prompt_tokens
 from vision.models import MODELS
-from vision.models.cnn import CNNOptions
+from vision.models.convnet import CNNOptions
 from vision.models.resnet import ResNet18Options
 from vision.models.vit import FrozenViT, ViTOptions, backbone_of
 from vision.task import Classification

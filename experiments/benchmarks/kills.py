@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.benchmarks.hostile import WireLink
 from experiments.benchmarks.results import save
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
@@ -39,9 +39,8 @@ from experiments.federation_log import events_of
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.flower.app_folder import write_app
 from stforecast.flower.server_app import serve
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import RunSettings, write_app
 
 TARGETS = {"server": ("superlink", "serverapp"), "node": tuple(SHARES)}
 """What is killed."""

@@ -22,7 +22,7 @@ import pandas as pd
 import tabulate
 
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
-from stforecast.bench.statistics.sums import ErrorSums
+from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.forecaster import Forecaster
 
 DAYS = (0, 1, 3, 7, 14, 28)

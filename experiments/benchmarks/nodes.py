@@ -34,8 +34,7 @@ from experiments.federation_log import events_of, follow
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.flower.app_folder import write_app
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import RunSettings, write_app
 
 CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""

@@ -33,12 +33,13 @@ import polars as pl
 import tabulate
 import xarray as xr
 
-from data_prep import cube, milan
-from data_prep.telecom_italia.cdr import SERVICES
-from data_prep.telecom_italia.raw_day import INTERVAL, RawDay
+from data_prep import cube
+from data_prep.sets import milan
+from data_prep.sets.telecom_italia.cdr import SERVICES
+from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
 from experiments.benchmarks.processes import processor_time
 from experiments.benchmarks.results import processor, save
-from stforecast.bench.ray_engine import cluster, each, ray_map
+from stforecast.bench.ray import cluster, each, ray_map
 
 Result = TypeVar("Result")
 
@@ -153,7 +154,7 @@ def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
 def _meet(item: tuple[Path, int]) -> None:
     """Import the reader, and wait until as many workers have, so that none starts later."""
     folder, workers = item
-    importlib.import_module("data_prep.milan")
+    importlib.import_module("data_prep.sets.milan")
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < workers:
         time.sleep(0.1)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from stforecast.config import resolve
-from stforecast.federated.data import ClientData
-from stforecast.federated.rounds import Federation
-from stforecast.federated.sizing import parse_bytes
-from stforecast.federated.trainer import Trainer
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.sizing import parse_bytes
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.trained_method import build_method
 
 BATCH, STEPS, HIDDEN = 24, 3, 128

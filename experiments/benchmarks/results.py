@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from data_prep.atomic import atomic_path
+from data_prep.base.files import atomic_path
 
 
 def processor() -> str:

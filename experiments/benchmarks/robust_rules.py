@@ -46,9 +46,9 @@ from experiments.benchmarks.hostile import (
 from stforecast.config import resolve
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
+from stforecast.federated.engine.server import Server
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.federated.server import Server
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES, Robust, Rule
 from stforecast.fitting import Fitted, fit

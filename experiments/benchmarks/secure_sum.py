@@ -24,13 +24,11 @@ import tabulate
 import torch
 
 from experiments.benchmarks.results import save
-from stforecast.federated.algebra import weighted_mean
-from stforecast.federated.nodes.masker import Masker
+from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.nodes.messages import Link, Message
-from stforecast.federated.nodes.secure_node import UPLOAD, weighted_sums
+from stforecast.federated.nodes.secure_node import UPLOAD, Masker, weighted_sums
 from stforecast.federated.nodes.secure_sum import SecureSum
-from stforecast.federated.uploads.masking import PublicKeys
-from stforecast.federated.uploads.masking_sums import SecureSums
+from stforecast.federated.uploads.masking import PublicKeys, SecureSums
 from stforecast.federated.uploads.payload import joined, total_bytes
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from data_prep.errors import InputError
-from data_prep.text import counted
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted
 from experiments.endings import say_next
 from experiments.options import (
     EVENTS,

@@ -46,23 +46,22 @@ import pandas as pd
 from pydantic import ConfigDict, StrictInt
 
 from data_prep import DATA_SETS
-from data_prep.errors import InputError, choose
-from data_prep.simulate import simulate
+from data_prep.base.errors import InputError, choose
+from data_prep.city.simulate import simulate
 from experiments.forecasts.report import results_table
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Fold, Kind, Scenario
-from stforecast.bench.names import slug
+from stforecast.bench.run_groups import slug
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
 from stforecast.config import Config, check_read, read_by, resolve
 from stforecast.data.clock import Calendar
-from stforecast.data.fold_plan import plan_folds
-from stforecast.data.folds import FoldOptions
+from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.series import as_cube, choose_service
 from stforecast.data.splits import parse_split
-from stforecast.federated.settings import distribute
+from stforecast.federated.core.options import distribute
 from stforecast.plots import PLOTS
 from stforecast.results import ForecastRun, data_of
 from stforecast.runs import resume, run
@@ -70,7 +69,7 @@ from stforecast.runs import resume, run
 
 @dataclass(frozen=True)
 class City:
-    """A simulated city in place of a cube; see `data_prep.simulate`.
+    """A simulated city in place of a cube; see `data_prep.city.simulate`.
 
     Attributes:
         name: name of the data.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments import shared_commands
 from experiments.endings import say_next, to_json
 from experiments.lists import LISTS
@@ -117,7 +117,7 @@ def _find(
     Raises:
         InputError: if a model needs a history, or none does but one or its events are given.
     """
-    from stforecast.plots.inputs import FittedRun
+    from stforecast.plots.figure import FittedRun
     from stforecast.results import ForecastRun, is_model
 
     found: list[ForecastRun] = []

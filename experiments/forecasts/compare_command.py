@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.config_file import IMAGES
 from experiments.endings import say_next
 from experiments.options import HELP, JSON, PATH, check_runs
@@ -17,7 +17,7 @@ from experiments.options import HELP, JSON, PATH, check_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stforecast.comparison.compare import Task
+    from stforecast.comparison.leaderboard import Task
     from stforecast.results import ForecastRun
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ def compare(
     """
     check_runs(runs)
     from stforecast.bench.tables import plain
-    from stforecast.comparison.compare import compare as compare_runs
-    from stforecast.comparison.compare import overall
+    from stforecast.comparison.leaderboard import compare as compare_runs
+    from stforecast.comparison.leaderboard import overall
     from stforecast.comparison.table import (
         basis,
         comparison_rows,
@@ -118,7 +118,7 @@ def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
     import pandas as pd
 
     from stforecast.bench.statistics.estimate import with_ends
-    from stforecast.comparison.steps import horizon_ahead
+    from stforecast.comparison.names import horizon_ahead
     from stforecast.plots.scores import error_name
 
     rows = []
@@ -149,12 +149,11 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     import inspect
 
     from stforecast.bench.curves import labels_of
-    from stforecast.bench.drawing import save_figure
+    from stforecast.bench.drawing import Look, looking, save_figure
     from stforecast.bench.figures import dates_tested
-    from stforecast.bench.look import Look, looking
-    from stforecast.bench.names import slug
-    from stforecast.comparison.compare import APART
-    from stforecast.comparison.tasks import by_task
+    from stforecast.bench.run_groups import slug
+    from stforecast.comparison.leaderboard import APART
+    from stforecast.comparison.names import by_task
     from stforecast.plots import PLOTS
 
     parts = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.errors import no_file
+from data_prep.base.errors import no_file
 from experiments.bench_command import MORE, chosen_settings
 from experiments.endings import to_json
 from experiments.info.cubes import facts
@@ -27,7 +27,7 @@ CUBE, RUN, FORECAST, REPORT = "data.nc", "run", "forecast.csv", "report.html"
 
 def table_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a table, which a cube does not need."""
-    from data_prep.table import read
+    from data_prep.sets.table import read
 
     return {"Table": from_function(read)}
 
@@ -128,7 +128,7 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
         InputError: if the table cannot be read.
     """
     from data_prep.cube import write_cube
-    from data_prep.table import read
+    from data_prep.sets.table import read
 
     if data.suffix == ".nc":
         given = [n for n in table if ctx.get_parameter_source(n) is not _DEFAULT]

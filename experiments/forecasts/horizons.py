@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from stforecast.bench.numbers import spread
 from stforecast.bench.published import MARK, Published
 from stforecast.bench.run_groups import by_step, select
-from stforecast.bench.tables import markdown
-from stforecast.comparison.folds import by_seed
-from stforecast.comparison.rows import Row
-from stforecast.comparison.steps import shown_steps, time_ahead
+from stforecast.bench.tables import markdown, spread
+from stforecast.comparison.names import shown_steps, time_ahead
+from stforecast.comparison.rows import Row, by_seed
 from stforecast.results import ForecastRun, units_of
 
 SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from stforecast.bench.numbers import spread
 from stforecast.bench.run_groups import ALL, select
-from stforecast.bench.tables import markdown
-from stforecast.comparison.coverage import joined_coverages
-from stforecast.comparison.folds import by_seed, joined_targets
+from stforecast.bench.tables import markdown, spread
 from stforecast.comparison.hours import busy_hours
-from stforecast.comparison.rows import Row
+from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_targets
 from stforecast.intervals.bands import ranges_outside
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.results import ForecastRun

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stforecast.bench.numbers import spread
-from stforecast.bench.tables import markdown
-from stforecast.comparison.folds import by_seed, joined_errors, joined_targets
+from stforecast.bench.tables import markdown, spread
 from stforecast.comparison.hours import busy_hours
-from stforecast.comparison.rows import Row
+from stforecast.comparison.rows import Row, by_seed, joined_errors, joined_targets
 from stforecast.results import units_of
 
 

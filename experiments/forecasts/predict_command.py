@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.errors import InputError, reading
-from data_prep.text import counted, some
+from data_prep.base.errors import InputError, reading
+from data_prep.base.text import counted, some
 from experiments.endings import to_json
 from experiments.options import EVENTS, HELP, JSON, PATH, check_cubes, check_run, limit_options
 from experiments.targets import check_ending

@@ -7,29 +7,27 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.text import counted
+from data_prep.base.text import counted
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, refit_notes
 from experiments.forecasts.peak_table import peak_table
 from experiments.forecasts.worth_table import is_pooled as in_one_client
 from experiments.forecasts.worth_table import worth_table
 from stforecast.baselines import BASELINES
-from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.tables import (
     POOLED_MARK,
     floats_up_and_down,
+    left_out,
     markdown,
     sections,
+    spread,
 )
-from stforecast.bench.traffic import left_out
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.folds import by_seed, folds_of
 from stforecast.comparison.leaderboard import leaderboard
-from stforecast.comparison.ranks import rank_groups
-from stforecast.comparison.rows import Row
-from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
+from stforecast.comparison.rows import Row, by_seed, folds_of
+from stforecast.comparison.table import basis, comparison_rows, conclusions, legend, rank_groups
 from stforecast.metrics import METRICS
 from stforecast.results import ForecastRun, units_of
 

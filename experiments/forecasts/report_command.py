@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from data_prep.text import counted
+from data_prep.base.text import counted
 from experiments.config_file import IMAGES
 from experiments.options import HELP, PATH, check_runs
 from experiments.targets import check_ending
 
 if TYPE_CHECKING:
-    from stforecast.report.plain_section import PlainSection
+    from stforecast.report.section import PlainSection
 
 METRIC = "mase"
 

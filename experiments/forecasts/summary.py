@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from data_prep.text import counted, in_minutes
+from data_prep.base.text import counted, in_minutes
 from experiments.forecasts.interval_table import nominal_coverage, refit_notes
 from experiments.forecasts.report import further_columns, is_pooled
 from stforecast.bench.run_groups import group_runs

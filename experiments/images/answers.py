@@ -26,11 +26,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
-from stforecast.federated.options import CheckedOptions
+from stforecast.federated.core.options import CheckedOptions
 from vision.comparison import ACCURACY, Row, level, points, rows_of
 from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun

@@ -38,7 +38,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from experiments.config_file import IMAGES
 from experiments.images.answers import Claim, answers, parse_claims
 from experiments.images.report import results_table
@@ -46,7 +46,7 @@ from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Kind, Scenario
-from stforecast.bench.names import slug
+from stforecast.bench.run_groups import slug
 from vision.config import Config, check_read, read_by, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images

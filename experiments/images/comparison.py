@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from experiments.images.comparison_table import basis, claims, compared_masks, comparison_rows
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import with_ends

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from data_prep.errors import InputError
-from data_prep.text import counted
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 from vision.comparison import FEWEST_SEEDS, Comparison, Line, Row, compare

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.images.comparison_table import compared_masks
-from stforecast.bench.numbers import spread
+from stforecast.bench.tables import spread
 from vision.comparison import Row
 from vision.evaluation import TRAINED
 from vision.results import ImageRun
-from vision.streams.measures import forgetting, known
-from vision.streams.retention import spatial_retention, temporal_retention
+from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
 
 NOTE = (
     "task classes: a prediction chooses from the classes of the test image's task; forgetting: "

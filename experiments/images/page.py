@@ -11,24 +11,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
-from data_prep.text import some
+from data_prep.base.errors import InputError
+from data_prep.base.text import some
 from experiments.images.comparison_table import basis, claims, compared_masks, comparison_rows
 from experiments.images.kept import NOTE, kept_rows, stages_in_turn
 from experiments.images.report import accuracy_notes, accuracy_rows
 from stforecast.bench.curves import places
 from stforecast.bench.drawing import save_figure
 from stforecast.bench.run_groups import ALL, select
-from stforecast.report.curves import evenly
-from stforecast.report.data_sheet import DataSheet
-from stforecast.report.plain_section import Chart, Picture, PlainSection
-from stforecast.report.runs_sheet import command_of, runs_sheet
+from stforecast.report.section import Chart, Picture, PlainSection
+from stforecast.report.series import evenly
+from stforecast.report.sheets import DataSheet, command_of, runs_sheet
 from stforecast.report.tables import Table
 from vision.comparison import Row, by_client, compare
 from vision.config import defaults, resolve
 from vision.evaluation import MASKS
+from vision.plots.curves import accuracies
 from vision.plots.partition import PARTS, partition
-from vision.plots.runs import accuracies
 from vision.plots.stream import stream
 from vision.results import ImageRun
 from vision.streams.measures import known

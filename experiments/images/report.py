@@ -6,19 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 from experiments.images.comparison_table import compared, compared_masks
 from experiments.images.kept import NOTE, kept_rows, stages_in_turn
-from stforecast.bench.numbers import spread
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
 from stforecast.bench.tables import (
     POOLED_MARK,
     floats_up_and_down,
+    left_out,
     markdown,
     mean_seconds,
     plain,
     sections,
+    spread,
     traffic_sentence,
 )
-from stforecast.bench.traffic import left_out
 from vision.comparison import Row, rows_of
 from vision.evaluation import MASKS
 from vision.methods import METHODS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from data_prep.text import counted, some
+from data_prep.base.text import counted, some
 
 if TYPE_CHECKING:
     import xarray as xr

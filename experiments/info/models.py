@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.text import counted, some
+from data_prep.base.text import counted, some
 from experiments.info.cubes import facts, step_text, zone_text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.text import some
+from data_prep.base.text import some
 from experiments.info.cubes import facts
 
 DAYS = {"milan": "sms-call-internet-mi-", "trentino": "sms-call-internet-tn-"}
@@ -44,7 +44,7 @@ def describe_days(folder: Path, name: str, files: Sequence[Path]) -> dict[str, A
     """
     import datetime
 
-    from data_prep.city.marker import read_marker
+    from data_prep.city.simulate import read_marker
 
     found = [re.search(r"(\d{4}-\d{2}-\d{2})\.", p.name) for p in files]
     dates = sorted({datetime.date.fromisoformat(match[1]) for match in found if match})
@@ -89,7 +89,7 @@ def describe_arrays(path: Path) -> dict[str, Any]:
     """
     import h5py
 
-    from data_prep.hdf5 import open_hdf5
+    from data_prep.readers.hdf5 import open_hdf5
 
     arrays: dict[str, str] = {}
     with open_hdf5(path, "as HDF5", "give a cube, or records in the layout of a data set") as file:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.text import counted
+from data_prep.base.text import counted
 from experiments.info.cubes import facts, step_text, zone_text
 
 ERRORS = ("mse", "mae", "raw_mae", "raw_rmse", "mase")

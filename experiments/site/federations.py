@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from data_prep.text import counted
+from data_prep.base.text import counted
 
 MEASURED = Path(__file__).parents[2] / "docs" / "results" / "federation"
 """Folder of the measurements."""

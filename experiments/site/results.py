@@ -18,8 +18,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from data_prep.atomic import atomic_path
-from data_prep.errors import InputError, no_file
+from data_prep.base.errors import InputError, no_file
+from data_prep.base.files import atomic_path
 from experiments.images.answers import HEADING
 from experiments.site.coverages import coverage_table
 from experiments.site.markdown_tables import data_of

@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 import torch
 
-from stforecast.federated.data import ClientData
-from stforecast.federated.method import Method, Task, overridden
-from stforecast.federated.population import Population, SplitModel
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import Cohort
-from stforecast.federated.training import Training
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method, Task, overridden
+from stforecast.federated.core.population import Population, SplitModel
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.uploads.payload import Payload
 
 N_CLIENTS, DAY, N_CLASSES, SIDE = 2, 24, 10, 32

@@ -7,9 +7,8 @@ Every class here with a `name` is registered.
 
 from __future__ import annotations
 
-from data_prep.registry import Registry, is_named
-from stforecast.baselines.base import Baseline
-from stforecast.baselines.peer import Peer
+from data_prep.base.registry import Registry, is_named
+from stforecast.baselines.base import Baseline, Peer
 
 
 def _simplest_first(kind: type[Baseline]) -> tuple[bool, bool, bool, bool, str]:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from data_prep.errors import InputError
-from stforecast.baselines.peer import Peer, PeerOptions
+from data_prep.base.errors import InputError
+from stforecast.baselines.base import Peer, PeerOptions
 from stforecast.data.clock import Calendar
 
 FILES = ("config.json", "model.safetensors")

@@ -2,6 +2,18 @@
 
 Olivares et al., "NeuralForecast: user friendly state-of-the-art neural forecasting models",
 PyCon 2022.
+
+DLinear: one linear layer for the trend and one for the rest.
+
+Zeng et al., "Are transformers effective for time series forecasting?", AAAI 2023.
+
+N-HiTS: stacked MLPs that read and forecast at several rates.
+
+Challu et al., "N-HiTS: neural hierarchical interpolation for time series forecasting", AAAI 2023.
+
+PatchTST: a transformer on patches of each series.
+
+Nie et al., "A time series is worth 64 words: long-term forecasting with transformers", ICLR 2023.
 """
 
 from __future__ import annotations
@@ -18,11 +30,11 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from pydantic import NonNegativeInt
 
-from data_prep.errors import InputError
-from stforecast.baselines.peer import Peer, PeerOptions
+from data_prep.base.errors import InputError
+from stforecast.baselines.base import Peer, PeerOptions
 from stforecast.data.clock import Calendar
-from stforecast.data.durations import WEEK
-from stforecast.data.imputation import impute
+from stforecast.data.dates import WEEK
+from stforecast.data.windows import impute
 
 MOST_INPUTS = 512
 """Longest input by default: the longest look-back window of the PatchTST paper."""
@@ -167,3 +179,27 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+class DLinear(NeuralPeer):
+    """neuralforecast's DLinear, 5,000 training steps by default."""
+
+    name = "dlinear"
+    summary = "neuralforecast's DLinear, two linear layers, of all cells together"
+    model = "DLinear"
+
+
+class NHITS(NeuralPeer):
+    """neuralforecast's NHITS, 1,000 training steps by default."""
+
+    name = "nhits"
+    summary = "neuralforecast's N-HiTS, stacked MLPs at several rates, of all cells together"
+    model = "NHITS"
+
+
+class PatchTST(NeuralPeer):
+    """neuralforecast's PatchTST, 5,000 training steps by default, which take hours on few cores."""
+
+    name = "patchtst"
+    summary = "neuralforecast's PatchTST, a transformer on patches, of all cells together (slow)"
+    model = "PatchTST"

@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat
 from stforecast.baselines.base import Baseline
 from stforecast.data.clock import Calendar
 from stforecast.data.windows import input_windows, training_targets
-from stforecast.federated.options import CheckedOptions
+from stforecast.federated.core.options import CheckedOptions
 
 ALPHAS = tuple(10.0 ** (power / 2) for power in range(-4, 9))
 """Values of `alpha` to choose from: 0.01, 0.03, …, 10,000."""

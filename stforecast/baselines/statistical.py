@@ -2,6 +2,21 @@
 
 Garza et al., "StatsForecast: lightning fast forecasting with statistical and econometric models",
 PyCon 2022.
+
+AutoARIMA: seasonal ARIMA, the orders chosen by AICc.
+
+Hyndman and Khandakar, "Automatic time series forecasting: the forecast package for R", Journal of
+Statistical Software 27(3), 2008.
+
+AutoETS: exponential smoothing, the form chosen by AICc.
+
+Hyndman et al., "A state space framework for automatic forecasting using exponential smoothing
+methods", International Journal of Forecasting 18(3), 2002.
+
+MSTL: decomposition into trend and season by LOESS.
+
+Bandara, Hyndman and Bergmeir, "MSTL: a seasonal-trend decomposition algorithm for time series with
+multiple seasonal patterns", arXiv 2107.13462.
 """
 
 from __future__ import annotations
@@ -18,12 +33,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
-from stforecast.baselines.peer import Peer, PeerOptions
+from data_prep.base.errors import InputError
+from stforecast.baselines.base import Peer, PeerOptions
 from stforecast.data.clock import Calendar, day_slots
-from stforecast.data.durations import DAY
-from stforecast.data.imputation import impute
-from stforecast.federated.options import Workers
+from stforecast.data.dates import DAY
+from stforecast.data.windows import impute
+from stforecast.federated.core.options import Workers
 
 
 @dataclass(frozen=True)
@@ -173,3 +188,64 @@ def _slot(calendar: Calendar) -> int:
     """Return the steps from local midnight to step 0."""
     times = calendar.local_times(np.array([0]))
     return int(day_slots(pd.DatetimeIndex(times), calendar.steps_in(DAY), calendar.step)[0])
+
+
+class AutoARIMA(StatisticalPeer):
+    """Seasonal ARIMA of each cell with the orders chosen by the library.
+
+    It is slow: a cell of 37 days of hours takes one to three minutes to fit.
+    """
+
+    name = "auto_arima"
+    summary = "statsforecast's AutoARIMA of each cell: ARIMA with a daily season (slow)"
+    kept = ("arma", "coef", "lambda", "sigma2", "x", "xreg")
+
+    @staticmethod
+    def build(season: int) -> Any:
+        """Build the library's model."""
+        from statsforecast.models import AutoARIMA as Model
+
+        return Model(season_length=season)
+
+
+class AutoETS(StatisticalPeer):
+    """Exponential smoothing of each cell with error, trend and season chosen by the library.
+
+    Z-scores have both signs, so multiplicative forms are never chosen.
+    """
+
+    name = "auto_ets"
+    summary = "statsforecast's AutoETS of each cell: exponential smoothing with a daily season"
+    kept = ("components", "m", "n_params", "par")
+
+    @staticmethod
+    def build(season: int) -> Any:
+        """Build the library's model."""
+        from statsforecast.models import AutoETS as Model
+
+        return Model(season_length=season)
+
+
+class MSTL(StatisticalPeer):
+    """Each cell's season by LOESS, repeated, and the rest by exponential smoothing.
+
+    The season is decomposed anew from each window's history; the smoothing of the rest keeps its
+    fitted parameters.
+    """
+
+    name = "mstl"
+    summary = "statsforecast's MSTL of each cell: a daily season by LOESS, the rest by ETS"
+    kept = ("components", "m", "n_params", "par")
+
+    @staticmethod
+    def build(season: int) -> Any:
+        """Build the library's model with its default smoothing, which models must not share."""
+        from statsforecast.models import MSTL as Model
+        from statsforecast.models import AutoETS as Trend
+
+        return Model(season_length=season, trend_forecaster=Trend(model="ZZN"))
+
+    @staticmethod
+    def fitted_part(model: Any) -> Any:
+        """Return the model of the trend."""
+        return model.trend_forecaster

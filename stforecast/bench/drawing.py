@@ -1,6 +1,12 @@
 """Panels, axes, legend and file of a figure.
 
 Pyplot is not used: figures need no display and may be drawn in threads.
+
+Look of the figure that is being drawn: given axes, highlighted curves, and others' looks.
+
+Functions that make panels and curves read it, so that figures need not pass it on.
+
+Figure type of all plots, of forecasts and of images.
 """
 
 from __future__ import annotations
@@ -9,7 +15,10 @@ import math
 import os
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,15 +27,79 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.text import Text
+from matplotlib.ticker import EngFormatter, LogFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from data_prep.atomic import atomic_path
-from data_prep.errors import InputError
-from stforecast.bench.look import Look, current
-from stforecast.bench.plain_figure import PlainFigure
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a user asks of any figure.
+
+    Attributes:
+        ax: axes to draw on, which several panels divide among them; None for a new figure.
+        highlight: names of curves to draw in colour, all others in grey; all in colour if empty.
+        among: label and method of each run that figures beside it show, whose looks are taken.
+        panels: panels that were made in the place of `ax`.
+    """
+
+    ax: Axes | None = None
+    highlight: tuple[str, ...] = ()
+    among: tuple[tuple[str, str], ...] = ()
+    panels: list[Axes] = field(default_factory=list)
+
+
+_look: ContextVar[Look | None] = ContextVar("look", default=None)
+
+
+@contextmanager
+def looking(look: Look) -> Iterator[None]:
+    """Draw with this look within the context."""
+    token = _look.set(look)
+    try:
+        yield
+    finally:
+        _look.reset(token)
+
+
+def current() -> Look:
+    """Return the look of the figure that is being drawn."""
+    return _look.get() or Look()
+
+
+class PlainFigure(Figure):
+    """A figure with plain texts: a `$` in a label or a name does not begin a formula."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw the figure with plain texts."""
+        self.write_plainly()
+        super().draw(renderer)
+
+    def write_plainly(self) -> None:
+        """Disable formulas in all texts, except powers of ten along logarithmic axes."""
+        write_plainly(self)
+
+
+def write_plainly(fig: Figure) -> None:
+    """Disable formulas in all texts, except powers of ten along logarithmic axes."""
+    axes = [axis for ax in fig.axes for axis in (ax.xaxis, ax.yaxis)]
+    powers = {
+        label
+        for axis in axes
+        if isinstance(axis.get_major_formatter(), LogFormatter)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        for label in (tick.label1, tick.label2)
+    }
+    for text in fig.findobj(Text):
+        if text not in powers:
+            text.set_parse_math(False)
+
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""

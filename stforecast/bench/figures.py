@@ -12,13 +12,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from stforecast.bench.curves import labels_of
-from stforecast.bench.drawing import save_figure
-from stforecast.bench.look import Look, looking
-from stforecast.bench.names import slug
-from stforecast.bench.run_groups import R
-from stforecast.federated.runs.run import Run
+from stforecast.bench.drawing import Look, looking, save_figure
+from stforecast.bench.run_groups import R, slug
+from stforecast.federated.runs.run_folder import Run
 
 log = logging.getLogger(__name__)
 

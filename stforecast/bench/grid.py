@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from stforecast.bench.figures import FigureSpec, parse_figures
 from stforecast.bench.grid_file import (
     Entry,
@@ -19,9 +19,8 @@ from stforecast.bench.grid_file import (
     read_toml,
 )
 from stforecast.bench.kind import Kind, Scenario
-from stforecast.bench.names import shown
 from stforecast.bench.published import Published, parse_published
-from stforecast.bench.run_groups import R
+from stforecast.bench.run_groups import R, shown
 
 
 @dataclass(frozen=True)

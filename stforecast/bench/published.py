@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import StrictFloat, TypeAdapter, ValidationError
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 
 METRICS = {
     "mse": "MSE", "mae": "MAE", "accuracy": "accuracy", "A_glo": "A^glo", "A_loc": "A^loc",

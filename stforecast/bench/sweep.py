@@ -12,12 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from stforecast.bench.curves import Curve, as_curves
-from stforecast.bench.drawing import add_legend, panels
-from stforecast.bench.numbers import mean_and_spread
-from stforecast.bench.plain_figure import PlainFigure
+from stforecast.bench.drawing import PlainFigure, add_legend, panels
 from stforecast.bench.run_groups import R
+from stforecast.bench.tables import mean_and_spread
 
 DECADES = 2
 """Ratio of values above which the axis is logarithmic."""

@@ -1,4 +1,9 @@
-"""Tables of results as Markdown, and the page of a benchmark."""
+"""Tables of results as Markdown, and the page of a benchmark.
+
+Format of numbers in tables and figures: means with their spread.
+
+Communication and missing uploads, from the rounds' reports.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,113 @@ import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from data_prep.atomic import atomic_path
+from data_prep.base.files import atomic_path
 from stforecast.bench.figures import Gallery
 from stforecast.bench.run_groups import R
-from stforecast.bench.traffic import floats, floats_sent
-from stforecast.federated.runs.run import Run
-from stforecast.federated.runs.run_folder import write_csv
+from stforecast.federated.runs.run_folder import Run, write_csv
+
+MOST_DECIMALS = 6
+"""Maximum number of decimals of a number next to a bar."""
+
+
+def spread(values: Sequence[float], decimals: int | None = None) -> str:
+    """Format the mean, and the standard deviation if there are several values.
+
+    Args:
+        values: one or more values.
+        decimals: number of decimals; by default those of the mean's first four digits.
+
+    >>> spread([0.25]), spread([100.0, 120.0]), spread([100.0, 120.0], 2)
+    ('0.2500', '110.0 ± 14.1', '110.00 ± 14.14')
+    """
+    mean = float(np.mean(values))
+    if decimals is None:
+        size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
+        decimals = max(0, 3 - size)
+    text = f"{mean:.{decimals}f}"
+    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{decimals}f}"
+
+
+def mean_and_spread(errors: np.ndarray) -> tuple[float, float]:
+    """Return mean and sample standard deviation: 0 for one error, both NaN if one is not finite.
+
+    >>> mean_and_spread(np.array([1.0, 3.0]))
+    (2.0, 1.4142135623730951)
+    """
+    if not np.isfinite(errors).all():
+        return math.nan, math.nan
+    return float(errors.mean()), float(errors.std(ddof=1)) if len(errors) > 1 else 0.0
+
+
+def short(value: float) -> str:
+    """Format a number to three digits, or as a whole number from a thousand on.
+
+    >>> short(0.12345), short(123456.7)
+    ('0.123', '123,457')
+    """
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def plus_minus(mean: float, deviation: float) -> str:
+    """Format a mean to three digits, or more if its deviation requires them.
+
+    >>> plus_minus(0.23541, 0.0123), plus_minus(0.23541, 0.00021), plus_minus(1234.5, 67.8)
+    ('0.235 ± 0.012', '0.2354 ± 0.0002', '1,234 ± 68')
+    """
+    if not math.isfinite(mean):
+        return "not finite"
+    digits = [2 - _exponent(mean), -_exponent(deviation)] if deviation else [2 - _exponent(mean)]
+    decimals = min(max(0, *digits, 0), MOST_DECIMALS)
+    text = f"{mean:,.{decimals}f}"
+    return f"{text} ± {deviation:,.{decimals}f}" if deviation else text
+
+
+def _exponent(value: float) -> int:
+    return math.floor(math.log10(abs(value))) if value else 0
+
+
+def floats(rounds: pd.DataFrame, way: str) -> float:
+    """Return the most floats that one client sends (up) or receives (down) in a round.
+
+    >>> reports = {"participants": [3], "failed": [1], "bytes_up": [80], "bytes_down": [240]}
+    >>> floats(pd.DataFrame(reports), "up"), floats(pd.DataFrame(reports), "down")
+    (10.0, 20.0)
+    """
+    return float(_by_round(rounds, way).max())
+
+
+def floats_sent(rounds: pd.DataFrame) -> float:
+    """Return the floats that a client sends in all rounds together, if it takes part in all."""
+    return float(_by_round(rounds, "up").sum())
+
+
+def _by_round(rounds: pd.DataFrame, way: str) -> pd.Series:
+    clients = rounds["participants"] - (_failed(rounds) if way == "up" else 0)
+    return rounds[f"bytes_{way}"] / clients / 4
+
+
+def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
+    """Return a note on the number of missing uploads; empty if none is missing.
+
+    Args:
+        name: name of the method or variant.
+        runs: the rounds of each of its runs.
+    """
+    tables = [rounds for rounds in runs if len(rounds)]
+    failed = sum(int(_failed(rounds).sum()) for rounds in tables)
+    if not failed:
+        return ""
+    wanted = sum(int(rounds["participants"].sum()) for rounds in tables)
+    return (
+        f"{name}: {failed:,} of {wanted:,} uploads were left out because their clients failed or "
+        "diverged"
+    )
+
+
+def _failed(rounds: pd.DataFrame) -> pd.Series:
+    """Return the participants of each round that were left out; 0 in runs without this count."""
+    return rounds.get("failed", pd.Series(0, rounds.index))
+
 
 POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""

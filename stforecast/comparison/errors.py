@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError, choose
-from stforecast.bench.statistics.sums import Finalise
+from data_prep.base.errors import InputError, choose
+from stforecast.bench.statistics.estimate import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
 from stforecast.metrics import METRICS
 

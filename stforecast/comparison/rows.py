@@ -1,9 +1,15 @@
-"""Rows of a comparison: groups of runs that were tested on the same targets, and their errors."""
+"""Rows of a comparison: groups of runs that were tested on the same targets, and their errors.
+
+Runs of a backtest: the folds of a seed stand for one test part.
+
+Coverage of intervals on the test part, by hour, by step ahead and by cell.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,12 +17,70 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import RunGroup
-from stforecast.bench.statistics.sums import ErrorSums
-from stforecast.comparison.errors import SEASONAL, model_errors, scale_of, summed_by, variables
-from stforecast.comparison.folds import folds_of
+from stforecast.bench.statistics.estimate import ErrorSums
+from stforecast.comparison.errors import (
+    SEASONAL,
+    ModelErrors,
+    local_times,
+    model_errors,
+    scale_of,
+    summed_by,
+    variables,
+)
+from stforecast.metrics.metric import mean
 from stforecast.results import ForecastRun
+
+
+def folds_of(runs: Iterable[ForecastRun]) -> dict[int, ForecastRun]:
+    """Return the first run of each fold by its number; of plain runs, the first has number 0."""
+    found: dict[int, ForecastRun] = {}
+    for run in runs:
+        found.setdefault(run.fold, run)
+    return dict(sorted(found.items()))
+
+
+def by_seed(runs: Iterable[ForecastRun]) -> list[list[ForecastRun]]:
+    """Return the runs of each seed: one run, or one of each fold."""
+    found: dict[int, list[ForecastRun]] = {}
+    for run in runs:
+        found.setdefault(run.seed, []).append(run)
+    return list(found.values())
+
+
+def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
+    """Return the observed targets `y` of all folds, one after the other."""
+    return xr.concat([run.forecasts()[["y"]] for run in folds_of(runs).values()], "time")
+
+
+def joined_errors(
+    runs: Iterable[ForecastRun], metric: str, selection: str | None = None
+) -> ModelErrors:
+    """Compute the errors on the test parts of all folds.
+
+    Args:
+        runs: runs of one seed.
+        metric: name of the error, as for `model_errors`.
+        selection: model, as for `model_errors`.
+
+    Raises:
+        InputError: as `model_errors`.
+    """
+    return join_errors(
+        [model_errors(run.forecasts(), metric, selection) for run in folds_of(runs).values()]
+    )
+
+
+def join_errors(parts: Sequence[ModelErrors]) -> ModelErrors:
+    """Return the errors on several test parts of the same cells as those on one."""
+    return dataclasses.replace(
+        parts[0],
+        total=np.concatenate([part.total for part in parts], axis=1),
+        weight=np.concatenate([part.weight for part in parts], axis=1),
+        times=pd.DatetimeIndex(parts[0].times.append([part.times for part in parts[1:]])),
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -237,3 +301,43 @@ def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset)
 
 def _extent(index: pd.Index) -> str:
     return f"{len(index)}, from {index[0]} to {index[-1]}"
+
+
+def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
+    """Return which targets lie inside the bounds, by nominal coverage from narrow to wide.
+
+    Args:
+        forecasts: contents of `forecasts.nc`.
+
+    Returns:
+        Shares of targets inside in place of errors; empty without bounds.
+    """
+    times, step = local_times(forecasts)
+    y = forecasts["y"].to_numpy()
+    seen = np.isfinite(y)
+    found = {}
+    for name, lower in forecasts.items():
+        begin, bound, which = str(name).partition("lower")
+        if begin or not bound:
+            continue
+        upper = forecasts[f"upper{which}"].to_numpy()
+        inside = seen & (lower.to_numpy() <= y) & (y <= upper)
+        nominal = float(lower.attrs.get("coverage", forecasts.attrs["coverage"]))
+        found[nominal] = ModelErrors(inside.astype(float), seen.astype(float), times, step, mean)
+    return dict(sorted(found.items()))
+
+
+def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, ModelErrors]:
+    """Return `coverages` on the test parts of all runs, seeds and folds alike.
+
+    Raises:
+        InputError: if a run has no intervals.
+    """
+    parts = []
+    for run in runs:
+        parts.append(coverages(run.forecasts()))
+        if not parts[-1]:
+            raise InputError(
+                f"{run.folder}: a run without intervals; train it with --intervals normalised"
+            )
+    return {nominal: join_errors([part[nominal] for part in parts]) for nominal in parts[0]}

@@ -1,16 +1,30 @@
-"""Table of a leaderboard: differences, skill and win rates with intervals, and what they show."""
+"""Table of a leaderboard: differences, skill and win rates with intervals, and what they show.
+
+Ranks of the models of finished runs over their clients.
+
+Errors of methods by cell and step ahead, and their skill against seasonal naive.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
-from data_prep.text import counted
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted
+from stforecast.bench.run_groups import ALL, RunGroup, by_client, select
+from stforecast.bench.statistics.bootstrap import log_ratio
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.statistics.ranks import Ranking
-from stforecast.comparison.compare import Overall
-from stforecast.comparison.leaderboard import Leaderboard, Line, claims
+from stforecast.bench.statistics.tests import Ranking, rank
+from stforecast.comparison.errors import SEASONAL, variables
+from stforecast.comparison.leaderboard import Leaderboard, Line, Overall, claims
 from stforecast.comparison.names import error_title, short_title, skill_title
+from stforecast.comparison.rows import Row, by_seed, joined_errors
+from stforecast.results import ForecastRun
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:
@@ -122,3 +136,104 @@ def _p(line: Line) -> str:
 
 def _last_if_nan(value: float) -> float:
     return math.inf if math.isnan(value) else value
+
+
+FEWEST_METHODS = 3
+"""Minimum number of methods for Friedman's test."""
+
+FEWEST_CLIENTS = 2
+"""Minimum number of clients for Friedman's test."""
+
+
+def rank_groups(rows: Sequence[Row], metric: str = "mse") -> Ranking | None:
+    """Rank the models of groups by their clients' test errors in the best round, mean over seeds.
+
+    Args:
+        rows: the models to rank.
+        metric: name of the error.
+
+    Returns:
+        The ranking over the clients for which any row has an error, diverged rows last; None if
+        there are too few clients or rows.
+    """
+    return rank_clients(client_errors(rows, metric), metric)
+
+
+def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
+    """Return the clients' test errors in the best round, mean over seeds: a column for each row."""
+    errors = [_client_errors(row, metric) for row in rows]
+    return pd.concat(errors, axis=1, join="inner")
+
+
+def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
+    """Rank the columns of a table from `client_errors`, or of several that are stacked.
+
+    Returns:
+        As `rank_groups`.
+    """
+    known = errors.dropna(how="all").fillna(np.inf).to_numpy()
+    if known.shape[1] < FEWEST_METHODS or len(known) < FEWEST_CLIENTS:
+        return None
+    return rank(known, f"test {error_title(metric)} (mean over seeds)")
+
+
+def _client_errors(row: Row, metric: str) -> pd.Series:
+    selection = row.selection("best")
+    errors = [
+        by_client(select(run.metrics(), metric=metric, selection=selection, split="test"))
+        for run in row.group.runs
+    ]
+    tables = [table.set_index("client")["value"] for table in errors]
+    mean = pd.concat(tables, axis=1).mean(axis=1, skipna=False)
+    return mean.rename(row.name)
+
+
+def errors_by_cell(
+    group: RunGroup[ForecastRun], metric: str, *, naive: bool = False
+) -> pd.DataFrame:
+    """Return test errors by cell and step ahead, mean over the seeds of a group.
+
+    Args:
+        group: runs that differ only in the seed or fold.
+        metric: name of the error as in `metrics.csv`.
+        naive: whether to return the errors of seasonal naive on the same targets instead.
+
+    Returns:
+        A row for each cell; a column for each step ahead, and `ALL` for the whole horizon. NaN
+        where nothing was observed, infinite where a forecast is not finite.
+
+    Raises:
+        InputError: if the metric is unknown, or seasonal naive could not forecast.
+    """
+    tables = [_of_seed(runs, metric, naive) for runs in by_seed(group.runs)]
+    return reduce(pd.DataFrame.add, tables) / len(tables)
+
+
+def skill(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
+    """Return the skill of each column: 1 minus the geometric mean over cells of ratios of errors.
+
+    As `stforecast.bench.statistics.bootstrap.skill`.
+
+    Args:
+        errors: errors of a method, see `errors_by_cell`.
+        naive: those of seasonal naive.
+    """
+    logs = log_ratio(errors.to_numpy(), naive.to_numpy())
+    return 1 - np.exp(pd.DataFrame(logs, errors.index, errors.columns).mean())
+
+
+def _of_seed(runs: Sequence[ForecastRun], metric: str, naive: bool) -> pd.DataFrame:
+    """Return the errors of a seed, pooled over the folds of a backtest."""
+    with runs[0].open_forecasts() as forecasts:
+        if naive and SEASONAL not in variables(forecasts):
+            raise InputError(
+                f"{runs[0].folder}: no forecasts of {SEASONAL}, which needs a day of data before "
+                "the test part; compare with a label or draw errors instead"
+            )
+        cells, steps = forecasts.indexes["cell"], forecasts.indexes["horizon"]
+    found = joined_errors(runs, metric, SEASONAL if naive else None)
+    table = pd.DataFrame(found.by_cell_and_step(), cells, steps)
+    table = table.rename(columns=str).assign(**{ALL: found.by_cell()})
+    counts = found.weight.sum(axis=1)
+    seen = np.column_stack([counts, counts.sum(axis=1)]) > 0
+    return table.mask(table.isna() & seen, np.inf)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from stforecast.data.durations import DAY, WEEK, steps_in
+from stforecast.data.dates import DAY, WEEK, steps_in
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar

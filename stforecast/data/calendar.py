@@ -8,7 +8,7 @@ from collections.abc import Container
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 
 CALENDAR_INPUTS = {"none": 0, "day": 4, "week": 6, "weekdays": 11}
 """Number of inputs of each kind of calendar."""

@@ -15,6 +15,8 @@ A table of events is a CSV file with a line for each event:
   the data, unless they have an offset, such as Z for UTC. An `end` that is a day includes that day;
   a `date` is a whole day;
 - `cells`: the ids of its cells, separated by semicolons; all cells where it is empty or absent.
+
+Small tables that a user writes by hand: who owns a cell, which events are known.
 """
 
 from __future__ import annotations
@@ -30,13 +32,40 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError, choose
-from data_prep.tabular.times import OFFSET
-from data_prep.text import some
-from stforecast.data.text_tables import read_texts
+from data_prep.base.errors import InputError, check_regular, choose, no_file, reading
+from data_prep.base.text import some
+from data_prep.readers.times import OFFSET
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
+
+
+def read_texts(path: Path, what: str, columns: Sequence[str], remedy: str) -> pd.DataFrame:
+    """Read a CSV file as texts, without spaces around them.
+
+    Args:
+        path: the file.
+        what: what it is, in messages.
+        columns: names that its first line must hold.
+        remedy: what to do if it is of no use.
+
+    Returns:
+        `(rows, columns)` texts; an empty text where a value is missing.
+
+    Raises:
+        InputError: if it cannot be read or lacks a column.
+    """
+    if not path.is_file():
+        check_regular(path, what, remedy)
+        raise no_file(path, what, remedy)
+    with reading(path, f"as a {what}", remedy):
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+        table = table.rename(columns=lambda name: str(name).strip())
+        table = table.apply(lambda column: column.str.strip())
+    if missing := [name for name in columns if name not in table]:
+        raise InputError(f"{path}: no column {missing[0]!r}, found {some(table.columns)}; {remedy}")
+    return table
+
 
 KIND, DATE, START, END, CELLS = "kind", "date", "start", "end", "cells"
 """Columns of a table of events."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.errors import InputError, choose
-from data_prep.text import counted
+from data_prep.base.errors import InputError, choose
+from data_prep.base.text import counted
 from stforecast.data.covariates import PREFIX, CovariateScaler, with_covariates
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from data_prep.base.errors import InputError, choose, reading
 from data_prep.cube import (
     check_cube,
     check_finite,
@@ -23,8 +24,7 @@ from data_prep.cube import (
     open_cube,
     services_of,
 )
-from data_prep.errors import InputError, choose, reading
-from data_prep.tabular.frames import from_frame
+from data_prep.readers.frames import from_frame
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
 from stforecast.data.events import Events, read_events

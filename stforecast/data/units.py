@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 
 PREFIXES = {"": 1.0} | {
     prefix + binary: (1024.0 if binary else 1000.0) ** (i + 1)

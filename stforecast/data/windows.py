@@ -6,12 +6,16 @@ AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1]
 
 A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
 client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
-is imputed by `stforecast.data.imputation`. Beyond the paper, a window may read further lags, such
+is imputed by `stforecast.data.windows`. Beyond the paper, a window may read further lags, such
 as those of last week, the calendar and events known in advance.
 
 Where daylight saving time changes, windows follow the wall clock: lags of a day and more lead to
 the same time of day (`source_steps`), and a model learns and forecasts the target at a time of the
 wall clock (`on_wall_clock`, `off_wall_clock`). Closeness counts steps.
+
+Imputation of missing inputs of windows; targets are never imputed.
+
+Every rule reads the past only. An input that is missing still becomes 0.0, the training mean.
 """
 
 from __future__ import annotations
@@ -21,15 +25,51 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.errors import InputError
-from data_prep.limits import check_size
+from data_prep.base.errors import InputError, choose
+from data_prep.base.limits import check_size
 from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.calendar import calendar_inputs, holiday_inputs
 from stforecast.data.clock import Calendar
-from stforecast.data.durations import DAY, WEEK
-from stforecast.data.imputation import impute
-from stforecast.data.lags import BESIDE
-from stforecast.data.window_spec import WindowSpec
+from stforecast.data.dates import DAY, WEEK
+from stforecast.data.window_spec import BESIDE, WindowSpec
+
+IMPUTE = {
+    "none": "nothing: it becomes 0.0, the training mean of a z-score",
+    "ffill": "the cell's last reading before it",
+    "newest": "the cell's last reading before it; where there is none, the window's newest input",
+    "last-week": "the cell's last reading of the same weekday and time",
+}
+"""Every rule and its replacement of a missing input."""
+
+
+def impute(
+    series: np.ndarray, how: str, steps_per_week: int = 0, shifts: np.ndarray | int = 0
+) -> np.ndarray:
+    """Fill the gaps of a series with earlier values.
+
+    >>> impute(np.array([[1.0], [np.nan], [3.0]]), "ffill").ravel().tolist()
+    [1.0, 1.0, 3.0]
+
+    Args:
+        series: `(steps, cells)`, NaN where missing.
+        how: one of `IMPUTE`.
+        steps_per_week: steps per week, for `last-week` only.
+        shifts: `(steps,)` of the wall clock, from `Calendar.shifts`, for `last-week` only.
+
+    Returns:
+        The same shape; NaN where there is no earlier value.
+
+    Raises:
+        InputError: if the rule is unknown, listing the known ones.
+    """
+    if how not in IMPUTE:
+        raise choose("impute", how, IMPUTE)
+    if how == "none":
+        return series
+    table = pd.DataFrame(series)
+    if how in ("ffill", "newest"):  # Only a window knows its newest input.
+        return table.ffill().to_numpy()
+    return table.groupby((np.arange(len(series)) + shifts) % steps_per_week).ffill().to_numpy()
 
 
 @dataclass(frozen=True, eq=False)

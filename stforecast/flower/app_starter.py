@@ -24,7 +24,7 @@ from pathlib import Path
 
 from stforecast.flower import own_app
 from stforecast.flower.own_app import PROGRAM
-from stforecast.flower.programs import find_program
+from stforecast.flower.supernode import find_program
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 
 NODES, ALL = re.compile(r"/v1/fleet/[a-z-]+"), re.compile(r"/v1/[a-z-]+/[a-z-]+")
 """Paths that pass, and those that an open gate lets pass."""

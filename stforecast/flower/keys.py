@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stforecast.flower.programs import HOST
+from stforecast.flower.supernode import HOST
 
 
 @dataclass(frozen=True)

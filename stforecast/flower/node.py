@@ -21,22 +21,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.errors import InputError
-from data_prep.text import in_minutes
+from data_prep.base.errors import InputError
+from data_prep.base.text import in_minutes
 from stforecast.bench.run_groups import pooled, select
 from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.evaluation import Evaluation, error_table
-from stforecast.federated.device import pick_device
-from stforecast.federated.method import Method
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.options import flatten
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.federated.settings import flatten
-from stforecast.federated.state import Clients, State
-from stforecast.federated.trainer import Trainer
 from stforecast.flower.hand_over import SECURE_ONLY
 from stforecast.flower.settings import RunSettings
 from stforecast.saved_forecaster import SavedForecaster

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points, version
 from typing import Any
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.flower.client_app import make_client_app
 
 PROGRAM = "flwr-clientapp"

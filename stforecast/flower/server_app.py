@@ -15,20 +15,16 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.atomic import atomic_path
+from data_prep.base.files import atomic_path
+from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.events import event
+from stforecast.federated.nodes.membership import Reported, bounded_mean, event, sound_errors
 from stforecast.federated.nodes.messages import Finished
-from stforecast.federated.nodes.reported import Reported, bounded_mean, sound_errors
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.federated.server import RoundReport
-from stforecast.federated.uploads.privacy import guarantee
+from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
-from stforecast.flower.json_lines import JsonLines
-from stforecast.flower.metrics import MetricsFile
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.show_log import show_log
-from stforecast.flower.standing import EVENTS
+from stforecast.flower.standing import EVENTS, JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
 from stforecast.trained_method import build_method
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.errors import InputError, no_file
+from data_prep.base.errors import InputError, no_file
 from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
 from stforecast.flower.keys import Keys, make_keys
-from stforecast.flower.programs import (
+from stforecast.flower.supernode import (
     HOST,
     Signalled,
     end_with_parent,

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.flower import kept_nodes
 from stforecast.flower.hand_over import ABOUT, PAYLOAD, Array, Arrays, receive, send
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.show_log import show_log
+from stforecast.flower.standing import show_log
 from stforecast.flower.wire import encode, unpack
 
 log = logging.getLogger(__name__)

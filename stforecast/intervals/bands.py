@@ -1,13 +1,18 @@
-"""Forecasts and nested intervals around them."""
+"""Forecasts and nested intervals around them.
+
+Settings of prediction intervals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from stforecast.data.clock import Calendar
+from stforecast.federated.core.options import CheckedOptions
 from stforecast.metrics.quantiles import pair_coverages
 from stforecast.predictor import Predictor
 
@@ -104,3 +109,20 @@ def ranges_outside(lowest: np.ndarray, highest: np.ndarray, values: np.ndarray) 
     span = np.where(span == 0, np.fmax.reduce(span), span)
     outside = np.maximum(np.maximum(low - lowest, highest - high), 0)
     return np.divide(outside, span, out=np.where(outside > 0, np.inf, outside), where=span > 0)
+
+
+@dataclass(frozen=True)
+class IntervalOptions(CheckedOptions):
+    """Settings of prediction intervals.
+
+    Attributes:
+        intervals: bounds at --quantiles: `none` (a quantile loss has bounds of its own),
+            `normalised` (recommended: calibrated on the validation errors of each client and step
+            ahead, with widths that follow the hour, the level and recent changes, and widened or
+            narrowed when too many or too few targets are missed; four weights are fitted to the
+            errors of all clients together) or `conformal` (calibrated once, with one width of each
+            client and step ahead; guaranteed for exchangeable errors). Bounds of data that were
+            never below 0 in training are not below 0.
+    """
+
+    intervals: Literal["none", "normalised", "conformal"] = "none"

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.model_files import AGAIN
-from stforecast.intervals.bands import Bands, widened
-from stforecast.intervals.error_scale import ErrorScale, scale_shapes
-from stforecast.intervals.options import IntervalOptions
+from stforecast.intervals.bands import Bands, IntervalOptions, widened
 from stforecast.intervals.radii import (
+    ErrorScale,
     conformal_radius,
     largest_known,
+    scale_shapes,
     scores,
     tracked_radii,
 )

@@ -1,7 +1,7 @@
 """Methods for forecasting only, one file each, and the registry of all forecasting methods."""
 
-from data_prep.registry import Registry, is_named
-from stforecast.federated.method import Method
+from data_prep.base.registry import Registry, is_named
+from stforecast.federated.core.method import Method
 
 METHODS: Registry[type[Method]] = Registry(
     "method",

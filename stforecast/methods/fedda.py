@@ -61,15 +61,15 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
-from stforecast.federated.algebra import weighted_mean, with_axes
-from stforecast.federated.data import ClientData, take
-from stforecast.federated.method import Participants
+from stforecast.federated.core.algebra import weighted_mean, with_axes
+from stforecast.federated.core.data import ClientData, take
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions, PositiveShare
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, Cohort, generator
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import CheckedOptions, PositiveShare
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.uploads.payload import Payload
 
 SERVER_SEED = (0, 0, 4)

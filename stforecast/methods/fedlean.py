@@ -40,6 +40,8 @@ less. Where some steps of a window were not observed, a step's column of Mₙ is
 windows than Gₙ, so W is not exactly the ridge regression of the observed targets.
 
 Which part brings how much: `experiments/configs/fedlean.toml` and docs/results/default.md.
+
+Inputs of a window relative to its newest reading, and a basis of its calendar.
 """
 
 from __future__ import annotations
@@ -48,21 +50,95 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.algebra import weighted_mean
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants
+from stforecast.data.anchors import LEVEL
+from stforecast.data.calendar import CALENDAR_INPUTS
+from stforecast.data.window_spec import WindowSpec
+from stforecast.federated.core.algebra import weighted_mean
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
-from stforecast.methods.relative import RelativeInputs, n_linear, relative
 from stforecast.task import ForecastTask
+
+DAY_CYCLES = 4
+"""Number of known inputs that follow the time of day; they come first."""
+
+
+class RelativeInputs(NamedTuple):
+    """Inputs of windows, whose readings are relative to the newest one.
+
+    Attributes:
+        base: `(clients, batch, 1)` what forecasts are relative to: the newest reading, or 0 where
+            the targets are differences already.
+        linear: `(clients, batch, n_linear)` a 1, the readings less the newest one (which is 0
+            itself), and `calendar_basis` of the inputs known in advance.
+        network: `(clients, batch, inputs)` the readings less the newest one, which is in its own
+            place as it is, and the time of day; other inputs known in advance are 0, since all
+            cells share the few days of training and a network learns these by heart.
+    """
+
+    base: Tensor
+    linear: Tensor
+    network: Tensor
+
+
+def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
+    """Subtract the newest reading from a window's readings.
+
+    Args:
+        x: `(clients, batch, inputs)`.
+        window: shape of the windows.
+    """
+    lags = (*window.lags, *window.further_lags)
+    place = lags.index(min(lags))
+    newest = x[..., place : place + 1]
+    n_readings = window.n_inputs - window.n_known
+    known = x[..., n_readings:]
+    differences = x[..., :n_readings] - newest
+    cycles = n_cycles(window)
+    linear = [torch.ones_like(newest), differences, calendar_basis(known, cycles)]
+    network = torch.cat([differences, known], dim=-1)
+    network[..., place] = newest[..., 0]
+    network[..., n_readings + cycles :] = 0
+    base = newest if window.target == LEVEL else torch.zeros_like(newest)
+    return RelativeInputs(base, torch.cat(linear, dim=-1), network)
+
+
+def n_cycles(window: WindowSpec) -> int:
+    """Return the number of known inputs that follow the time of day."""
+    return min(DAY_CYCLES, CALENDAR_INPUTS[window.calendar])
+
+
+def calendar_basis(known: Tensor, cycles: int) -> Tensor:
+    """Return the known inputs and their products with those that follow the time of day.
+
+    A linear map of them has a daily profile for each kind of day, where one of the known inputs
+    alone has the same profile every day, and twice as many cycles a day.
+
+    Args:
+        known: `(…, known)` inputs known in advance.
+        cycles: number of those that follow the time of day.
+
+    Returns:
+        `(…, known + products)`.
+    """
+    products = [known[..., i : i + 1] * known[..., i:] for i in range(cycles)]
+    return torch.cat([known, *products], dim=-1)
+
+
+def n_linear(window: WindowSpec) -> int:
+    """Return the number of linear inputs of a window."""
+    of_calendar = calendar_basis(torch.zeros(window.n_known), n_cycles(window)).shape[-1]
+    return 1 + window.n_inputs - window.n_known + of_calendar
+
 
 MAP, OWN = "map", "map.own"
 """Names of W on the server and of Dₙ in a client's memory, `(n_linear, outputs)` each."""

@@ -47,10 +47,10 @@ Floats that a client sends, with F inputs, K outputs, B bins and C = min(K, dire
 (F + 1)(F + 1 + K) in round 1; in the round of level l of a tree 2ˡ (K + 1) and, for l < depth,
 max(1, 2ˡ⁻¹) F B (C + 1).
 
-The arithmetic is our own (`stforecast.federated.trees`), since no library has a public function
-that splits nodes by given histograms. scikit-learn bins, sums and splits in one call on its own
-samples. LightGBM and XGBoost can add histograms up over processes that each hold a part of the
-samples and wait for each other, but not over clients batched in one process, nor in rounds that
+The arithmetic is our own (`stforecast.federated.core.trees`), since no library has a public
+function that splits nodes by given histograms. scikit-learn bins, sums and splits in one call on
+its own samples. LightGBM and XGBoost can add histograms up over processes that each hold a part of
+the samples and wait for each other, but not over clients batched in one process, nor in rounds that
 another link carries.
 """
 
@@ -65,14 +65,14 @@ from annotated_types import Ge, Le
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.algebra import repeated
-from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.method import Method, Participants, Task
-from stforecast.federated.options import CheckedOptions, PositiveShare, names_of
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.federated.training import Training
-from stforecast.federated.trees import (
+from stforecast.federated.core.algebra import repeated
+from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.method import Method, Participants, Task
+from stforecast.federated.core.options import CheckedOptions, PositiveShare, names_of
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.training import Training
+from stforecast.federated.core.trees import (
     best_splits,
     bin_ends,
     grid_counts,

@@ -17,8 +17,8 @@ A batch of the paper is a period of hourly samples, so a batch has 24 rows and r
 shorter steps such a batch would be a whole day of 144 or 288 samples, and an epoch too few steps.
 If `batch_size` is less than the period's steps, the period is therefore divided into at most
 `batch_size` equal slots, and the samples at one place within the slots are a batch: of a day of ten
-minutes, six batches of 24 (`stforecast.data.slots`). This departs from the paper; a batch size of
-the period's steps is the paper's, and hourly data with the default of 24 are not concerned.
+minutes, six batches of 24 (`stforecast.data.profiles`). This departs from the paper; a batch size
+of the period's steps is the paper's, and hourly data with the default of 24 are not concerned.
 
 The paper's clients are single cells. A client of several cells reads a period of all of them in a
 batch; its prototypes are means over its cells, and its contrast of hours is the mean of those
@@ -35,28 +35,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from data_prep.text import counted
-from stforecast.data.profiles import mean_windows
-from stforecast.data.slots import by_slot, slot_order, slots_of
-from stforecast.federated.algebra import with_axes
-from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.features import contrast
-from stforecast.federated.method import Method, Participants, Task
-from stforecast.federated.population import Params, Population
-from stforecast.federated.prototypes import (
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted
+from stforecast.data.profiles import by_slot, mean_windows, slot_order, slots_of
+from stforecast.federated.core.algebra import with_axes
+from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.method import Method, Participants, Task
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
     by_key,
     jensen_shannon,
     weighted_prototypes,
 )
-from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.federated.training import Training
+from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.training import Training
+from stforecast.federated.kernels.compiler import usable
+from stforecast.federated.kernels.steps import contrast
 from stforecast.federated.uploads.payload import Payload
-from stforecast.methods.fuels_options import FuelsOptions
-from stforecast.methods.fuels_partition import are_known, as_many_at_random, quantile
+from stforecast.methods.fuels_options import FuelsOptions, are_known, as_many_at_random, quantile
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from data_prep.registry import Registry
+from data_prep.base.registry import Registry
 from stforecast.metrics.metric import IntervalMetric, Metric
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 
 
 def parse_levels(text: str) -> tuple[float, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_prep.registry import Registry, is_named
-from stforecast.data.partition import Cells
+from data_prep.base.registry import Registry, is_named
+from stforecast.data.clients import Cells
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.population import SplitModel
+from stforecast.federated.core.population import SplitModel
 
 MODELS: Registry[Any] = Registry(
     "model", "stforecast.models", is_entry=is_named(SplitModel), group="stforecast.models"

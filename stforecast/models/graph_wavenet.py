@@ -35,13 +35,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.data.partition import Cells
+from data_prep.base.errors import InputError
+from stforecast.data.clients import Cells
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import CheckedOptions, Depth, ShareBelowOne, Width
-from stforecast.federated.population import PerClient, SplitModel
-from stforecast.models.own_randomness import own_randomness
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width
+from stforecast.federated.core.population import PerClient, SplitModel
+from stforecast.models.stid import own_randomness
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,16 @@ identity is the sum of the vectors of all indicators that hold: with `calendar` 
 the paper's table of seven, with "week" it distinguishes weekdays, Saturday and Sunday; a holiday
 adds its own. Both are those of the first target; the released code takes those of the last input.
 Without `calendar` there are no time identities, and a warning is logged.
+
+Random numbers of what a client does not share, such as the identities of its cells.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +30,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stforecast.data.calendar import CALENDAR_INPUTS
-from stforecast.data.partition import Cells
+from stforecast.data.clients import Cells
 from stforecast.data.window_spec import Steps, WindowSpec
-from stforecast.federated.layers import ClientLinear, Stacked
-from stforecast.federated.options import CheckedOptions, Depth, ShareBelowOne, Width
-from stforecast.federated.population import SplitModel
-from stforecast.federated.prototypes import by_key
-from stforecast.models.own_randomness import own_randomness
+from stforecast.federated.core.layers import ClientLinear, Stacked
+from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width
+from stforecast.federated.core.population import SplitModel
+from stforecast.federated.core.prototypes import by_key
+from stforecast.federated.core.state import generator
+
+CELLS = (0, 0, 7)
+"""Key of these numbers, distinct from those of the core, the clients and the methods."""
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Seed torch's generator by its present seed and `CELLS`; restore its state afterwards.
+
+    Later draws are the same whatever is drawn within, so the layers that clients share do not
+    depend on how many cells a client holds.
+    """
+    seed = torch.initial_seed()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, *CELLS).initial_seed())
+        yield
+
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ report, see `stforecast.bench.curves`. Figures name what they cannot draw.
 from collections.abc import Callable
 from typing import Any
 
-from data_prep.registry import Registry, is_listed
+from data_prep.base.registry import Registry, is_listed
 
 PLOTS: Registry[Callable[..., Any]] = Registry(
     "figure", "stforecast.plots", is_entry=is_listed, group="stforecast.plots"

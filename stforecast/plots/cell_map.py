@@ -17,15 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
+from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
-from data_prep.errors import InputError
-from stforecast.bench.curves import Curve, as_curves
+from stforecast.bench.curves import Curve, as_curves, columns, title_panel
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
-from stforecast.bench.multiples import columns, title_panel
 from stforecast.bench.run_groups import ALL
-from stforecast.comparison.coverage import joined_coverages
-from stforecast.comparison.folds import joined_targets
-from stforecast.comparison.skill import errors_by_cell
+from stforecast.comparison.rows import joined_coverages, joined_targets
+from stforecast.comparison.table import errors_by_cell
 from stforecast.forecast_tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests

@@ -10,17 +10,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
+from stforecast.bench.curves import (
+    MOST_TOGETHER,
+    PANEL,
+    Curve,
+    as_curves,
+    columns,
+    outer_labels,
+    small_panels,
+    title_panel,
+)
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
-from stforecast.bench.multiples import PANEL, columns, outer_labels, small_panels, title_panel
-from stforecast.comparison.coverage import joined_coverages
 from stforecast.comparison.errors import ModelErrors
-from stforecast.comparison.folds import joined_targets
 from stforecast.comparison.hours import busy_hours, hour_title
-from stforecast.plots.bands import with_intervals
+from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.plots.figure import figure
-from stforecast.plots.hour_of_day import BUSY, spans
+from stforecast.plots.forecasts import with_intervals
 from stforecast.plots.scores import refuse_different_tests
+from stforecast.plots.times import BUSY, spans
 from stforecast.results import ForecastRun
 
 IDEAL: dict[str, Any] = {"color": "0.3", "linestyle": "--", "linewidth": 0.9}

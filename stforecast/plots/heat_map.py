@@ -15,12 +15,11 @@ from matplotlib.figure import Figure
 
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
-from stforecast.bench.numbers import plus_minus
 from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
+from stforecast.bench.tables import plus_minus
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.skill import errors_by_cell, skill
-from stforecast.comparison.steps import horizon_ahead, shown_steps, time_ahead
-from stforecast.comparison.tasks import by_task
+from stforecast.comparison.names import by_task, horizon_ahead, shown_steps, time_ahead
+from stforecast.comparison.table import errors_by_cell, skill
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows
 from stforecast.results import ForecastRun

@@ -12,8 +12,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.errors import InputError
-from stforecast.bench.curves import MOST_TOGETHER, Curve, as_curves
+from data_prep.base.errors import InputError
+from stforecast.bench.curves import (
+    MOST_TOGETHER,
+    PANEL,
+    UNNAMED,
+    Curve,
+    as_curves,
+    columns,
+    title_panel,
+)
 from stforecast.bench.drawing import (
     CHARACTERS_PER_INCH,
     ONE_COLUMN,
@@ -23,7 +31,6 @@ from stforecast.bench.drawing import (
     count_axis,
     panels,
 )
-from stforecast.bench.multiples import PANEL, UNNAMED, columns, title_panel
 from stforecast.plots.figure import figure_of_training
 from stforecast.results import ForecastRun
 

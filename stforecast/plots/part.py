@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError, close_to
+from data_prep.base.errors import InputError, close_to
 from stforecast.comparison.errors import SCALES, SEASONAL, variables
 from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
-from stforecast.metrics.tables import evaluate, evaluate_intervals
+from stforecast.metrics.point import evaluate, evaluate_intervals
 from stforecast.results import ForecastRun
 
 MOST_HOURS = 10**6

@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.errors import InputError, choose
+from data_prep.base.errors import InputError, choose
 from stforecast.bench.run_groups import pooled, select
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
-from stforecast.comparison.folds import joined_errors
 from stforecast.comparison.names import short_title
-from stforecast.comparison.rows import check_targets
+from stforecast.comparison.rows import check_targets, joined_errors
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.results import ForecastRun
 

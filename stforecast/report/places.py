@@ -11,9 +11,9 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.city.places import CITIES, City
-from data_prep.milan import MILAN
-from data_prep.trentino import TRENTINO
-from stforecast.data.roads import strongest_neighbours
+from data_prep.sets.milan import MILAN
+from data_prep.sets.trentino import TRENTINO
+from stforecast.data.covariates import strongest_neighbours
 
 KILOMETRES = 111.2
 """Length of a degree of latitude."""

@@ -1,36 +1,33 @@
-"""Section of a page: the runs of one task, as tables and as numbers for its charts."""
+"""Section of a page: the runs of one task, as tables and as numbers for its charts.
+
+Section of a page on runs without cells: tables, a picture, and charts of lines alone.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
-from data_prep.errors import InputError
 from stforecast.bench.curves import curves_of
 from stforecast.bench.run_groups import RunGroup
-from stforecast.comparison.compare import Task
 from stforecast.comparison.errors import SEASONAL_METHOD
 from stforecast.comparison.hours import clock_of, hour_title
-from stforecast.comparison.leaderboard import Leaderboard, Line
-from stforecast.comparison.names import error_title
-from stforecast.comparison.steps import time_ahead
+from stforecast.comparison.leaderboard import Leaderboard, Line, Task
+from stforecast.comparison.names import error_title, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
-from stforecast.plots.time_ahead import axis_ahead
-from stforecast.report.curves import looks, losses
-from stforecast.report.data_sheet import DataSheet, data_sheet
-from stforecast.report.method_numbers import MethodNumbers, method_numbers
-from stforecast.report.packing import Arrays
+from stforecast.plots.times import axis_ahead
+from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
 from stforecast.report.places import places
-from stforecast.report.runs_sheet import RunsSheet, forecasts_sheet
-from stforecast.report.series import series
-from stforecast.report.tables import Table, number, share
-from stforecast.report.worst import worst_tables
+from stforecast.report.series import looks, losses, series
+from stforecast.report.sheets import DataSheet, RunsSheet, data_sheet, forecasts_sheet
+from stforecast.report.tables import Arrays, Table, number, share
 from stforecast.results import ForecastRun, data_of, units_of
 
 
@@ -223,3 +220,68 @@ def _curves(
         },
         "losses": losses(groups),
     }
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of lines.
+
+    Attributes:
+        caption: what it shows.
+        x: title of the horizontal axis.
+        y: title of the vertical axis.
+        lines: number of the `method`, and values `x` and `y` of each line; without `x`, the
+            values of a distribution.
+        log: whether the horizontal axis is logarithmic.
+    """
+
+    caption: str
+    x: str
+    y: str
+    lines: Sequence[dict[str, Any]]
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that is part of the page.
+
+    Attributes:
+        heading: its heading.
+        source: `data:` address of its content.
+        caption: what it shows.
+    """
+
+    heading: str
+    source: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class PlainSection:
+    """One task on a page, such as an image set.
+
+    Attributes:
+        name: name of the task.
+        claims: what the numbers show, in words.
+        tables: tables, the leaderboard first.
+        methods: name of each line in the charts to its place among the looks of lines.
+        plots: the charts.
+        picture: a picture of the data.
+        data: data sheet.
+        runs: settings and commands.
+    """
+
+    name: str
+    claims: Sequence[str]
+    tables: Sequence[Table]
+    methods: Mapping[str, int]
+    plots: Sequence[Chart]
+    picture: Picture
+    data: DataSheet
+    runs: RunsSheet
+
+    @property
+    def charts(self) -> dict[str, Any]:
+        """Numbers of the charts, see `page/*.js`."""
+        return {"methods": looks(self.methods), "plots": [vars(plot) for plot in self.plots]}

@@ -15,16 +15,14 @@ import jinja2
 import matplotlib as mpl
 import numpy as np
 
-from data_prep.atomic import atomic_path
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
 from stforecast.bench.curves import labels_of
-from stforecast.bench.look import Look, looking
-from stforecast.comparison.compare import Overall, Task, compare, overall
+from stforecast.bench.drawing import Look, looking
+from stforecast.comparison.leaderboard import Overall, Task, compare, overall
 from stforecast.comparison.table import overall_rows
-from stforecast.report.packing import Arrays, as_json, packed
-from stforecast.report.plain_section import PlainSection
-from stforecast.report.section import Section, section
-from stforecast.report.tables import Table
+from stforecast.report.section import PlainSection, Section, section
+from stforecast.report.tables import Arrays, Table, as_json, packed
 from stforecast.results import ForecastRun
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from pathlib import Path
 import click
 import numpy as np
 
-from data_prep.errors import InputError
-from data_prep.simulate import simulate
-from data_prep.telecom_italia import cdr
-from data_prep.telecom_italia.raw_day import INTERVAL_MS, RawDay
+from data_prep.base.errors import InputError
+from data_prep.city.simulate import simulate
+from data_prep.sets.telecom_italia import cdr
+from data_prep.sets.telecom_italia.raw_day import INTERVAL_MS, RawDay
 
 DATE = datetime.date(2013, 11, 1)
 CELLS = np.arange(1, 10_001)

@@ -14,16 +14,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube, write_cube
-from data_prep.errors import InputError
-from data_prep.fedda_h5 import prepare as prepare_fedda
-from data_prep.fedda_h5 import write as write_fedda
-from data_prep.npz import read_npz
-from data_prep.table import prepare as prepare_table
-from data_prep.telecom_italia.cdr import SERVICES, read_day
-from data_prep.telecom_italia.grid import read_grid
-from data_prep.telecom_italia.raw_day import RawDay
-from data_prep.telecom_italia.selection import parse_cells
+from data_prep.readers.npz import read_npz
+from data_prep.sets.fedda_h5 import prepare as prepare_fedda
+from data_prep.sets.fedda_h5 import write as write_fedda
+from data_prep.sets.table import prepare as prepare_table
+from data_prep.sets.telecom_italia.cdr import SERVICES, read_day
+from data_prep.sets.telecom_italia.cells import parse_cells, read_grid
+from data_prep.sets.telecom_italia.raw_day import RawDay
 from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast.bench.grid import load_grid
 from stforecast.config import resolve, sections

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_prep.base.errors import InputError, reading
 from data_prep.cube import open_cube
-from data_prep.errors import InputError, reading
+from stforecast.federated.core.state import Clients, State
 from stforecast.federated.runs import checkpoint
-from stforecast.federated.state import Clients, State
 
 pytestmark = pytest.mark.attack("damaged files")
 

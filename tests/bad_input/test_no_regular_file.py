@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_prep import metr_la, milan
+from data_prep.base.errors import InputError, no_file
 from data_prep.download import File, download
-from data_prep.errors import InputError, no_file
+from data_prep.sets import metr_la, milan
 from vision.datasets.registry import load
 
 pytestmark = pytest.mark.attack("damaged files")

@@ -7,7 +7,7 @@ import pytest
 
 import stforecast.config
 import vision.config
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.methods import METHODS
 from stforecast.models import MODELS as FORECAST_MODELS

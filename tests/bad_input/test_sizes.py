@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from data_prep import limits
-from data_prep.telecom_italia import cdr
+from data_prep.base import limits
+from data_prep.sets.telecom_italia import cdr
 
 pytestmark = pytest.mark.attack("absurd input")
 

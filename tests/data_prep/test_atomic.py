@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.atomic import WriteError, atomic_path, check_target
-from data_prep.chunked_writing import write_chunks
-from data_prep.cube import make_cube, open_cube, write_cube
-from data_prep.errors import InputError
-from data_prep.fedda_h5 import write as write_fedda
+from data_prep.base.errors import InputError
+from data_prep.base.files import WriteError, atomic_path, check_target
+from data_prep.cube import make_cube, open_cube, write_chunks, write_cube
+from data_prep.sets.fedda_h5 import write as write_fedda
 
 FULL = r"(No space left on device|File too large)"
 

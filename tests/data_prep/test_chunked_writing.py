@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep.chunked_writing import write_chunks
-from data_prep.cube import make_cube, open_cube, write_cube
+from data_prep.cube import make_cube, open_cube, write_chunks, write_cube
 
 N_STEPS, N_CELLS = 6, 5
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep.chunked_writing import write_chunks
+from data_prep.base.errors import InputError
 from data_prep.cube import (
     check_cube,
     local_time,
@@ -16,9 +16,9 @@ from data_prep.cube import (
     observed,
     open_cube,
     step_of,
+    write_chunks,
     write_cube,
 )
-from data_prep.errors import InputError
 
 TIMES = pd.date_range("2013-10-31T23:00", periods=3, freq="h")
 

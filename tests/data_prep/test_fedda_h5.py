@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube
-from data_prep.errors import InputError
-from data_prep.fedda_h5 import prepare, write
+from data_prep.sets.fedda_h5 import prepare, write
 
 NAN = np.nan
 CELLS = np.array([2, 3, 6])

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep import largest
+from data_prep.base.errors import InputError
 from data_prep.cube import observed, open_cube
-from data_prep.errors import InputError
+from data_prep.sets import largest
 
 IDS = ["318711", "400001", "1108148", "716076", "817263", "1201171"]
 DISTRICTS = [3, 4, 11, 7, 8, 12]

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_prep import limits
-from data_prep.errors import InputError
-from data_prep.limits import ALLOWANCE, EXPANSION, check_expansion, check_size, gunzip, memory
+from data_prep.base import limits
+from data_prep.base.errors import InputError
+from data_prep.base.limits import ALLOWANCE, EXPANSION, check_expansion, check_size, gunzip, memory
 
 GB = 2**30
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"

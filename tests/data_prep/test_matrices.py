@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep import abilene, geant
+from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
-from data_prep.errors import InputError
-from data_prep.matrices.snapshots import read_snapshot
-from data_prep.matrices.weeks import FIRST_DAYS, STEPS
+from data_prep.sets import abilene, geant
+from data_prep.sets.matrices import FIRST_DAYS, STEPS, read_snapshot
 
 NAMES = ["ATLA-M5_ATLA-M5", "ATLA-M5_NYCMng", "NYCMng_ATLA-M5", "NYCMng_NYCMng"]
 

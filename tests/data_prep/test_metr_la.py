@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import local_time, observed, open_cube
-from data_prep.dcrnn.sensors import gaussian_kernel, read_adjacency
 from data_prep.download import Archive
-from data_prep.errors import InputError
-from data_prep.metr_la import SOURCES, prepare
+from data_prep.sets.metr_la import SOURCES, prepare
+from data_prep.sets.roads.sensors import gaussian_kernel, read_adjacency
 
 NAN = np.nan
 IDS = ["773869", "767541", "717447"]

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep import milan, trentino
+from data_prep.base.errors import InputError
 from data_prep.cube import local_time, make_cube, open_cube
-from data_prep.errors import InputError
-from data_prep.telecom_italia import day_store
-from data_prep.telecom_italia.cdr import SERVICES
+from data_prep.sets import milan, trentino
+from data_prep.sets.telecom_italia import folder as day_store
+from data_prep.sets.telecom_italia.cdr import SERVICES
 
 PREFIX = "sms-call-internet-mi-"
 

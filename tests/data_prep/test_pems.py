@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep import pems03, pems04, pems07, pems08
+from data_prep.base.errors import InputError
 from data_prep.cube import observed, open_cube
 from data_prep.download import Archive
-from data_prep.errors import InputError
+from data_prep.sets import pems03, pems04, pems07, pems08
 
 SETS = {
     "PEMS03": (pems03, "2018-09-01", 1),

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep import metr_la, pems_bay
+from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
-from data_prep.dcrnn.sensors import read_adjacency
-from data_prep.errors import InputError
+from data_prep.sets import metr_la, pems_bay
+from data_prep.sets.roads.sensors import read_adjacency
 
 TIMES = pd.date_range("2017-01-01", periods=6, freq="5min")
 IDS = ["400001", "400017", "400030"]

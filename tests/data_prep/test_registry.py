@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from data_prep import DATA_SETS
-from data_prep.errors import InputError
-from data_prep.registry import Registry, is_listed, is_named, join, listed
+from data_prep.base.errors import InputError
+from data_prep.base.registry import Registry, is_listed, is_named, join, listed
 
 GROUP = "stforecast.zoo"
 
@@ -56,7 +56,7 @@ def define(*names):
 
 def mark(name):
     """The text of a module that marks one function of two."""
-    head = "from data_prep.registry import listed"
+    head = "from data_prep.base.registry import listed"
     return f"{head}\n\n@listed\ndef {name}(): ...\n\ndef helper(): ...\n"
 
 
@@ -84,9 +84,8 @@ def test_another_order_may_be_asked_for(zoo):
 
 
 def test_functions_are_listed_where_they_are_marked_and_modules_where_they_fit(zoo):
-    text = (
-        "from data_prep.registry import listed\n\n@listed\ndef big_cat(): ...\n\ndef dog(): ...\n"
-    )
+    text = "from data_prep.base.registry import listed\n\n"
+    text += "@listed\ndef big_cat(): ...\n\ndef dog(): ...\n"
     zoo.write("the_cage", text)
     assert list(zoo.registry(is_listed)) == ["big-cat"]
     modules = zoo.registry(lambda thing: getattr(thing, "__name__", "") == "menagerie.the_cage")
@@ -182,4 +181,4 @@ def test_data_sets_are_modules_by_name():
         "abilene", "fedda-h5", "geant", "largest", "los-loop", "metr-la", "milan", "pems-bay",
         "pems03", "pems04", "pems07", "pems08", "sz-taxi", "table", "trentino",
     ]  # fmt: skip
-    assert DATA_SETS["metr-la"] is sys.modules["data_prep.metr_la"]
+    assert DATA_SETS["metr-la"] is sys.modules["data_prep.sets.metr_la"]

@@ -11,13 +11,11 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from data_prep.city import raw_day
-from data_prep.city.activity import simulated_days
-from data_prep.city.kinds import KINDS
+from data_prep.base.errors import InputError
+from data_prep.city import simulate as raw_day
+from data_prep.city.activity import KINDS, PRESETS, simulated_days
 from data_prep.city.places import CITIES, block, zones
-from data_prep.city.presets import PRESETS
-from data_prep.errors import InputError
-from data_prep.simulate import simulate
+from data_prep.city.simulate import simulate
 
 ROME = ZoneInfo("Europe/Rome")
 MILAN = PRESETS["heterogeneous"]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import fedda_h5, milan, trentino
+from data_prep.base.errors import InputError
+from data_prep.city.simulate import simulate
 from data_prep.cube import open_cube
-from data_prep.errors import InputError
-from data_prep.simulate import simulate
+from data_prep.sets import fedda_h5, milan, trentino
 
 SOURCE = (
     "simulated by stforecast simulate (preset heterogeneous, city milan, 4 cells, "
@@ -100,7 +100,7 @@ def test_a_killed_simulation_has_its_marker(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("data_prep.simulate.write_day", killed)
+    monkeypatch.setattr("data_prep.city.simulate.write_day", killed)
     with pytest.raises(KeyboardInterrupt):
         simulate(tmp_path, cells=1, days=1)
     assert (tmp_path / "SIMULATED.json").is_file()

@@ -12,14 +12,13 @@ import polars as pl
 import pytest
 import xarray as xr
 
+from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube
-from data_prep.errors import InputError
-from data_prep.table import prepare
-from data_prep.tabular.columns import numbers
-from data_prep.tabular.file import read_table
-from data_prep.tabular.frames import TableOptions, from_frame, from_long
-from data_prep.tabular.origin import Origin
-from data_prep.tabular.times import regular_steps
+from data_prep.readers.columns import Origin, numbers
+from data_prep.readers.files import read_table
+from data_prep.readers.frames import TableOptions, from_frame, from_long
+from data_prep.readers.times import regular_steps
+from data_prep.sets.table import prepare
 
 NAN = np.nan
 TIMES = pd.date_range("2024-03-30T22:00", periods=3, freq="30min")

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
+from data_prep.base.limits import ALLOWANCE
 from data_prep.cube import observed
-from data_prep.errors import InputError
-from data_prep.limits import ALLOWANCE
-from data_prep.table import read
-from data_prep.tabular.frames import from_frame, from_long
+from data_prep.readers.frames import from_frame, from_long
+from data_prep.sets.table import read
 
 HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")
 DAYS = pd.date_range("2017-10-01", periods=20, freq="D")

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep import los_loop, sz_taxi
+from data_prep.base.errors import InputError
 from data_prep.cube import observed, open_cube
-from data_prep.errors import InputError
+from data_prep.sets import los_loop, sz_taxi
 
 SPEEDS = np.array([[64.375, 67.625], [0, 68.5], [60, 61], [30, 31], [33, 34], [36, 37.0]])
 SETS = {

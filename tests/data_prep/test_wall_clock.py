@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
-from data_prep.tabular.frames import TableOptions, from_frame, from_long
-from data_prep.tabular.resampling import Resampling
+from data_prep.base.errors import InputError
+from data_prep.readers.frames import TableOptions, from_frame, from_long
+from data_prep.readers.resampling import Resampling
 
 ROME = {"time_zone": "Europe/Rome", "clock": "local"}
 SPRING = pd.date_range("2024-03-29", "2024-04-02", freq="h", tz="Europe/Rome", inclusive="left")

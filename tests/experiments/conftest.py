@@ -11,8 +11,8 @@ import xarray as xr
 from data_prep.cube import make_cube, write_cube
 from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast.bench.grid import load_grid
+from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.federated.server import RoundReport
 from stforecast.methods import METHODS
 from stforecast.results import METRIC_COLUMNS, ForecastRun
 

@@ -7,15 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.cli import main
 from experiments.forecasts import benchmark
 from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast import Forecaster
-from stforecast.bench.benchmark import run_grid
 from stforecast.bench.grid import load_grid
-from stforecast.bench.jobs import grid_jobs
-from stforecast.bench.ray_engine import RAY
+from stforecast.bench.jobs import grid_jobs, run_grid
+from stforecast.bench.ray import RAY
 from stforecast.comparison.errors import model_errors
 from stforecast.federated.runs.run_folder import is_begun
 from stforecast.plots.scores import different_tests, seasonal_errors

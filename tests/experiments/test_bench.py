@@ -5,10 +5,10 @@ import shutil
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.bench_command import execute
 from experiments.forecasts import benchmark
-from stforecast.bench.benchmark import run_grid
+from stforecast.bench.jobs import run_grid
 
 
 @pytest.fixture

@@ -609,7 +609,8 @@ def test_progress_is_for_terminals_and_not_for_the_quiet(
 ):
     seen = []
     monkeypatch.setattr(
-        "data_prep.simulate.simulate", lambda out, *, progress=False: seen.append(progress) or []
+        "data_prep.city.simulate.simulate",
+        lambda out, *, progress=False: seen.append(progress) or [],
     )
     monkeypatch.setattr(module.sys.stderr, "isatty", lambda: terminal, raising=False)
     assert stforecast(*flags, "simulate", "--out", tmp_path)[0] == 0

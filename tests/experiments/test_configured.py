@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.configured import CONFIG, Configured
 from experiments.options import PATH
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.federate_command import federate
+from stforecast.federated.core.state import Clients, State
 from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_first, save
-from stforecast.federated.state import Clients, State
 from stforecast.flower.settings import RunSettings
 
 

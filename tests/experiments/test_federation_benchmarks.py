@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.benchmarks import hostile, hostile_live, kills, robust_rules
 from experiments.hostile_node import HUGE, LIES, told
 from experiments.site.federations import MEASURED
+from stforecast.federated.engine.server import Server
 from stforecast.federated.nodes.messages import Message
-from stforecast.federated.server import Server
 from stforecast.federated.uploads.robust import RULES
 from stforecast.methods import METHODS
 

@@ -14,8 +14,8 @@ import pytest
 from supernodes import start_supernode
 from waiting import wait_for
 
+from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from data_prep.errors import InputError
 from experiments import federation_demo, hostile_node
 from experiments.federation_figure import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
 from experiments.federation_log import events_of, follow
@@ -23,9 +23,8 @@ from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.flower.app_folder import write_app
 from stforecast.flower.keys import make_keys
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import RunSettings, write_app
 
 WITHOUT = "needs the extra flower: pip install 'stforecast[flower]'"
 

@@ -1,8 +1,8 @@
 import pytest
 
-from data_prep.errors import InputError
-from stforecast.bench.benchmark import run_grid
+from data_prep.base.errors import InputError
 from stforecast.bench.figures import draw_figures, parse_figures
+from stforecast.bench.jobs import run_grid
 from stforecast.plots import PLOTS
 
 LABELS = ["solo", "ridge", "w/o x"]

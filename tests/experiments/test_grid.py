@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import experiments
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.config_file import is_image_file
 from experiments.forecasts.benchmark import FORECAST_KIND, City, services
 from experiments.images.benchmark import IMAGE_KIND

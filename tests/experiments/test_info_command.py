@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, write_cube
 from data_prep.description import describe_cube
-from data_prep.errors import InputError
 from experiments.cli import main
 from experiments.info_command import describe
 from stforecast.config import read_by

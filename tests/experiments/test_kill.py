@@ -13,10 +13,10 @@ import pytest
 from safetensors.numpy import load_file
 from waiting import wait_for
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.cli import main
 from experiments.forecasts import benchmark
-from stforecast.bench.benchmark import run_grid
+from stforecast.bench.jobs import run_grid
 from stforecast.results import ForecastRun
 from stforecast.runs import run as run_forecast
 from vision.results import ImageRun

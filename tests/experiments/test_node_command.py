@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from waiting import wait_for
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
 from experiments.node_command import node

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from pydantic import PositiveInt
 
-from data_prep.errors import InputError
-from data_prep.registry import Found, Registry
+from data_prep.base.errors import InputError
+from data_prep.base.registry import Found, Registry
 from experiments.options import (
     OptionSections,
     Subcommands,
@@ -19,7 +19,7 @@ from experiments.options import (
     peek,
     title,
 )
-from stforecast.federated.options import Share
+from stforecast.federated.core.options import Share
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from data_prep import milan
+from data_prep.sets import milan
 from experiments.benchmarks.prepare import (
     generate,
     largest_difference,

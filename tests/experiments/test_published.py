@@ -1,6 +1,6 @@
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.forecasts.report import results_table
 from stforecast.bench.published import parse_published
 

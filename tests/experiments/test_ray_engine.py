@@ -12,16 +12,17 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from data_prep.errors import InputError
-from data_prep.milan import prepare
-from data_prep.simulate import simulate
-from data_prep.telecom_italia import cdr
+from data_prep.base.errors import InputError
+from data_prep.city.simulate import simulate
+from data_prep.sets.milan import prepare
+from data_prep.sets.telecom_italia import cdr
 from experiments.benchmarks.actors import main as benchmark_of_actors
 from experiments.cli import main
 from stforecast import Forecaster
-from stforecast.bench import ray_actors, ray_engine
-from stforecast.bench.benchmark import run_grid
-from stforecast.bench.ray_engine import ray_map
+from stforecast.bench import ray as ray_actors
+from stforecast.bench import ray as ray_engine
+from stforecast.bench.jobs import run_grid
+from stforecast.bench.ray import ray_map
 
 
 @pytest.fixture(scope="module")

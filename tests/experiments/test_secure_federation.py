@@ -14,9 +14,8 @@ from experiments.federation_log import follow
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.uploads.masking_sums import SecureSums
-from stforecast.flower.app_folder import write_app
-from stforecast.flower.settings import RunSettings
+from stforecast.federated.uploads.masking import SecureSums
+from stforecast.flower.settings import RunSettings, write_app
 from stforecast.forecaster import Forecaster
 
 pytestmark = [

@@ -10,16 +10,15 @@ import pytest
 from supernodes import start_supernode
 from waiting import wait_for
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments import federation_demo
 from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
-from stforecast.flower.app_folder import PROJECT, write_app
 from stforecast.flower.keys import make_keys
-from stforecast.flower.programs import environment, find_program
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import PROJECT, RunSettings, write_app
+from stforecast.flower.supernode import environment, find_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack("strangers at the port")]
 

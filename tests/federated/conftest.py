@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.data import ClientData
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.population import PerClient, Population, SplitModel
-from stforecast.federated.rounds import Federation
-from stforecast.federated.training import Training
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import PerClient, Population, SplitModel
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 
 N_INPUTS, N_OUTPUTS, N_KEYS = 3, 2, 4
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from stforecast.federated.chains import Chain
+from stforecast.federated.core.chains import Chain
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import PerClient, Population, SplitModel
 from stforecast.federated.kernels.compiler import library
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.population import PerClient, Population, SplitModel
 
 CLIENTS = 3
 

@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.nodes.secure_node import summand_weights
-from stforecast.federated.predictions import predictions
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.state import State
 from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS as ALL
 

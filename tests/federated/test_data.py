@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stforecast.federated.data import ClientData, batches, is_range, take
+from stforecast.federated.core.data import ClientData, batches, is_range, take
 
 
 def numbered(n_clients, samples):

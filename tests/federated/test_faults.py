@@ -6,9 +6,9 @@ import re
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.faults import sound_clients
-from stforecast.federated.method import Method
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Method
+from stforecast.federated.engine.faults import sound_clients
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL

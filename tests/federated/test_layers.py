@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stforecast.federated.layers import (
+from stforecast.federated.core.layers import (
     ClientDropout,
     ClientGRU,
     ClientLayerNorm,

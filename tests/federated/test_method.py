@@ -3,9 +3,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from stforecast.federated.method import Method, Participants
-from stforecast.federated.options import NoOptions
-from stforecast.federated.state import Cohort
+from stforecast.federated.core.method import Method, Participants
+from stforecast.federated.core.options import NoOptions
+from stforecast.federated.core.state import Cohort
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from data_prep.errors import InputError
-from stforecast.federated.options import (
+from data_prep.base.errors import InputError
+from stforecast.federated.core.options import (
     LARGEST,
     CheckedOptions,
     PositiveShare,

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.population import PerClient, Population, SplitModel
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import PerClient, Population, SplitModel
 
 CLIENTS = 3
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.spatial.distance import jensenshannon
 
-from stforecast.federated import prototypes as module
-from stforecast.federated.prototypes import (
+from stforecast.federated.core import prototypes as module
+from stforecast.federated.core.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
     batch_distance,

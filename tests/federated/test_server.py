@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from stforecast.federated.method import Method
-from stforecast.federated.server import RoundReport, Server
+from stforecast.federated.core.method import Method
+from stforecast.federated.engine.server import RoundReport, Server
 from stforecast.federated.uploads.payload import like_of
 from stforecast.federated.uploads.uplink import Uplink
 

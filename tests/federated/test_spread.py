@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
-from stforecast.federated.faults import DIVERGED
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.population import SplitModel
+from data_prep.base.errors import InputError
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import SplitModel
+from stforecast.federated.engine.faults import DIVERGED
+from stforecast.federated.engine.spread import MOST_LOST, Lost, SpreadTrainer, split
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.spread import MOST_LOST, Lost, SpreadTrainer, split
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from stforecast.federated.data import ClientData
-from stforecast.federated.state import Clients, Cohort, State, canonical, cohorts, generator
-from stforecast.federated.training import STEPS, Training, zero_moments
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.state import Clients, Cohort, State, canonical, cohorts, generator
+from stforecast.federated.core.training import STEPS, Training, zero_moments
 
 CLIENTS = 5
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.store import Store
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.clients import Store
 
 
 def test_a_stored_tensor_is_a_file():

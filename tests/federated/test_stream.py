@@ -5,14 +5,13 @@ import copy
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import STEPS, Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedavg_ft import FedAvgFT
-from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation
-from stforecast.federated.stream import Stream
-from stforecast.federated.training import STEPS, Training
 
 
 class Seen(FedAvg):

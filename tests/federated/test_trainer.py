@@ -5,11 +5,11 @@ import logging
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedper import FedPer
-from stforecast.federated.trainer import Trainer
 from stforecast.federated.uploads.uplink import Uplink
 
 SIZES = (8, 12, 8, 12, 8)

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data_prep.errors import InputError
-from stforecast.federated.training import (
+from data_prep.base.errors import InputError
+from stforecast.federated.core.training import (
     STEPS,
     Optimizer,
     Training,
@@ -47,7 +47,7 @@ def losses(params, target):
 def steps_by(request, monkeypatch):
     """Which implementation of Adam takes the steps."""
     if request.param == "torch":
-        monkeypatch.setattr("stforecast.federated.kernels.adam.library", lambda: None)
+        monkeypatch.setattr("stforecast.federated.kernels.steps.library", lambda: None)
 
 
 @pytest.mark.usefixtures("steps_by")

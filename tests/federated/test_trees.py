@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from stforecast.federated.trees import (
+from stforecast.federated.core.trees import (
     GRID,
     best_splits,
     bin_ends,

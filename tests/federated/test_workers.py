@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from stforecast.federated.layers import ClientDropout, ClientLinear
-from stforecast.federated.method import Method
+from stforecast.federated.core.layers import ClientDropout, ClientLinear
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.population import PerClient, SplitModel
+from stforecast.federated.engine.clients import Workers
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.rounds import Federation
-from stforecast.federated.workers import Workers
 
 
 def federation(federate, workers, build, **settings):

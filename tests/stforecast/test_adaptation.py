@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import read_by
 

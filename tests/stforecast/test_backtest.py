@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.leaderboard import leaderboard

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.config import resolve, sections
 from stforecast.methods import METHODS

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.bench import ray_actors
+from stforecast.bench import ray as ray_actors
 from stforecast.config import read_by
-from stforecast.federated.spread import Lost
+from stforecast.federated.engine.spread import Lost
 from stforecast.runs import resume, run
 
 

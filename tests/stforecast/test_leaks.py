@@ -4,12 +4,12 @@ import pytest
 
 from data_prep.cube import observed
 from stforecast import Forecaster
-from stforecast.baselines.last_value import LastValue
+from stforecast.baselines.seasonal import LastValue
 from stforecast.config import read_by
 from stforecast.data.clock import Calendar
-from stforecast.data.cuts import Cut
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.series import as_cube, as_series
+from stforecast.data.splits import Cut
 from stforecast.data.window_spec import WindowSpec
 from stforecast.leaks import compare, forecast_leaks
 

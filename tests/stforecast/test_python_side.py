@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 
 import stforecast
-from data_prep.errors import InputError, python_names
+from data_prep.base.errors import InputError, python_names
 from stforecast import Forecaster
 from stforecast.config import read_by
 from stforecast.tracking import Callback, MLflow, TensorBoard, WeightsAndBiases

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.config import read_by
 from stforecast.forecaster import Forecaster
 from stforecast.results import METRIC_COLUMNS, ForecastRun

@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 from safetensors.numpy import load_file
 
-from data_prep.checksum import checksum
+from data_prep.base.errors import InputError
+from data_prep.base.files import checksum
 from data_prep.cube import open_cube, write_cube
-from data_prep.errors import InputError
 from stforecast import rolling
 from stforecast.config import read_by
 from stforecast.methods import METHODS

@@ -2,7 +2,7 @@ import pytest
 import torch
 from sklearn.metrics import mean_pinball_loss
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.task import ForecastTask, LossOptions, pinball
 
 BATCH = {

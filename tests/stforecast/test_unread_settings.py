@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vision.config
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.config import check_read, read_by, resolve, unread
 from stforecast.forecaster import Forecaster

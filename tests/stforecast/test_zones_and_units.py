@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.config import read_by
 from stforecast.data.series import as_series
 from stforecast.forecaster import Forecaster

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.clients import among_own_classes, client_data
 from vision.task import AMONG, Classification
 

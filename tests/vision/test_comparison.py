@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.images.comparison_table import claims, comparison_rows
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from stforecast.federated.population import Population, SplitModel
-from stforecast.federated.state import Clients, State
-from stforecast.federated.training import Training, zero_moments
+from stforecast.federated.core.population import Population, SplitModel
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.training import Training, zero_moments
 from vision.convergence import corollary_1
 from vision.methods.pfpl import PFPL, PFPLOptions
 from vision.task import Classification
@@ -18,8 +18,8 @@ from vision.task import Classification
 def parts():
     from torch import nn
 
-    from stforecast.federated.data import ClientData
-    from stforecast.federated.layers import ClientLinear
+    from stforecast.federated.core.data import ClientData
+    from stforecast.federated.core.layers import ClientLinear
 
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 8, 1, 1, 3, generator=g), torch.randint(3, (2, 8), generator=g)

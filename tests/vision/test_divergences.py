@@ -3,7 +3,7 @@
 import torch
 from scipy import stats
 
-from vision.divergences import divergence, entropy
+from vision.task import divergence, entropy
 
 
 def test_they_are_those_of_the_probabilities():

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from stforecast.federated.data import ClientData
-from stforecast.federated.layers import ClientLinear
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import Population, SplitModel
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.ditto import Ditto
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedavg_ft import FedAvgFT
 from stforecast.federated.methods.fedrep import FedRep
 from stforecast.federated.methods.solo import Solo
-from stforecast.federated.population import Population, SplitModel
-from stforecast.federated.state import Clients, State
-from stforecast.federated.training import Training
 from vision.evaluation import MASKS, TASK, evaluate, judged_models, last_best_mean, possible_names
 from vision.task import Classification, cross_entropy
 

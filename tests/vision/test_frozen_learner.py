@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from stforecast.federated.training import Training
+from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.uplink import Uplink
 from vision.backbones import TINY
 from vision.config import DataOptions, RunOptions, read_by, resolve
@@ -16,7 +16,7 @@ from vision.learner import Learner
 from vision.methods import METHODS
 from vision.models.vit import ViTOptions
 from vision.streams import STREAMS
-from vision.streams.retention import spatial_retention, temporal_retention
+from vision.streams.measures import spatial_retention, temporal_retention
 
 FROZEN = sorted(n for n, m in METHODS.items() if m.defaults.get("model") == "vit")
 SETTINGS = {

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.config import resolve, sections
 from vision.learner import Learner
 from vision.methods import METHODS

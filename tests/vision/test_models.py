@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.population import Population
+from data_prep.base.errors import InputError
+from stforecast.federated.core.population import Population
 from vision.models import MODELS
-from vision.models.cnn import CNN, CNNOptions
-from vision.models.convnet import ConvNet, ConvNetOptions
-from vision.models.pixels import Pixels
+from vision.models.convnet import CNN, CNNOptions, ConvNet, ConvNetOptions, Pixels
 from vision.models.resnet import ResNet, ResNet18, ResNet18Options, ResNetOptions
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision import learner
 from vision.config import read_by
 from vision.methods import METHODS

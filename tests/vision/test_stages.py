@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.predictions import predictions
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.trainer import predictions
 from vision.clients import client_data
 from vision.config import resolve
 from vision.evaluation import MASKS, TASK

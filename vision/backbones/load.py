@@ -1,21 +1,54 @@
-"""Loading of a backbone's weights from a file or timm, or at random."""
+"""Loading of a backbone's weights from a file or timm, or at random.
+
+The hub of pre-trained weights, with and without a network.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data_prep.errors import InputError, reading
-from data_prep.limits import check_size
+from data_prep.base.errors import InputError, reading
+from data_prep.base.limits import check_size
 from vision.backbones.backbone import Backbone, Pool, Precision
-from vision.backbones.hub import reachable_hub
 from vision.backbones.vit import Geometry, ViT, geometry_of
 from vision.torchvision_ops import torchvision_models
+
+SECONDS = 10
+"""Longest wait for an answer of the hub, as in its own client."""
+
+
+@contextmanager
+def reachable_hub() -> Iterator[bool]:
+    """Tell whether the hub answers; if not, its client reads only what it has kept on disk.
+
+    Without this, the client asks for each file six times, with a warning and a longer pause each.
+    """
+    from huggingface_hub import constants
+
+    answers = _answers(constants.ENDPOINT)
+    offline = constants.HF_HUB_OFFLINE or not answers
+    with mock.patch.object(constants, "HF_HUB_OFFLINE", offline):
+        yield answers
+
+
+def _answers(address: str) -> bool:
+    """Ask the hub once, by its client's own session, which knows proxies and the offline mode."""
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(address, timeout=SECONDS)
+    except Exception:  # Each version of the client has types of its own.
+        return False
+    return True
+
 
 TINY = "tiny-random"
 """Name of a backbone with random weights, for tests and trials."""

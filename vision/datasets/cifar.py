@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_prep.errors import InputError, reading
-from data_prep.registry import listed
+from data_prep.base.errors import InputError, reading
+from data_prep.base.registry import listed
 from vision.datasets.files import read_bytes, read_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.npz import find_npz, read_npz

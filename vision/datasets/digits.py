@@ -1,12 +1,36 @@
-"""Common parts of the data sets of digits."""
+"""Common parts of the data sets of digits.
+
+Digits of 8 × 8 pixels that are part of scikit-learn.
+
+MNIST: handwritten digits.
+
+USPS: handwritten digits of postcodes.
+
+SVHN: digits of house numbers.
+
+SYN (Synthetic Digits): drawn digits, from the user's files.
+
+Digits-DG: digits in handwriting, on photos, of house numbers and in fonts.
+"""
 
 from __future__ import annotations
 
+import io
+from math import prod
+from pathlib import Path
+
 import numpy as np
 import torch
+from sklearn.datasets import load_digits, load_svmlight_file
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError, reading
+from data_prep.base.limits import check_expansion
+from data_prep.base.registry import listed
+from vision.datasets.domains import DomainFolders
+from vision.datasets.files import find, open_file, read_bytes, read_digits_mat
+from vision.datasets.folder import SPLITS, find_images
 from vision.datasets.image_set import ImageSet
+from vision.datasets.strata import hold_out
 
 DIGITS = tuple("0123456789")
 
@@ -38,3 +62,257 @@ def digit_set(name: str, train: Part, test: Part, source: str) -> ImageSet:
         domain_names=(name,),
         source=source,
     )
+
+
+@listed
+def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+    """Digits 8 × 8: 1,797 handwritten digits from scikit-learn; no files are needed.
+
+    The test part of Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
+    Learning Repository, 1998. Values from 0 to 16 are scaled to 0 to 255 and rounded.
+
+    Args:
+        test_share: share of each class that becomes the test part.
+        seed: seed of the split.
+
+    Raises:
+        InputError: if the share is not between 0 and 1.
+    """
+    bunch = load_digits()
+    labels = torch.from_numpy(bunch.target).long()
+    domains = torch.zeros_like(labels)
+    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return ImageSet(
+        name="digits8x8",
+        images=torch.from_numpy(images)[:, None],
+        labels=labels,
+        domains=domains,
+        is_test=hold_out(labels, domains, test_share, seed),
+        class_names=DIGITS,
+        domain_names=("digits8x8",),
+        source=f"scikit-learn's digits, {test_share:g} of each class for testing, seed {seed}",
+    )
+
+
+MNIST_FOLDERS = ("", "MNIST/raw", "MNIST", "mnist")
+MNIST_SOURCE = (
+    "get the four official files, e.g. with torchvision.datasets.MNIST(folder, download=True), and "
+    "give that folder"
+)
+
+
+@listed
+def mnist(root: Path) -> ImageSet:
+    """MNIST: 60,000 training and 10,000 test images, 28 × 28, white on black.
+
+    LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",
+    Proceedings of the IEEE 86(11), 1998. Read from the four official IDX files, plain or `.gz`, in
+    `root` or its `MNIST/raw` (torchvision's layout).
+
+    Args:
+        root: folder with the files.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    train, test = (_part(root, part) for part in ("train", "t10k"))
+    return digit_set("mnist", train, test, "MNIST, official IDX files and split")
+
+
+def _part(root: Path, part: str) -> Part:
+    files = _file(root, f"{part}-images-idx3-ubyte"), _file(root, f"{part}-labels-idx1-ubyte")
+    images, labels = read_idx(files[0], 3), read_idx(files[1], 1)
+    if images.shape != (len(labels), *images.shape[1:]) or not images.size or labels.max() > 9:
+        raise InputError(
+            f"{files[0]}: {len(images)} images, but {len(labels)} labels up to "
+            f"{labels.max(initial=0)} in {files[1].name}; expected one digit per image; "
+            f"{MNIST_SOURCE}"
+        )
+    return images[:, None], labels
+
+
+def _file(root: Path, name: str) -> Path:
+    return find(root, (name, f"{name}.gz"), MNIST_FOLDERS, MNIST_SOURCE)
+
+
+def read_idx(path: Path, dims: int) -> np.ndarray:
+    """Read the array of an IDX file of unsigned bytes.
+
+    The layout: bytes 0, 0, 8 (unsigned byte), number of dimensions; each dimension as a big-endian
+    32-bit integer; the data, last dimension fastest.
+
+    Args:
+        path: file, plain or `.gz`.
+        dims: expected number of dimensions.
+
+    Raises:
+        InputError: if the file is damaged or of another format.
+    """
+    expected = f"an IDX file of unsigned bytes with {dims} dimensions"
+    with reading(path, f"as {expected}", MNIST_SOURCE), open_file(path) as file:
+        header = file.read(4 + 4 * dims)
+        if header[:4] != bytes([0, 0, 8, dims]) or len(header) < 4 + 4 * dims:
+            raise InputError(
+                f"{path}: begins with {header[:4]!r}; expected {expected}; {MNIST_SOURCE}"
+            )
+        shape = tuple(int(n) for n in np.frombuffer(header, ">u4", dims, 4))
+        check_expansion(prod(shape), path)
+        data = file.read(prod(shape) + 1)
+    if len(data) != prod(shape):
+        found = "more" if len(data) > prod(shape) else f"{len(data):,}"
+        raise InputError(
+            f"{path}: has {found} bytes of data; its header {shape} declares {prod(shape):,}; "
+            f"{MNIST_SOURCE}"
+        )
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+SIDE = 16
+USPS_FOLDERS = ("", "USPS", "usps")
+USPS_SOURCE = (
+    "get usps.bz2 and usps.t.bz2 from "
+    "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html"
+)
+
+
+@listed
+def usps(root: Path) -> ImageSet:
+    """USPS: 7,291 training and 2,007 test images, 16 × 16, white on black.
+
+    Hull, "A Database for Handwritten Text Recognition Research", IEEE TPAMI 16(5), 1994. Read from
+    the two LIBSVM files, `.bz2` or plain: labels 1 to 10 for the digits 0 to 9, then 256 values in
+    [-1, 1], which are scaled to 0 to 255 and rounded.
+
+    Args:
+        root: folder with the files.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    train, test = (
+        read_libsvm(find(root, (f"{name}.bz2", name), USPS_FOLDERS, USPS_SOURCE))
+        for name in ("usps", "usps.t")
+    )
+    return digit_set("usps", train, test, "USPS, LIBSVM's files, official split")
+
+
+def _cost(text: bytes) -> int:
+    """Return the bytes of memory for a part of a file; lines may omit values, which are zeros."""
+    return 8 * len(text) + 16 * SIDE * SIDE * text.count(b"\n")
+
+
+def read_libsvm(path: Path) -> Part:
+    """Read images `(n, 1, 16, 16)` uint8 and digits `(n,)` from a file.
+
+    Raises:
+        InputError: if the file is damaged or its values are out of range.
+    """
+    expected = "lines of a label from 1 to 10 and 256 values in [-1, 1]"
+    n_pixels = SIDE * SIDE
+    with reading(path, f"as {expected}", USPS_SOURCE):
+        text = io.BytesIO(read_bytes(path, _cost))
+        pixels, labels = load_svmlight_file(text, n_features=n_pixels, zero_based=False)
+    x = pixels.toarray()
+    if not (len(x) and abs(x).max() <= 1) or not np.isin(labels, np.arange(1, 11)).all():
+        largest = abs(x).max(initial=0)
+        found = f"{len(x)} lines, labels {np.unique(labels)!s:.60}, values up to {largest}"
+        raise InputError(f"{path}: {found}; expected {expected}; {USPS_SOURCE}")
+    images = np.rint((x + 1) * 127.5).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
+    return images, labels.astype(np.int64) - 1
+
+
+SVHN_FOLDERS = ("", "SVHN", "svhn")
+SVHN_SOURCE = (
+    "get train_32x32.mat and test_32x32.mat (format 2, cropped digits) from "
+    "http://ufldl.stanford.edu/housenumbers/"
+)
+
+
+@listed
+def svhn(root: Path) -> ImageSet:
+    """SVHN: 73,257 training and 26,032 test images, 32 × 32, RGB, cropped from street views.
+
+    Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", NIPS
+    Workshop on Deep Learning and Unsupervised Feature Learning, 2011. Read from the official
+    MATLAB files; the 531,131 extra images are not used. In the files, digit 0 has the label 10.
+
+    Args:
+        root: folder with the files.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    train, test = (
+        read_digits_mat(find(root, (f"{part}_32x32.mat",), SVHN_FOLDERS, SVHN_SOURCE), SVHN_SOURCE)
+        for part in ("train", "test")
+    )
+    return digit_set("svhn", train, test, "SVHN, official cropped digits and split")
+
+
+FOLDERS = ("SynthDigits", "synth_digits", "SYN", "syn", "")
+SYN_SOURCE = (
+    "get SynthDigits from the authors' page, http://yaroslav.ganin.net, or use syn-generated, "
+    "which needs no files"
+)
+
+
+@listed
+def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+    """SYN: 479,400 training and 9,553 test images, 32 × 32, RGB.
+
+    Ganin, Lempitsky, "Unsupervised Domain Adaptation by Backpropagation", ICML 2015: digits of
+    Windows fonts in many positions, colours and degrees of blur. Read from the authors'
+    `synth_train_32x32.mat` and `synth_test_32x32.mat`, or else from a folder `syn` (or `SYN`) of
+    image files, `train/3/*.png` and `test/3/*.png` (also `imgs_train` and `imgs_valid`).
+
+    Args:
+        root: folder with the files.
+        size: height and width for image files of different sizes.
+        test_share: share of the test part if image files have none.
+        seed: seed of that split.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    file = find(
+        root, ("synth_train_32x32.mat", "imgs_train", "train"), FOLDERS, SYN_SOURCE, Path.exists
+    )
+    if file.is_dir():
+        splits = {**SPLITS, "imgs_train": False, "imgs_valid": True}
+        tree = find_images(file.parent, SYN_SOURCE, splits=splits)
+        return tree.read("syn", size=size, test_share=test_share, seed=seed)
+    test_file = find(file.parent, ("synth_test_32x32.mat",), ("",), SYN_SOURCE)
+    train, test = read_digits_mat(file, SYN_SOURCE), read_digits_mat(test_file, SYN_SOURCE)
+    return digit_set("syn", train, test, "SYN, the authors' files and split")
+
+
+DIGITS_DG = DomainFolders(
+    name="digits-dg",
+    domains=("mnist", "mnist_m", "svhn", "syn"),
+    folders=("digits_dg", "digits-dg", "Digits-DG", ""),
+    source="get Digits-DG from https://github.com/KaiyangZhou/Dassl.pytorch (DATASETS.md)",
+)
+
+
+@listed
+def digits_dg(
+    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """Digits-DG: 24,000 images of 10 digits in 4 domains, 32 × 32, RGB.
+
+    Zhou, Yang, Hospedales, Xiang, "Deep Domain-Adversarial Image Generation for Domain
+    Generalisation", AAAI 2020. 600 images of each digit in MNIST, MNIST-M, SVHN and SYN. Read from
+    the folders `DOMAIN/train/DIGIT` and `DOMAIN/val/DIGIT`, whose split is used, or from a file
+    `digits-dg*.npz`.
+
+    Args:
+        root: folder with the domains' folders, or with `digits_dg`.
+        size: height and width; None keeps 32.
+        test_share: share of each digit in each domain that becomes the test part, if the folders
+            have no parts.
+        seed: seed of that split.
+
+    Raises:
+        InputError: if a domain is missing or a file is damaged.
+    """
+    return DIGITS_DG.read(root, size=size, test_share=test_share, seed=seed)

@@ -14,8 +14,15 @@ from typing import IO, Literal, cast
 import numpy as np
 from scipy.io import loadmat, whosmat
 
-from data_prep.errors import InputError, check_regular, reading
-from data_prep.limits import CHUNK, bounded, check_expansion, check_size, most_from, read_bounded
+from data_prep.base.errors import InputError, check_regular, reading
+from data_prep.base.limits import (
+    CHUNK,
+    bounded,
+    check_expansion,
+    check_size,
+    most_from,
+    read_bounded,
+)
 
 OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
 

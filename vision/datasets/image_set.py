@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from data_prep.errors import InputError
-from data_prep.limits import check_size
+from data_prep.base.errors import InputError
+from data_prep.base.limits import check_size
 
 ROWS = 4096
 """Images that are resized at once, to bound the memory of intermediate results."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.state import generator
+from data_prep.base.errors import InputError
+from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import random_ranks
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError, check_regular, no_file, reading
-from data_prep.limits import check_expansion
-from data_prep.npz import Header
-from data_prep.npz import read_npz as npz_arrays
-from data_prep.registry import listed
+from data_prep.base.errors import InputError, check_regular, no_file, reading
+from data_prep.base.limits import check_expansion
+from data_prep.base.registry import listed
+from data_prep.readers.npz import Header
+from data_prep.readers.npz import read_npz as npz_arrays
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import hold_out
 

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
-from data_prep.errors import InputError, choose
-from data_prep.registry import Registry, is_listed
+from data_prep.base.errors import InputError, choose
+from data_prep.base.registry import Registry, is_listed
 from vision.datasets.image_set import ImageSet, join
 
 Reader = Callable[..., ImageSet]

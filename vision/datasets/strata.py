@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.state import generator
+from data_prep.base.errors import InputError
+from stforecast.federated.core.state import generator
 
 TEST_SPLIT = (0, 0, 1)
 """Key of the generator of the split; rounds use keys of two numbers."""

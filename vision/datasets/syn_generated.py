@@ -12,10 +12,10 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from data_prep.errors import InputError
-from data_prep.limits import check_size
-from data_prep.registry import listed
-from stforecast.federated.state import generator
+from data_prep.base.errors import InputError
+from data_prep.base.limits import check_size
+from data_prep.base.registry import listed
+from stforecast.federated.core.state import generator
 from vision.datasets.digits import DIGITS
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import hold_out

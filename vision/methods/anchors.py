@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stforecast.federated.population import Params
-from stforecast.federated.state import Cohort
-from vision.methods.prompt_pool import cosines
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Cohort
+from vision.methods.prompts import cosines
 
 UNKNOWN = -1e9
 """Logit of classes without a prototype: their softmax is 0, and gradients are always finite."""

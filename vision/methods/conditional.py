@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.layers import Stacked
+from stforecast.federated.core.layers import Stacked
 
 
 def draw_labels(counts: Tensor, uniform: Tensor) -> Tensor:

@@ -38,14 +38,13 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.algebra import with_axes
-from stforecast.federated.data import Batch, batches
-from stforecast.federated.method import Participants
+from stforecast.federated.core.algebra import with_axes
+from stforecast.federated.core.data import Batch, batches
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Params, feature_width
+from stforecast.federated.core.state import Clients, Cohort, generator
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import feature_width
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, Cohort, generator
 from stforecast.federated.uploads.payload import Payload
 from vision.task import cross_entropy
 

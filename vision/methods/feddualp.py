@@ -24,16 +24,15 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Task
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Population
-from stforecast.federated.state import Cohort
-from stforecast.federated.training import Training
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.prompt_pool import chosen_prompts, key_distance, uniform
-from vision.methods.prompts import PromptedFedAvg
+from vision.methods.prompts import PromptedFedAvg, chosen_prompts, key_distance, uniform
 
 
 @dataclass(frozen=True)

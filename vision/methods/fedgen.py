@@ -34,25 +34,23 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from stforecast.federated.data import Batch
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.method import Participants, Task
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.options import CheckedOptions, Share
+from stforecast.federated.core.population import Network, Params, Population, feature_width
+from stforecast.federated.core.prototypes import key_counts
+from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.training import Optimizer, Training, moment_names, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import Network, feature_width
-from stforecast.federated.options import CheckedOptions, Share
-from stforecast.federated.population import Params, Population
-from stforecast.federated.prototypes import key_counts
-from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.federated.training import Optimizer, Training, moment_names, zero_moments
 from stforecast.federated.uploads.payload import Payload
-from vision.divergences import divergence
 from vision.methods.conditional import (
     NormedLinear,
     condition,
     draw_labels,
     normal,
 )
-from vision.task import cross_entropy
+from vision.task import cross_entropy, divergence
 
 SERVER = (0, 4)
 """Key of the server's random generator, after the round."""

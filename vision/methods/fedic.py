@@ -35,18 +35,16 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from torch import Tensor
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions, Share
+from stforecast.federated.core.population import Params, feature_width
+from stforecast.federated.core.state import Clients, generator
+from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import feature_width
-from stforecast.federated.options import CheckedOptions, Share
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, generator
-from stforecast.federated.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
-from vision.divergences import divergence
-from vision.task import cross_entropy
+from vision.task import cross_entropy, divergence
 
 SERVER = (0, 5)
 """Key of the server's random generator, after the round."""

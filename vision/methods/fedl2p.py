@@ -25,17 +25,18 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.data import Batch
-from stforecast.federated.state import Cohort
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.prompt_pool import (
+from vision.methods.prompts import (
+    PROMPT,
     PoolOptions,
+    PromptedFedAvg,
     chosen_prompts,
     key_distance,
     new_pool,
     prompt_tokens,
 )
-from vision.methods.prompts import PROMPT, PromptedFedAvg
 
 
 @dataclass(frozen=True)

@@ -36,32 +36,30 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.algebra import repeated, weighted_mean
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Method, Participants, Task
-from stforecast.federated.population import Params, Population
-from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.federated.training import Optimizer, Training, zero_moments
+from data_prep.base.errors import InputError
+from stforecast.federated.core.algebra import repeated, weighted_mean
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Method, Participants, Task
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.fusion import fused_pool, surrogate_images
-from vision.methods.prompt_pool import (
-    PoolOptions,
-    chosen_prompts,
-    key_distance,
-    new_pool,
-    prompt_tokens,
-    uniform,
-)
 from vision.methods.prompts import (
     DEFAULTS,
     HEAD,
     INIT,
+    PoolOptions,
     add_parameters,
+    chosen_prompts,
+    key_distance,
+    new_pool,
     present_classes,
+    prompt_tokens,
     queried,
     train_head,
     train_parts,
+    uniform,
 )
 from vision.models.vit import backbone_of
 from vision.task import cross_entropy

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stforecast.federated.method import Task
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import Population
-from stforecast.federated.training import Training
 from vision.methods.prompts import DEFAULTS
 from vision.models.vit import backbone_of
 

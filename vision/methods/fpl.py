@@ -33,17 +33,17 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants
-from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import feature_width
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.prototypes import (
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import feature_width
+from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
     instance_distance,
     means_of_last_epoch,
 )
-from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 
 

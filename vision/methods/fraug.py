@@ -44,26 +44,25 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from data_prep.errors import InputError
-from stforecast.federated.data import Batch
-from stforecast.federated.discrepancy import mmd
-from stforecast.federated.method import Task
+from data_prep.base.errors import InputError
+from stforecast.federated.core.algebra import mmd
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions, Share
+from stforecast.federated.core.population import Network, Population, feature_width
+from stforecast.federated.core.prototypes import PrototypeMeans, by_key
+from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import KEPT
-from stforecast.federated.networks import Network, feature_width
-from stforecast.federated.options import CheckedOptions, Share
-from stforecast.federated.population import Population
-from stforecast.federated.prototypes import PrototypeMeans, by_key
-from stforecast.federated.state import Clients, Cohort
-from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
-from vision.divergences import entropy
 from vision.methods.conditional import (
     NormedLinear,
     condition,
     draw_labels,
     normal,
 )
+from vision.task import entropy
 
 
 @dataclass(frozen=True)

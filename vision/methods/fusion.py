@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Task
-from stforecast.federated.training import Optimizer, Training, zero_moments
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from vision.backbones import Backbone
 from vision.backbones.backbone import Read
-from vision.methods.prompt_pool import chosen_prompts, prompt_tokens
+from vision.methods.prompts import chosen_prompts, prompt_tokens
 
 
 def surrogate_images(task: Task, classes: Tensor) -> Batch | None:

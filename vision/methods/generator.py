@@ -22,14 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.method import Participants, Task
+from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.population import Network, Params, Population
+from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import Network
-from stforecast.federated.population import Params, Population
-from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import NormedLinear
 from vision.methods.prompts import DEFAULTS, present_classes, queried

@@ -60,25 +60,24 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.algebra import plain_mean, with_axes
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants, Task
-from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import feature_width
-from stforecast.federated.options import CheckedOptions, Share
-from stforecast.federated.population import Population
-from stforecast.federated.prototypes import (
+from data_prep.base.errors import InputError
+from stforecast.federated.core.algebra import plain_mean, with_axes
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.options import CheckedOptions, Share
+from stforecast.federated.core.population import Population, feature_width
+from stforecast.federated.core.prototypes import (
     PrototypeMeans,
     batch_distance,
     by_key,
     instance_distance,
     nearest_prototype,
 )
-from stforecast.federated.state import Clients, Cohort
-from stforecast.federated.training import Training
+from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Training
+from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from vision.divergences import divergence
+from vision.task import divergence
 
 BODY, HEAD = "encoder.", "head."
 

@@ -30,11 +30,11 @@ and 8).
   are given: with a head of all classes on frozen features, the entropy rose by at most 0.6 at the
   task boundaries of FedTA's stream.
 - The model before the task is the best global model of the last task, as scored by the proxy server
-  (`vision.methods.proxy`). A client whose task begins sends, as a gradient, a sample of each class,
-  the nearest to its mean, with normal noise of γ times the class's standard deviation (the code
-  instead descends the loss by the sample). New samples replace the old ones, and the search for the
-  best model starts again; the code compares with the score on the old samples. Among equally good
-  models the newest is the best; without samples it is the newest model.
+  (`vision.methods.memory`). A client whose task begins sends, as a gradient, a sample of each
+  class, the nearest to its mean, with normal noise of γ times the class's standard deviation (the
+  code instead descends the loss by the sample). New samples replace the old ones, and the search
+  for the best model starts again; the code compares with the score on the old samples. Among
+  equally good models the newest is the best; without samples it is the newest model.
 - The paper sends the best models of the last and of the present task in each round. Here a client
   gets one and keeps the one received when its task begins, so it needs no other. All clients send
   gradients in all rounds, zeros if no task begins, and these are counted.
@@ -50,20 +50,28 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.data import Batch, ClientData
-from stforecast.federated.method import Participants, Task
-from stforecast.federated.options import CheckedOptions, PositiveShare, Share
-from stforecast.federated.population import Params, Population
-from stforecast.federated.state import Clients, Cohort
-from stforecast.federated.training import Training
+from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.options import CheckedOptions, PositiveShare, Share
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.payload import Payload
-from vision.divergences import entropy
 from vision.methods.conditional import normal
-from vision.methods.exemplars import EMPTY, draw, empty_memory, remember
+from vision.methods.memory import (
+    EMPTY,
+    draw,
+    empty_memory,
+    encoding_network,
+    gradients_of,
+    rebuilt,
+    remember,
+    representatives,
+)
 from vision.methods.prompts import DEFAULTS, queried
-from vision.methods.proxy import encoding_network, gradients_of, rebuilt, representatives
 from vision.methods.teacher import TaughtFedAvg
 from vision.models.vit import backbone_of
+from vision.task import entropy
 
 BEST = "best."
 """Prefix of the best global model since the latest prototypes."""

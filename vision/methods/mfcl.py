@@ -48,12 +48,12 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Task
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Params, Population
-from stforecast.federated.state import Clients, Cohort
-from stforecast.federated.training import Optimizer, Training, zero_moments
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import normal
 from vision.methods.generator import DataFreeFedAvg, feature_generator

@@ -27,7 +27,7 @@ Choices where the paper contradicts itself or gives no details:
   as 1e-5. All but the batches are the defaults of all image methods.
 - Clients' numbers of classes n and of images of a class k vary at random; the paper does not say by
   how much. Here n is within one of its mean, and the clients of a domain share a class's images
-  evenly, or have `shots` (`vision.partition.n_way`). A client's images are all of one domain.
+  evenly, or have `shots` (`vision.partition.labels`). A client's images are all of one domain.
 - The server keeps the last prototypes of clients that do not take part in a round.
 """
 
@@ -41,17 +41,17 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Method, Participants
-from stforecast.federated.options import CheckedOptions, Share
-from stforecast.federated.prototypes import (
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Method, Participants
+from stforecast.federated.core.options import CheckedOptions, Share
+from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
     batch_distance,
     instance_distance,
     means_of_last_epoch,
     nearest_prototype,
 )
-from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 EPS = 1e-12

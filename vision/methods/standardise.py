@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stforecast.federated.algebra import weighted_mean
+from stforecast.federated.core.algebra import weighted_mean
 
 SMALLEST = 1e-3
 """Smallest standard deviation, for features that are the same in all samples."""

@@ -45,19 +45,18 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Task
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Params, Population
-from stforecast.federated.state import Clients, Cohort
-from stforecast.federated.training import Optimizer, Training, zero_moments
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
-from vision.divergences import divergence
 from vision.methods.conditional import normal
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
 from vision.methods.generator import DataFreeFedAvg, feature_generator
-from vision.task import cross_entropy
+from vision.task import cross_entropy, divergence
 
 BETAS = (0.5, 0.999)
 """Adam's betas for generator and noise, as in the released code."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import present_classes
 

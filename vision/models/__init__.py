@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_prep.registry import Registry, is_named
-from stforecast.federated.population import SplitModel
+from data_prep.base.registry import Registry, is_named
+from stforecast.federated.core.population import SplitModel
 
 MODELS: Registry[Any] = Registry(
     "model", "vision.models", is_entry=is_named(SplitModel), group="stforecast.image_models"

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 from torch import nn
 
-from data_prep.errors import InputError
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import CheckedOptions, Width
-from stforecast.federated.population import PerClient, SplitModel
-from vision.models.pixels import Pixels, Shape
+from data_prep.base.errors import InputError
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.options import CheckedOptions, Width
+from stforecast.federated.core.population import PerClient, SplitModel
+from vision.models.convnet import Pixels, Shape
 from vision.torchvision_ops import torchvision_models
 
 DEEPEST = 1202

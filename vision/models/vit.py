@@ -9,12 +9,12 @@ from annotated_types import Le
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from data_prep.errors import InputError
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Population, SplitModel
+from data_prep.base.errors import InputError
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Population, SplitModel
 from vision.backbones import Backbone, load_backbone
-from vision.models.pixels import Shape
+from vision.models.convnet import Shape
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 To add a kind, add a file with a subclass of `Partitioner` that has a `name`.
 """
 
-from data_prep.registry import Registry, is_named
+from data_prep.base.registry import Registry, is_named
 from vision.partition.base import Partition, Partitioner
 
 __all__ = ["PARTITIONS", "Partition", "Partitioner"]

@@ -12,9 +12,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.options import CheckedOptions, PositiveShare
-from stforecast.federated.state import generator
+from data_prep.base.errors import InputError
+from stforecast.federated.core.options import CheckedOptions, PositiveShare
+from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import chosen
 from vision.partition.pools import Pool, deal_classes, deal_mix, make_pools

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError, choose
-from stforecast.federated.state import generator
+from data_prep.base.errors import InputError, choose
+from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
 
 DOMAINS = (2, 0, 0)

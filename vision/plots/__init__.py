@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from data_prep.registry import Registry, is_listed
+from data_prep.base.registry import Registry, is_listed
 
 PLOTS: Registry[Callable[..., Any]] = Registry(
     "figure", "vision.plots", is_entry=is_listed, group="stforecast.image_plots"

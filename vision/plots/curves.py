@@ -1,18 +1,114 @@
-"""Accuracy over rounds, and communication per round."""
+"""Curves of image runs, one per method and model, averaged over seeds.
+
+Accuracy over rounds, and communication per round.
+
+Test accuracy by method, and against a setting.
+
+Knowledge retention over time and among clients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
-from data_prep.registry import listed
-from stforecast.bench.curves import COLORS
-from stforecast.bench.drawing import ONE_COLUMN, SMALL, add_legend, count_axis, panels
-from stforecast.bench.traffic import floats
-from vision.plots.runs import accuracies, image_curves, model_curves
+from data_prep.base.errors import InputError, choose
+from data_prep.base.registry import listed
+from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
+from stforecast.bench.drawing import (
+    ONE_COLUMN,
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    add_legend,
+    count_axis,
+    panels,
+)
+from stforecast.bench.ranking import score_bars
+from stforecast.bench.run_groups import RunGroup
+from stforecast.bench.sweep import draw_sweep
+from stforecast.bench.tables import floats
+from vision.config import RunOptions, resolve
+from vision.evaluation import TRAINED
+from vision.evaluator import column
 from vision.results import ImageRun
+from vision.streams.measures import spatial_retention, temporal_retention
+
+EVERY = "every"
+"""Value of `view` for all models of each method."""
+
+
+def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
+    """Return a curve for each group of runs.
+
+    Raises:
+        InputError: if the runs have different data or partitions.
+    """
+    if len({tuple(run.facts().values()) for run in runs}) > 1:
+        raise InputError(
+            "these runs are of different images or scenarios; draw those of one at a time"
+        )
+    return as_curves(runs)
+
+
+def model_curves(
+    runs: Sequence[ImageRun], view: str, mask: str
+) -> list[tuple[Curve[ImageRun], str]]:
+    """Return a curve for each group of runs and model, with the name of the model.
+
+    Args:
+        runs: finished runs.
+        view: a model, or several with commas between, of which the first that a method has is
+            drawn; empty for each method's first, `every` for all of them.
+        mask: classes that predictions choose from.
+
+    Raises:
+        InputError: if some run has no such model or mask.
+    """
+    check_mask(runs, mask)
+    chosen = [
+        (curve, name)
+        for curve in image_curves(runs)
+        for name in (curve.runs[0].views if view == EVERY else (_first_of(view, curve.runs),))
+    ]
+    named = [RunGroup(c.base, (*c.tags, *c.runs[0].tags_of(name)), c.runs) for c, name in chosen]
+    return list(zip(curves_of(named), (name for _, name in chosen), strict=True))
+
+
+def _first_of(view: str, runs: Sequence[ImageRun]) -> str:
+    """Return the first of the models in `view` that the runs have; their first if it is empty."""
+    there = [name for name in view.split(", ") if name in runs[0].views]
+    chosen = there[0] if there else view
+    check_view(runs, chosen)
+    return chosen or runs[0].views[0]
+
+
+def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
+    """Return the accuracy in % by round `(rounds × runs)`, for evaluated rounds only."""
+    found = [run.rounds().set_index("round")[column(view, mask)] for run in runs]
+    return 100 * pd.concat(found, axis=1).dropna(how="all")
+
+
+def score(runs: Sequence[ImageRun], selection: str, view: str, mask: str) -> np.ndarray:
+    """Return the accuracy in % of each run."""
+    return np.array([100 * run.accuracy(selection, view or None, mask) for run in runs])
+
+
+def check_view(runs: Sequence[ImageRun], view: str) -> None:
+    """Refuse a model that a run does not have."""
+    for run in runs:
+        if view and view not in run.views:
+            raise choose(f"model of {run.label}", view, run.views)
+
+
+def check_mask(runs: Sequence[ImageRun], mask: str) -> None:
+    """Refuse a mask that a run was not evaluated with."""
+    for run in runs:
+        if mask not in run.masks:
+            raise choose(f"mask of {run.label}", mask, run.masks)
 
 
 @listed
@@ -71,3 +167,127 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
     ax.set_xlabel("floats a client and round (log scale)")
     add_legend(fig)
     return fig
+
+
+@listed
+def bars(
+    runs: Sequence[ImageRun],
+    *,
+    selection: str = "last",
+    view: str = "",
+    mask: str = "all classes",
+    width: float = ONE_COLUMN,
+) -> Figure:
+    """Test accuracy of each method, mean over clients and seeds (PFPL, Figure 5).
+
+    Args:
+        runs: finished runs; whiskers are one standard deviation over seeds.
+        selection: round that counts: `last`, `best`, or the mean of the `last ten`.
+        view: model of each method to draw; of several, separated by commas, the first that the
+            method has; or `every` for all its models. By default its first.
+        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
+            images; or, for task streams, `task classes`, those of the test image's task.
+        width: width of the figure in inches.
+    """
+    models = model_curves(runs, view, mask)
+    curves = [curve for curve, _ in models]
+    scores = [score(curve.runs, selection, name, mask) for curve, name in models]
+    fig, ax = score_bars(curves, scores, width)
+    several = any(len(some) > 1 for some in scores)
+    ax.set_xlabel(_axis_name(selection, mask, seeds=several))
+    return fig
+
+
+@listed
+def sweep(
+    runs: Sequence[ImageRun],
+    *,
+    setting: str | None = None,
+    selection: str = "last",
+    view: str = "",
+    mask: str = "all classes",
+    width: float = ONE_COLUMN,
+) -> Figure:
+    """Test accuracy against one setting, a line for each method (PFPL, Figures 3, 4a and 4b).
+
+    Each point is the mean of the runs that differ only in the seed, in a band of one standard
+    deviation. Runs are grouped into lines by method and other settings, not by label. A method
+    without the setting is a horizontal line.
+
+    Args:
+        runs: finished runs that differ in the setting.
+        setting: numeric setting on the x axis, such as alpha, lam or shots; optional if the runs
+            differ in only one number.
+        selection: round that counts: `last`, `best`, or the mean of the `last ten`.
+        view: model of each method to draw; by default its first.
+        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
+            images; or, for task streams, `task classes`, those of the test image's task.
+        width: width of the figure in inches.
+    """
+    check_view(runs, view)
+    check_mask(runs, mask)
+    image_curves(runs)
+    return draw_sweep(
+        runs,
+        setting,
+        lambda some: score(some, selection, view, mask),
+        _default,
+        lambda several: _axis_name(selection, mask, seeds=several),
+        width,
+    )
+
+
+def _axis_name(selection: str, mask: str, *, seeds: bool) -> str:
+    spread = "\n(mean ± std over seeds)" if seeds else ""
+    rounds = "rounds" if selection == "last ten" else "round"
+    return f"test accuracy in %, {selection} {rounds}, {mask}{spread}"
+
+
+def _default(run: ImageRun, setting: str) -> object:
+    """Return the default of the setting."""
+    model = run.settings.get("model", RunOptions.model)
+    partition = run.settings.get("partition", RunOptions.partition)
+    return resolve(run.method, model=model, partition=partition).flat().get(setting)
+
+
+TITLES = ("over time, KR_t", "among clients, KR_s")
+
+
+@listed
+def retention(
+    runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = TWO_COLUMNS
+) -> Figure:
+    """Knowledge retention after each stage (FedTA, Figure 4; Eq. 11 and 12), mean over seeds.
+
+    Left: the share of the first stage's accuracy that clients' own models retain. Right: the
+    accuracy of the shared model on the present stage, relative to clients' own models; not for
+    methods without a shared model.
+
+    Args:
+        runs: finished runs with task streams of successive stages.
+        mask: classes to choose from: `all classes`; `own classes`, those that a client has had so
+            far; or `task classes`, those of the test image's task.
+        width: width of the figure in inches.
+    """
+    check_mask(runs, mask)
+    fig, axes = panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
+    for curve in image_curves(runs):
+        for ax, ratios in zip(axes, _ratios(curve.runs, mask), strict=True):
+            if ratios:
+                mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
+                ax.plot(mean.index, mean, label=curve.label, marker=".", **curve.line)
+    for ax, title in zip(axes, TITLES, strict=True):
+        ax.set_title(title, fontsize=TEXT)
+        count_axis(ax, "stage")
+        ax.axhline(100, color="0.6", linewidth=0.8, zorder=1)
+    axes[0].set_ylabel(f"retained in %, {mask}")
+    add_legend(fig)
+    return fig
+
+
+def _ratios(runs: Sequence[ImageRun], mask: str) -> tuple[list[pd.Series], list[pd.Series]]:
+    """Return KR_t and KR_s of each run; no KR_s if the first model is the client's own."""
+    local = "personal" if "personal" in runs[0].views else TRAINED
+    shared, stages = runs[0].views[0], [run.stages() for run in runs]
+    among = [] if shared == local else [spatial_retention(s, shared, local, mask) for s in stages]
+    return [temporal_retention(s, local, mask) for s in stages], among

@@ -9,10 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.registry import listed
+from data_prep.base.registry import listed
 from stforecast.bench.curves import point_look
-from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, add_legend, legend_point
-from stforecast.bench.plain_figure import PlainFigure
+from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, PlainFigure, add_legend, legend_point
 from vision.results import ImageRun
 
 SIDE_BY_SIDE = 20

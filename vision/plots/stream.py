@@ -11,19 +11,19 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from data_prep.errors import InputError
-from data_prep.registry import listed
+from data_prep.base.errors import InputError
+from data_prep.base.registry import listed
 from stforecast.bench.drawing import (
     ONE_COLUMN,
     SMALL,
     TEXT,
     TWO_COLUMNS,
+    PlainFigure,
     add_legend,
     count_axis,
     panels,
 )
-from stforecast.bench.plain_figure import PlainFigure
-from vision.plots.runs import model_curves
+from vision.plots.curves import model_curves
 from vision.results import ImageRun
 from vision.streams.measures import known
 

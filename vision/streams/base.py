@@ -13,9 +13,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.stream import Order
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import Order
+from stforecast.federated.core.options import CheckedOptions
 from vision.datasets.image_set import ImageSet
 from vision.partition.base import Partition
 

@@ -10,10 +10,10 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.options import PositiveShare
-from stforecast.federated.state import generator
-from stforecast.federated.stream import Order
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import Order
+from stforecast.federated.core.options import PositiveShare
+from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.streams.base import Streamer
 

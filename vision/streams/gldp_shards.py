@@ -10,8 +10,8 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.state import generator
+from data_prep.base.errors import InputError
+from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.partition.pools import Pool, deal_classes, make_pools
 from vision.streams.base import Streamer

@@ -1,1 +1,1 @@
-"""Methods that serve any task, one file each; `stforecast.federated.method.methods` finds them."""
+"""Methods for any task, one file each; found by `stforecast.federated.core.method.methods`."""

@@ -32,13 +32,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stforecast.federated.algebra import plain_mean, with_axes
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants
+from stforecast.federated.core.algebra import plain_mean, with_axes
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions, Share
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.options import CheckedOptions, Share
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 

@@ -4,7 +4,7 @@ The opposite reference to `solo`: the accuracy that a federation could reach if 
 on its clients. It pools data (`pooled`), so tables mark it; it is not a federated method.
 
 All data are one client's, so a round is `epochs` passes over them. Of forecasts, a batch is
-`batch_size` times of all cells (`stforecast.data.partition`), as in the published training of
+`batch_size` times of all cells (`stforecast.data.clients`), as in the published training of
 road-traffic models; of images, `batch_size` images, and in a task stream also those of former
 tasks. `rounds.csv` counts 0 bytes, since no message is sent in any round. Instead, every client
 sends its whole training data once, and later the inputs of every prediction.
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stforecast.federated.method import Method
-from stforecast.federated.options import names_of
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.options import names_of
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 

@@ -29,11 +29,11 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.algebra import squared_distance
-from stforecast.federated.data import Batch
+from stforecast.federated.core.algebra import squared_distance
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 

@@ -35,14 +35,14 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.algebra import with_axes
-from stforecast.federated.data import ClientData, batches, members
-from stforecast.federated.method import Task
+from stforecast.federated.core.algebra import with_axes
+from stforecast.federated.core.data import ClientData, batches, members
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions, PositiveShare
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.two_models import Fitted
-from stforecast.federated.options import CheckedOptions, PositiveShare
-from stforecast.federated.population import Params, Population
-from stforecast.federated.state import Clients, Cohort
-from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 
 WEIGHT = "mixing."

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from stforecast.federated.algebra import repeated, weighted_mean
-from stforecast.federated.method import Method, Participants, Sums
-from stforecast.federated.state import Clients, Cohort
+from stforecast.federated.core.algebra import repeated, weighted_mean
+from stforecast.federated.core.method import Method, Participants, Sums
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES
 

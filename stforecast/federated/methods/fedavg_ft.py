@@ -26,11 +26,11 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.training import Optimizer, zero_moments
 from stforecast.federated.methods.fedper import HEAD
 from stforecast.federated.methods.two_models import Fitted
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.state import Cohort
-from stforecast.federated.training import Optimizer, zero_moments
 from stforecast.federated.uploads.payload import Payload
 
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from stforecast.federated.method import Task
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import Clients
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Population
-from stforecast.federated.state import Clients
-from stforecast.federated.training import Training
 
 log = logging.getLogger(__name__)
 

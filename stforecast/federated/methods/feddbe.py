@@ -32,13 +32,13 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.algebra import weighted_mean
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants
+from stforecast.federated.core.algebra import weighted_mean
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions, PositiveShare
+from stforecast.federated.core.population import feature_width
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import feature_width
-from stforecast.federated.options import CheckedOptions, PositiveShare
-from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 BIAS, MEAN = "bias_memory", "feature_mean"

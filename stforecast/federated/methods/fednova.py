@@ -29,10 +29,10 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.algebra import with_axes
-from stforecast.federated.method import Participants
+from stforecast.federated.core.algebra import with_axes
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
-from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 DIRECTION = "direction."

@@ -29,16 +29,16 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.algebra import repeated
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Method, Participants
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.prototypes import (
+from stforecast.federated.core.algebra import repeated
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Method, Participants
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
     instance_distance,
     means_of_last_epoch,
 )
-from stforecast.federated.state import Cohort
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES
 

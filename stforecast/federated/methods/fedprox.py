@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.algebra import squared_distance
-from stforecast.federated.data import Batch
+from stforecast.federated.core.algebra import squared_distance
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 
 

@@ -24,12 +24,12 @@ from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from stforecast.federated.method import Task
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedper import HEAD, REPRESENTATION, FedPer
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Population
-from stforecast.federated.state import Cohort
-from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 
 

@@ -42,15 +42,14 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.method import Participants, Task
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Network, Params, Population, feature_width
+from stforecast.federated.core.prototypes import means_of_last_epoch
+from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedproto import FedProto
-from stforecast.federated.networks import Network, feature_width
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Params, Population
-from stforecast.federated.prototypes import means_of_last_epoch
-from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 
 VECTORS, NETWORK = "trained.vectors", "trained.network."

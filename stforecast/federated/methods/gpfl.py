@@ -46,16 +46,15 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.data import Batch
-from stforecast.federated.layers import ClientLayerNorm, ClientLinear
-from stforecast.federated.method import Task
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Network, Population, feature_width
+from stforecast.federated.core.prototypes import by_key, key_counts
+from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedper import FedPer
-from stforecast.federated.networks import Network, feature_width
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Population
-from stforecast.federated.prototypes import by_key, key_counts
-from stforecast.federated.state import Clients, Cohort, generator
-from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import Payload
 
 EMBEDDINGS, SHARES = "embeddings", "key_shares"

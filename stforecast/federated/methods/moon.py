@@ -32,11 +32,11 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.data import Batch
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.prototypes import attract_repel_loss
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.prototypes import attract_repel_loss
-from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 
 

@@ -35,13 +35,13 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.algebra import plain_mean
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants
+from stforecast.federated.core.algebra import plain_mean
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.methods.two_models import Fitted
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Params
-from stforecast.federated.state import Cohort
 from stforecast.federated.uploads.payload import Payload
 
 

@@ -46,13 +46,13 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.algebra import plain_mean, slope, without_prefix
-from stforecast.federated.data import Batch
-from stforecast.federated.method import Participants
+from stforecast.federated.core.algebra import plain_mean, slope, without_prefix
+from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.options import CheckedOptions
-from stforecast.federated.population import Params
-from stforecast.federated.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 
 CONTROL = "control."

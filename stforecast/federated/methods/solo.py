@@ -3,8 +3,8 @@
 A baseline for federated methods (FUELS, arXiv 2404.03702, appendix D.1).
 """
 
-from stforecast.federated.method import Method
-from stforecast.federated.options import names_of
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.options import names_of
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 

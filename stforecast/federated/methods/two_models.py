@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from stforecast.federated.algebra import without_prefix
+from stforecast.federated.core.algebra import without_prefix
+from stforecast.federated.core.population import Params
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import Params
 from stforecast.federated.uploads.payload import Payload
 
 PERSONAL = "personal."

@@ -14,8 +14,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from stforecast.federated.nodes.membership import MOST_SAMPLES
 from stforecast.federated.nodes.messages import Answer
-from stforecast.federated.nodes.reported import MOST_SAMPLES
 from stforecast.federated.uploads.payload import Like, Payload, like_of
 
 LARGEST = 1e15

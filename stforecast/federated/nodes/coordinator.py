@@ -6,7 +6,7 @@ node may disconnect, return, join late or send an invalid answer: the round cont
 others, and a warning is logged.
 
 No single node decides which round is the best, and so which models are kept: see
-`stforecast.federated.nodes.reported`.
+`stforecast.federated.nodes.membership`.
 
 If a folder is given, the server's state is saved after each round. A run that was ended continues
 after the last complete round, to which its nodes return.
@@ -30,12 +30,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.faults import NOT_THE_CLIENTS
-from stforecast.federated.method import Method, Participants, initial_state
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Method, Participants, initial_state
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.engine.faults import NOT_THE_CLIENTS
+from stforecast.federated.engine.server import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
-from stforecast.federated.nodes.events import event
-from stforecast.federated.nodes.membership import Membership, Patience
+from stforecast.federated.nodes.membership import (
+    Membership,
+    Patience,
+    Reported,
+    bounded_mean,
+    event,
+    most_improved,
+)
 from stforecast.federated.nodes.messages import (
     FEW,
     TOLD_FEW,
@@ -48,10 +56,7 @@ from stforecast.federated.nodes.messages import (
     check_round,
     most_common,
 )
-from stforecast.federated.nodes.reported import Reported, bounded_mean, most_improved
 from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
-from stforecast.federated.server import RoundReport, Server
-from stforecast.federated.state import Clients, State
 from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink

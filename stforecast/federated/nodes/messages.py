@@ -2,7 +2,7 @@
 
 A node's answer may be damaged, of another version or malicious, so every part that is used is
 checked here first. Accepted values are only required to be finite and of the expected shape;
-`stforecast.federated.nodes.reported` bounds what a node's scores and counts can do.
+`stforecast.federated.nodes.membership` bounds what a node's scores and counts can do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Protocol, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 
-from stforecast.federated.faults import sound_clients
+from stforecast.federated.engine.faults import sound_clients
 from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
 

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.data import take
-from stforecast.federated.faults import describe
-from stforecast.federated.method import Method, Participants, overridden
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import take
+from stforecast.federated.core.method import Method, Participants, overridden
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.faults import describe
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import FEW, TOLD_FEW, Message
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -27,8 +29,6 @@ from stforecast.federated.runs.checkpoint import (
     newest_sound,
     save,
 )
-from stforecast.federated.state import State
-from stforecast.federated.trainer import Trainer
 from stforecast.federated.uploads.payload import Payload
 
 log = logging.getLogger(__name__)

@@ -19,20 +19,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Method
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.events import event
+from stforecast.federated.nodes.membership import event
 from stforecast.federated.nodes.messages import Answer, Finished, Message
-from stforecast.federated.nodes.secure_messages import (
+from stforecast.federated.nodes.secure_node import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
+from stforecast.federated.nodes.secure_sum import (
+    FEWEST,
     Advert,
     FinishAdvert,
+    Lost,
+    SecureSum,
     check_advert,
     check_finish_advert,
 )
-from stforecast.federated.nodes.secure_node import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
-from stforecast.federated.nodes.secure_sum import FEWEST, Lost, SecureSum
-from stforecast.federated.uploads.masking_sums import SecureSums, Shapes
+from stforecast.federated.uploads.masking import SecureSums, Shapes
 from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink

@@ -3,24 +3,186 @@
 Its clients' uploads are added up, weighted as the method's server would (`Method.sums`), together
 with their weights, losses and validation scores. The numbers of samples stay on the node, too: it
 joins as if each client had one sample.
+
+A node's part in secure sums; see `stforecast.federated.nodes.secure_sum` for the protocol.
+
+A node is known in a sum by the number of its first client. Its process may be started anew for each
+message, so keys and values are kept in a file until the node has revealed its shares, which it does
+once for each sum: shares of both secrets of another node would reveal its values.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from stforecast.federated.nodes.masker import Masker
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
-from stforecast.federated.trainer import Trainer
-from stforecast.federated.uploads.masking_sums import SecureSums
+from stforecast.federated.uploads.masking import (
+    SHARE,
+    SecureSums,
+    agreed,
+    commitment,
+    length,
+    masked,
+    new_key,
+    public,
+    seal,
+    split,
+    to_vector,
+    unseal,
+)
 from stforecast.federated.uploads.payload import Payload
+
+SUM = "sum"
+"""Name of the masked vector in a message."""
+
+
+class Masker:
+    """Answers the messages of a sum, each once and in their order.
+
+    Args:
+        folder: folder of the secrets of the latest sum, which only this user may read.
+        member: number of the node's first client.
+        settings: the run's settings.
+    """
+
+    def __init__(self, folder: Path, member: int, settings: SecureSums) -> None:
+        self.folder, self.member, self.settings = folder, member, settings
+
+    def begin(self, session: str, values: Mapping[str, Tensor]) -> dict[str, str]:
+        """Keep the values to add up, with new keys; return the public keys.
+
+        Args:
+            session: the server's name of the sum.
+            values: tensors by name, kept in double precision.
+        """
+        keys = {"seal": new_key(), "mask": new_key(), "own": new_key()}
+        notes = {"session": session, "next": "share"} | {n: k.hex() for n, k in keys.items()}
+        self._save(notes, {name: t.double().contiguous() for name, t in values.items()})
+        return {name: public(keys[name]).hex() for name in ("seal", "mask")}
+
+    def answer(self, message: Message) -> Message:
+        """Return the node's answer to a message of a sum.
+
+        Raises:
+            InputError: if the message is not the next one of the latest sum, or asks for what would
+                tell more than the sum.
+        """
+        about = message.about
+        notes, values = self._load()
+        if (about["session"], about["task"]) != (notes["session"], notes["next"]):
+            raise InputError(
+                f"the server asks to {about['task']} in the sum {about['session']!r:.40}; this "
+                f"node waits for {notes['next']} in {notes['session']!r}"
+            )
+        answers = {"share": self._share, "mask": self._mask, "unmask": self._unmask}
+        return answers[about["task"]](about, notes, values)
+
+    def _share(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:
+        """Seal a share of both secrets for each other member."""
+        peers = {int(i): (bytes.fromhex(s), bytes.fromhex(m))
+                 for i, (s, m) in about["peers"].items()}  # fmt: skip
+        private = {name: bytes.fromhex(notes[name]) for name in ("seal", "mask", "own")}
+        if peers.get(self.member) != (public(private["seal"]), public(private["mask"])):
+            raise InputError("the server does not pass on the keys of this node as they are")
+        if len(peers) < 2 or min(peers) < 0:
+            raise InputError(f"a sum over {len(peers)} nodes would tell the values of this one")
+        threshold, session = self.settings.threshold(len(peers)), notes["session"]
+        own, mask = (split(private[name], peers, threshold) for name in ("own", "mask"))
+        sealed = {
+            str(i): seal(
+                agreed(private["seal"], key, f"{session}/seal/{self.member}/{i}"), own[i] + mask[i]
+            ).hex()
+            for i, (key, _) in peers.items()
+            if i != self.member
+        }
+        notes |= {
+            "next": "mask", "peers": about["peers"], "shapes": about["shapes"],
+            "held": {str(self.member): (own[self.member] + mask[self.member]).hex()},
+        }  # fmt: skip
+        length(about["shapes"])
+        self._save(notes, values)
+        checks = {str(i): [commitment(s[i]).hex() for s in (own, mask)] for i in peers}
+        return Message(
+            {"sealed": sealed, "checks": checks, "own": commitment(private["own"]).hex()}
+        )
+
+    def _mask(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:
+        """Keep the others' shares; return the masked vector and whose shares are unusable."""
+        peers, held, unusable = notes["peers"], notes["held"], []
+        members = {self.member, *map(int, about["sealed"])}
+        self._check_members(members, {int(i) for i in peers}, len(peers))
+        private = bytes.fromhex(notes["seal"])
+        for i, sealed in about["sealed"].items():
+            key = agreed(
+                private, bytes.fromhex(peers[i][0]), f"{notes['session']}/seal/{i}/{self.member}"
+            )
+            shares = unseal(key, bytes.fromhex(sealed))
+            if shares is not None and about["checks"][i] == _checks(shares):
+                held[i] = shares.hex()
+            else:
+                unusable.append(int(i))
+        notes |= {"next": "unmask", "members": sorted(members), "held": held}
+        self._save(notes, {})  # The values are not needed any more.
+        others = {i: bytes.fromhex(peers[str(i)][1]) for i in members - {self.member}}
+        vector = masked(
+            to_vector(values, notes["shapes"], len(peers)), self.member,
+            bytes.fromhex(notes["own"]), bytes.fromhex(notes["mask"]), others, notes["session"],
+        )  # fmt: skip
+        return Message({"unusable": unusable}, {SUM: vector})
+
+    def _unmask(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:
+        """Reveal one share of each member: of its own mask if it stayed, else of its pairs'."""
+        members, stayed = set(notes["members"]), set(map(int, about["stayed"]))
+        self._check_members(stayed, members, len(notes["peers"]))
+        shutil.rmtree(self.folder)
+        held = {int(i): bytes.fromhex(both) for i, both in notes["held"].items()}
+        shares = {
+            str(i): (held[i][:SHARE] if i in stayed else held[i][SHARE:]).hex()
+            for i in members & held.keys()
+        }
+        return Message({"shares": shares})
+
+    def _check_members(self, named: set[int], known: set[int], n: int) -> None:
+        """Check that a sum over the members named by the server is large enough."""
+        if not {self.member} <= named <= known or len(named) < self.settings.threshold(n):
+            raise InputError(
+                f"the server asks for a sum over the nodes {sorted(named)!r:.60}; it takes at "
+                f"least {self.settings.threshold(n)} of {sorted(known)!r:.60}, with this one"
+            )
+
+    def _save(self, notes: Mapping[str, Any], values: Mapping[str, Tensor]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)  # Also where there was a folder that others may enter.
+        with atomic_path(self.folder / "sum.safetensors", mode=0o600) as part:
+            save_file(dict(values), part, {"notes": json.dumps(notes)})
+
+    def _load(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        path = self.folder / "sum.safetensors"
+        if not path.exists():
+            raise InputError("the server asks for a sum that this node has not begun, or has ended")
+        with safe_open(path, "pt") as file:
+            notes = json.loads(file.metadata()["notes"])
+            return notes, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _checks(shares: bytes) -> list[str]:
+    """Return the commitments to two shares."""
+    return [commitment(part).hex() for part in (shares[:SHARE], shares[SHARE:])]
+
 
 NUMBERS, UPLOAD = "numbers", "upload/"
 """Name of the sums of `Numbers`, and prefix of the names of uploads."""

@@ -30,11 +30,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from data_prep.checksum import checksum
-from data_prep.errors import InputError, reading
-from stforecast.federated.options import LARGEST
-from stforecast.federated.server import RoundReport
-from stforecast.federated.state import State
+from data_prep.base.errors import InputError, reading
+from data_prep.base.files import checksum
+from stforecast.federated.core.options import LARGEST
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.server import RoundReport
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,8 @@
 
 `run.json` is written last, so its presence marks a complete run. Until then `settings.json` holds
 the settings and `checkpoints/` the progress.
+
+A finished run of any kind, read from its folder.
 """
 
 from __future__ import annotations
@@ -10,20 +12,24 @@ import csv
 import hashlib
 import json
 import logging
+import os
 import platform
 import re
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, TypeVar
 
 import pandas as pd
 from safetensors import SafetensorError
 
-from data_prep.atomic import atomic_path
-from data_prep.errors import InputError, reading
+from data_prep.base.errors import InputError, reading
+from data_prep.base.files import atomic_path
 
 log = logging.getLogger(__name__)
 
@@ -348,3 +354,83 @@ def as_named(text: str) -> str:
     ('=1+2', '-5')
     """
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
+@dataclass(frozen=True)
+class Run(ABC):
+    """A finished run; one subclass for each kind.
+
+    Attributes:
+        folder: folder of the run.
+        about: contents of `run.json`.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+
+    command: ClassVar[str]
+    """Command that writes such folders, for messages."""
+
+    entries: ClassVar[Mapping[str, type]] = MappingProxyType({})
+    """Required entries of `run.json` besides the settings, and their types."""
+
+    no_difference: ClassVar[frozenset[str]] = frozenset(
+        {"seed", "device", "cohort", "workers", "engine", "actors", "checkpoint_every"}
+    )
+    """Settings that may differ between averaged runs, as they do not change what is computed."""
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Self:
+        """Open the finished run of a folder.
+
+        Raises:
+            InputError: if the folder has none.
+        """
+        return cls(Path(folder), read_about(Path(folder), cls.command, cls.entries))
+
+    @classmethod
+    def find(cls, folders: Iterable[str | os.PathLike[str]]) -> list[Self]:
+        """Open every finished run in the given folders and below them, in order of name.
+
+        Raises:
+            InputError: if a folder has none.
+        """
+        return [cls.open(folder) for folder in find_folders(map(Path, folders), cls.command)]
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.about["settings"]["method"])
+
+    @property
+    def label(self) -> str:
+        """Name of the run in a legend."""
+        return str(self.about.get("label", self.method))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings by flat name."""
+        settings: dict[str, Any] = self.about["settings"]
+        return settings
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return int(self.settings["seed"])
+
+    @abstractmethod
+    def facts(self) -> dict[str, str]:
+        """Return the properties by which its data differ from other runs', such as their name."""
+
+    @property
+    def test_span(self) -> tuple[str, str] | None:
+        """First and last time of its test part; None if its data have no times."""
+        return None
+
+    @abstractmethod
+    def metrics(self) -> pd.DataFrame:
+        """Read `metrics.csv`."""
+
+    @abstractmethod
+    def rounds(self) -> pd.DataFrame:
+        """Read `rounds.csv`."""

@@ -1,18 +1,24 @@
-"""An unfinished run of any kind: train with checkpoints, resume and write results."""
+"""An unfinished run of any kind: train with checkpoints, resume and write results.
+
+A lock on a folder, so that one process at a time writes results to it.
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from data_prep.base.files import file_lock
+from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.run import Run
 from stforecast.federated.runs.run_folder import (
+    Run,
     check_begun,
+    check_folder,
     check_new,
     finish,
     is_finished,
@@ -20,8 +26,39 @@ from stforecast.federated.runs.run_folder import (
     write_about,
     writing,
 )
-from stforecast.federated.runs.run_lock import locked
-from stforecast.federated.server import RoundReport
+
+LOCK = ".lock"
+"""Name of the file that is locked; it contains the process's id."""
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the lock of a folder within the context.
+
+    A folder that is created for it and stays empty is removed. A warning is logged if the file
+    system has no locks.
+
+    Args:
+        out: the folder; created if missing.
+
+    Raises:
+        InputError: if another process has the lock, or the folder cannot be written.
+    """
+    check_folder(out)
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    with ExitStack() as stack:
+        stack.callback(_remove_empty, made)
+        with writing(out, "choose another --out"):
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(file_lock(out / LOCK, out))
+        yield
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with suppress(OSError):  # Raised for a folder that is not empty.
+        for folder in folders:
+            folder.rmdir()
+
 
 R = TypeVar("R", bound=Run)
 

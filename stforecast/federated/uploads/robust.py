@@ -43,13 +43,13 @@ from annotated_types import Lt
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from data_prep.errors import InputError
-from stforecast.federated.algebra import with_axes
-from stforecast.federated.options import CheckedOptions, ReadIf
+from data_prep.base.errors import InputError
+from stforecast.federated.core.algebra import with_axes
+from stforecast.federated.core.options import CheckedOptions, ReadIf
 from stforecast.federated.uploads.payload import Payload
 
 if TYPE_CHECKING:
-    from stforecast.federated.method import Method
+    from stforecast.federated.core.method import Method
 
 Rule = Literal["none", "median", "trimmed", "clip", "drop"]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
-from data_prep.telecom_italia import cdr
-from data_prep.telecom_italia.cdr import SERVICES, read_day
-from data_prep.telecom_italia.raw_day import RawDay
+from data_prep.base.errors import InputError
+from data_prep.sets.telecom_italia import cdr
+from data_prep.sets.telecom_italia.cdr import SERVICES, read_day
+from data_prep.sets.telecom_italia.raw_day import RawDay
 
 START = 1383260400000  # 2013-11-01 00:00 Europe/Rome, the first interval as published
 DATE = datetime.date(2013, 11, 1)

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
-from data_prep.telecom_italia.grid import read_grid
+from data_prep.base.errors import InputError
+from data_prep.sets.telecom_italia.cells import read_grid
 
 
 def square(cell, lon=9.0, lat=45.0, size=1.0):

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep import milan
+from data_prep.base.errors import InputError
 from data_prep.cube import local_time, open_cube
-from data_prep.errors import InputError
+from data_prep.sets import milan
 
 HEADER = "datetime,CellID,countrycode,smsin,smsout,callin,callout,internet"
 CELLS = (1, 2, 40)

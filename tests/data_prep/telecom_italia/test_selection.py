@@ -3,8 +3,8 @@ import random
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
-from data_prep.telecom_italia.selection import Selection, parse_cells, sample_cells
+from data_prep.base.errors import InputError
+from data_prep.sets.telecom_italia.cells import Selection, parse_cells, sample_cells
 
 KNOWN = np.array([1, 2, 3, 5, 8, 13])
 

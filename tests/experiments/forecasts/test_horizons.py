@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.forecasts.report import results_table
 from stforecast.bench.published import parse_published
 from stforecast.comparison.hours import busy_hours
-from stforecast.comparison.steps import shown_steps
+from stforecast.comparison.names import shown_steps
 from stforecast.config import read_by
 from stforecast.results import ForecastRun
 from stforecast.runs import run

@@ -38,8 +38,8 @@ def write_grid(tmp_path_factory):
 def outcome(write_grid, tmp_path_factory):
     """The outcome of the benchmark: two scenarios, two seeds."""
     from experiments.images.benchmark import IMAGE_KIND
-    from stforecast.bench.benchmark import run_grid
     from stforecast.bench.grid import load_grid
+    from stforecast.bench.jobs import run_grid
 
     out = tmp_path_factory.mktemp("bench")
     path = write_grid(

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.images.benchmark import IMAGE_KIND
-from stforecast.bench.benchmark import run_grid
 from stforecast.bench.grid import load_grid
+from stforecast.bench.jobs import run_grid
 
 
 def cells(text, method):

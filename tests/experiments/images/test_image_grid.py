@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.config_file import is_image_file
 from experiments.images.benchmark import IMAGE_KIND
 from stforecast.bench.grid import load_grid

@@ -4,8 +4,7 @@ import pytest
 
 from experiments.images.report import results_table, summary
 from vision.results import ImageRun, run
-from vision.streams.measures import forgetting, known
-from vision.streams.retention import spatial_retention, temporal_retention
+from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
 
 SETTINGS = {
     "partition": "fedta-tasks", "clients": 2, "stages": 2, "task_classes": 3, "private_classes": 2,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.docs import RESULTS
 from experiments.images.answers import HEADING
 from experiments.site.results import (

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from stforecast.federated import prototypes
+from stforecast.federated.core import prototypes
+from stforecast.federated.core.prototypes import PrototypeMeans, attract_repel_loss, by_key
 from stforecast.federated.kernels.compiler import library
-from stforecast.federated.kernels.features import add_by_key, contrast
-from stforecast.federated.prototypes import PrototypeMeans, attract_repel_loss, by_key
+from stforecast.federated.kernels.steps import add_by_key, contrast
 from stforecast.methods.fuels import intra_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here")

@@ -12,7 +12,7 @@ import torch
 
 from stforecast.federated.kernels import compiler
 from stforecast.federated.kernels.compiler import call, library, supported, tiles
-from stforecast.federated.kernels.gru import stacked_grus
+from stforecast.federated.kernels.layers import stacked_grus
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here")
 

@@ -5,8 +5,8 @@ import reference_client
 import torch
 from torch import nn
 
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.population import SplitModel
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import SplitModel
 
 
 class Alone(reference_client.ReferenceClient):

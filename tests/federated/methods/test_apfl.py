@@ -3,12 +3,12 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.apfl import Apfl, ApflOptions
 from stforecast.federated.methods.ditto import personal_model
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.solo import Solo
-from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 4)
 

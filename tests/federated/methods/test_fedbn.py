@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.population import PerClient, SplitModel
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import FedBN, FedBNOptions
-from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.predictions import predictions
 from stforecast.methods import METHODS
 
 SIZES = (8, 13, 5)

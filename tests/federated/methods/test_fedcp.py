@@ -3,9 +3,9 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedcp import FedCP, FedCPOptions
-from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 5)
 D = 5

@@ -3,10 +3,10 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.feddbe import FedDBE, FedDBEOptions
-from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 5)
 D = 5

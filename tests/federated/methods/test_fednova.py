@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fednova import FedNova, FedNovaOptions
-from stforecast.federated.state import Cohort
 from stforecast.methods import METHODS
 
 SIZES = (4, 13, 20)

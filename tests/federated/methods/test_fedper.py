@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedper import FedPer
 from stforecast.federated.methods.fedrep import FedRep
 from stforecast.federated.methods.lg_fedavg import LGFedAvg
-from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 5)
 SETTINGS = {

@@ -3,11 +3,11 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.prototypes import instance_distance
 from stforecast.federated.methods.fedproto import FedProto, FedProtoOptions
 from stforecast.federated.methods.solo import Solo
-from stforecast.federated.prototypes import instance_distance
 from stforecast.methods import METHODS
 
 SIZES = (8, 13, 5)

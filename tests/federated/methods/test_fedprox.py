@@ -3,8 +3,8 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.algebra import squared_distance
+from data_prep.base.errors import InputError
+from stforecast.federated.core.algebra import squared_distance
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
 from stforecast.methods import METHODS

@@ -3,10 +3,10 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
-from stforecast.federated.predictions import predictions
 from stforecast.methods import METHODS
 
 SIZES = (8, 13, 5)

@@ -4,8 +4,8 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
 from stforecast.federated.methods.fedproto import FedProto
 from stforecast.federated.methods.fedtgp import (
     VECTORS,

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.gpfl import GPFL, GPFLOptions
-from stforecast.federated.predictions import predictions
 
 SIZES = (8, 13, 5)
 N_KEYS = 4

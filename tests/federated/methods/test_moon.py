@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.population import PerClient, SplitModel
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.moon import Moon, MoonOptions
-from stforecast.federated.population import PerClient, SplitModel
 
 SIZES = (8, 13, 5)
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
-from stforecast.federated.layers import ClientDropout, ClientLinear
+from data_prep.base.errors import InputError
+from stforecast.federated.core.layers import ClientDropout, ClientLinear
+from stforecast.federated.core.population import PerClient, SplitModel
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.perfedavg import PerFedAvg, PerFedAvgOptions, groups
-from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.predictions import predictions
-from stforecast.federated.state import Cohort
 
 SIZES = (8, 13, 4)
 OPTIMIZERS = {

@@ -3,12 +3,12 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.algebra import plain_mean
-from stforecast.federated.layers import ClientLinear
+from data_prep.base.errors import InputError
+from stforecast.federated.core.algebra import plain_mean
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import SplitModel
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.scaffold import Scaffold, ScaffoldOptions, controls
-from stforecast.federated.population import SplitModel
 
 SIZES = (4, 13, 20)
 

@@ -5,11 +5,15 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.methods.fedadam import FedAdam, FedAdamOptions
+from data_prep.base.errors import InputError
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.methods.fedavgm import FedAvgM, FedAvgMOptions
-from stforecast.federated.methods.fedyogi import FedYogi
+from stforecast.federated.methods.server_optimizers import (
+    FedAdam,
+    FedAdamOptions,
+    FedAvgM,
+    FedAvgMOptions,
+    FedYogi,
+)
 from stforecast.federated.uploads.payload import total_bytes
 
 SIZES = (8, 13, 4)

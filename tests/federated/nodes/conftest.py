@@ -7,16 +7,16 @@ from functools import partial
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
 from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.nodes.secure_coordinator import SecureCoordinator
 from stforecast.federated.nodes.secure_node import SecureNode, masker_beside
-from stforecast.federated.rounds import Federation
-from stforecast.federated.trainer import Trainer
 
 QUICK = Patience(start=0.2, answer=1, poll=0.01)
 

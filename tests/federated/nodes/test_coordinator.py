@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.federated.methods.ditto import Ditto
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.solo import Solo
@@ -18,7 +18,7 @@ from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.runs.checkpoint import go_back
-from stforecast.federated.uploads.masking_sums import SecureSums
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.server import Server
 from stforecast.federated.nodes import secure_node
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.runs.checkpoint import newest_sound
-from stforecast.federated.server import Server
-from stforecast.federated.uploads.masking_sums import SecureSums
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import like_of
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink

@@ -4,7 +4,12 @@ import math
 
 import pytest
 
-from stforecast.federated.nodes.reported import Reported, bounded_mean, most_improved, sound_errors
+from stforecast.federated.nodes.membership import (
+    Reported,
+    bounded_mean,
+    most_improved,
+    sound_errors,
+)
 
 
 def test_a_mean_of_usual_nodes_is_the_pooled_mean():

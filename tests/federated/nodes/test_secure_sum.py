@@ -9,19 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import InputError
-from stforecast.federated.nodes.masker import SUM, Masker
+from data_prep.base.errors import InputError
 from stforecast.federated.nodes.messages import OF_SUMS, Message, Rejected
-from stforecast.federated.nodes.secure_messages import (
+from stforecast.federated.nodes.secure_node import SUM, Masker
+from stforecast.federated.nodes.secure_sum import (
+    Lost,
+    SecureSum,
     check_advert,
     check_dealt,
     check_finish_advert,
     check_masked,
     check_revealed,
 )
-from stforecast.federated.nodes.secure_sum import Lost, SecureSum
-from stforecast.federated.uploads.masking import PublicKeys, commitment
-from stforecast.federated.uploads.masking_sums import SecureSums, resolution
+from stforecast.federated.uploads.masking import PublicKeys, SecureSums, commitment, resolution
 
 SHAPES = {"a": [3], "n": []}
 SESSION = {"run": "r", "session": "s"}

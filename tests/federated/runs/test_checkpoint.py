@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs import checkpoint as checkpoints
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -22,8 +24,6 @@ from stforecast.federated.runs.checkpoint import (
     newest_sound,
     save,
 )
-from stforecast.federated.server import RoundReport
-from stforecast.federated.state import Clients, State
 
 RUN = {"settings": {"method": "fuels"}, "data": ["x"]}
 

@@ -5,9 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
-from stforecast.federated.runs.run import Run
-from stforecast.federated.runs.run_folder import begin
+from data_prep.base.errors import InputError
+from stforecast.federated.runs.run_folder import Run, begin
 from stforecast.federated.runs.unfinished_run import UnfinishedRun, new_folder
 
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from data_prep.errors import InputError
-from stforecast.federated.runs import run_lock
-from stforecast.federated.runs.run_lock import locked
+from data_prep.base.errors import InputError
+from stforecast.federated.runs import unfinished_run as run_lock
+from stforecast.federated.runs.unfinished_run import locked
 
 
 def test_the_second_is_refused_while_the_first_lives(tmp_path):
@@ -30,7 +30,7 @@ def test_the_second_is_refused_while_the_first_lives(tmp_path):
 def test_it_is_gone_with_a_process_that_is_killed(tmp_path):
     script = (
         "import sys, time, pathlib\n"
-        "from stforecast.federated.runs.run_lock import locked\n"
+        "from stforecast.federated.runs.unfinished_run import locked\n"
         "with locked(pathlib.Path(sys.argv[1])):\n"
         "    print('locked', flush=True)\n"
         "    time.sleep(60)"

@@ -8,19 +8,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import InputError
-from stforecast.federated.uploads import masking_sums as sums
+from data_prep.base.errors import InputError
+from stforecast.federated.uploads import masking as sums
 from stforecast.federated.uploads.masking import (
+    PRIME,
+    SECRET,
+    SHARE,
     agreed,
+    combine,
     mask_of,
     masked,
     new_key,
     pair_mask,
     public,
     seal,
+    split,
     unseal,
 )
-from stforecast.federated.uploads.masking_shares import PRIME, SECRET, SHARE, combine, split
 
 secrets = st.binary(min_size=SECRET, max_size=SECRET)
 

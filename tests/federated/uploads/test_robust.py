@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS
 

@@ -4,13 +4,19 @@ import pytest
 import torch
 from scipy.stats import expon, kstest, laplace, norm
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.state import State, generator
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import State, generator
 from stforecast.federated.uploads.payload import like_of, total_bytes
-from stforecast.federated.uploads.privacy import epsilon, guarantee
-from stforecast.federated.uploads.uplink import Uplink, clipped, dequantise, quantise
+from stforecast.federated.uploads.uplink import (
+    Uplink,
+    clipped,
+    dequantise,
+    epsilon,
+    guarantee,
+    quantise,
+)
 
 
 def generators(*ids):

@@ -9,13 +9,12 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge as SklearnRidge
 from threadpoolctl import threadpool_limits
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
-from stforecast.baselines.base import Baseline
-from stforecast.baselines.boosting import Boosting
-from stforecast.baselines.peer import Peer
+from stforecast.baselines.base import Baseline, Peer
 from stforecast.baselines.ridge import Ridge, RidgeConfig
+from stforecast.baselines.trees import Boosting
 from stforecast.data.clock import Calendar
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.splits import make_split

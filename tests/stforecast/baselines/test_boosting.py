@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
+from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
-from data_prep.errors import InputError
 from stforecast import Forecaster
-from stforecast.baselines.boosting import Boosting, BoostingConfig
+from stforecast.baselines.trees import Boosting, BoostingConfig
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, target_windows

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.chronos import Chronos, ChronosOptions

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
-from stforecast.baselines.lightgbm import LightGBM, LightGBMOptions, rich_lags
+from stforecast.baselines.trees import LightGBM, LightGBMOptions, rich_lags
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, target_windows

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.baselines.statistical import StatisticalOptions
 from stforecast.data.clock import Calendar

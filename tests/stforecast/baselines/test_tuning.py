@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.baselines import pooled_trees
-from stforecast.baselines.boosting import Boosting, BoostingConfig
-from stforecast.baselines.lightgbm import LightGBM, LightGBMOptions
+from stforecast.baselines import trees as pooled_trees
 from stforecast.baselines.ridge import ALPHAS, Ridge, RidgeConfig
+from stforecast.baselines.trees import Boosting, BoostingConfig, LightGBM, LightGBMOptions
 from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec

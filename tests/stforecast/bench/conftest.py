@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from stforecast.federated.runs.run import Run
+from stforecast.federated.runs.run_folder import Run
 
 
 class Throw(Run):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from data_prep.errors import InputError
-from stforecast.bench.critical_difference import critical_difference
+from data_prep.base.errors import InputError
 from stforecast.bench.drawing import ONE_COLUMN, TWO_COLUMNS
-from stforecast.bench.statistics.ranks import Ranking, rank
+from stforecast.bench.ranking import critical_difference
+from stforecast.bench.statistics.tests import Ranking, rank
 
 LONG = "a method with a rather long name (global, hidden_size=64)"
 

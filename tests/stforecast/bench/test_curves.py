@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.bench.curves import COLORS, HOMES, as_curves, labels_of, places, point_look
-from stforecast.bench.drawing import add_legend, legend_point, panels
-from stforecast.bench.look import Look, looking
+from stforecast.bench.drawing import Look, add_legend, legend_point, looking, panels
 
 
 def test_no_two_of_twelve_curves_look_the_same(throw):

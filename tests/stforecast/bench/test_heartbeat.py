@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from stforecast.bench.heartbeat import Heartbeat, doing
+from stforecast.bench.progress import Heartbeat, doing
 
 
 def test_lines_say_what_is_done_until_it_is_stopped(caplog):
@@ -17,14 +17,14 @@ def test_lines_say_what_is_done_until_it_is_stopped(caplog):
                 seen.set()
 
     watch = Watch()
-    logging.getLogger("stforecast.bench.heartbeat").addHandler(watch)
+    logging.getLogger("stforecast.bench.progress").addHandler(watch)
     beat = Heartbeat(every=0.01).start()
     try:
         doing("round 3 of 9")
         assert seen.wait(60)
     finally:
         beat.stop()
-        logging.getLogger("stforecast.bench.heartbeat").removeHandler(watch)
+        logging.getLogger("stforecast.bench.progress").removeHandler(watch)
     beat._thread.join(60)
     assert not beat._thread.is_alive()
     assert caplog.messages[0].startswith("still running, 0 min")

@@ -14,7 +14,8 @@ def test_runs_without_times_have_no_period(throw):
 
 def test_the_period_holds_all_test_parts(throw, monkeypatch):
     monkeypatch.setattr(
-        "stforecast.federated.runs.run.Run.test_span", property(lambda run: run.about["span"])
+        "stforecast.federated.runs.run_folder.Run.test_span",
+        property(lambda run: run.about["span"]),
     )
     runs = [throw(), throw(), throw()]
     spans = [("2013-11-22 00:00:00", "2013-11-24 23:00:00")] * 2

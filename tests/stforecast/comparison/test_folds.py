@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from stforecast.bench.run_groups import group_runs
-from stforecast.comparison.folds import by_seed, folds_of, joined_errors, joined_targets
 from stforecast.comparison.hours import hourly_errors
 from stforecast.comparison.leaderboard import leaderboard
-from stforecast.comparison.rows import Row
-from stforecast.comparison.skill import errors_by_cell
+from stforecast.comparison.rows import Row, by_seed, folds_of, joined_errors, joined_targets
+from stforecast.comparison.table import errors_by_cell
 from stforecast.plots.scores import different_tests
 
 FOLDS = {1: ("2013-11-04", [[1.0, 2.0, 3.0]]), 2: ("2013-11-05", [[6.0]])}

@@ -2,10 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.comparison.errors import local_times, model_errors
-from stforecast.comparison.folds import joined_errors
 from stforecast.comparison.hours import busy_hours, hourly_load
+from stforecast.comparison.rows import joined_errors
 
 DAY = np.arange(24.0)[None, :, None]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.comparison.leaderboard import by_per_cent, claims, leaderboard

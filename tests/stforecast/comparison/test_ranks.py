@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from stforecast.bench.run_groups import group_runs
-from stforecast.comparison.ranks import client_errors, rank_groups
 from stforecast.comparison.rows import Row
+from stforecast.comparison.table import client_errors, rank_groups
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.rows import Row, Wanted, read_errors

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
-from stforecast.comparison.skill import errors_by_cell, skill
+from stforecast.comparison.table import errors_by_cell, skill
 
 Y = np.zeros((2, 3, 2))
 ERRORS = np.array([[1.0, 2.0], [3.0, 4.0]])[:, None, :]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stforecast.comparison.tasks import by_task
+from stforecast.comparison.names import by_task
 
 Y = np.zeros((1, 2, 1))
 

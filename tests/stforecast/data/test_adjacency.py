@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
-from data_prep.errors import InputError
 from stforecast.data.series import as_series
 
 ROADS = np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 0.2], [0.3, 0.0, 1.0]])

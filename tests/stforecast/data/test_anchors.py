@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.baselines.ridge import Ridge, RidgeConfig
 from stforecast.data.anchors import anchors, targets, with_anchors, without_anchors

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.calendar import CALENDAR_INPUTS, calendar_inputs, holiday_inputs
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec

@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.config import resolve
-from stforecast.data.clients import partition
-from stforecast.data.partition import Partition, one_per_cell
+from stforecast.data.clients import Partition, one_per_cell, partition
 from stforecast.data.series import as_series
-from stforecast.federated.data import ClientData
+from stforecast.federated.core.data import ClientData
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
-from data_prep.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import read_by
 from stforecast.data.clock import Calendar

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.splits import make_split, parse_split
 from stforecast.data.window_spec import WindowSpec

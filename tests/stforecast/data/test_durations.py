@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from stforecast.data.durations import in_steps, in_words, period_warning
+from stforecast.data.dates import in_steps, in_words, period_warning
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.folds import FoldOptions, fold_splits
 from stforecast.data.splits import make_split

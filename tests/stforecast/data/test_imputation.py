@@ -2,13 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import read_by
 from stforecast.data.clock import Calendar
-from stforecast.data.imputation import IMPUTE, impute
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import input_windows, make_windows
+from stforecast.data.windows import IMPUTE, impute, input_windows, make_windows
 
 GAPS = np.array([[1.0, np.nan], [np.nan, 5.0], [3.0, np.nan], [np.nan, np.nan], [np.nan, 7.0]])
 TWO_STEPS_A_WEEK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta(days=3.5))

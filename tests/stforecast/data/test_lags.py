@@ -1,8 +1,7 @@
 import pandas as pd
 import pytest
 
-from stforecast.data.lags import AUTO_WEEKDAYS, auto_calendar, auto_lags
-from stforecast.data.window_spec import WindowSpec
+from stforecast.data.window_spec import AUTO_WEEKDAYS, WindowSpec, auto_calendar, auto_lags
 
 DAYS = {"5min": 288, "10min": 144, "15min": 96, "30min": 48, "1h": 24, "2h": 12, "6h": 4}
 

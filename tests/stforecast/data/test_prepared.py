@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data import windows
 from stforecast.data.clock import day_slots
 from stforecast.data.prepared import prepare

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 
 from stforecast.data.clock import Calendar
-from stforecast.data.roads import neighbour_inputs, strongest_neighbours
+from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
 from stforecast.data.window_spec import WindowSpec
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))

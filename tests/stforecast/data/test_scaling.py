@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.scaling import Scaler, fit_scaler
 
 SERIES = np.array([[1.0, 10.0], [3.0, 10.0], [np.nan, 40.0], [99.0, 99.0]])

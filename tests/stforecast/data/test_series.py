@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.series import as_series
 
 

@@ -10,9 +10,9 @@ from stforecast.baselines import BASELINES
 from stforecast.data.anchors import anchors, repeat_season
 from stforecast.data.clock import Calendar
 from stforecast.data.events import Events
-from stforecast.data.imputation import impute
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import (
+    impute,
     input_windows,
     off_wall_clock,
     on_wall_clock,

@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import local_time, make_cube
-from data_prep.errors import InputError
 from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, make_windows

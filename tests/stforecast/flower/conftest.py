@@ -6,8 +6,8 @@ import secrets
 
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from data_prep.errors import InputError
 from stforecast.config import read_by, resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message

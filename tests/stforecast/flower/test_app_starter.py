@@ -12,7 +12,7 @@ import pytest
 from waiting import has_ended, wait_for
 
 from stforecast.flower.app_starter import PROGRAM, can_fork, serve, write_program
-from stforecast.flower.kept_processes import KeptProcess
+from stforecast.flower.node_settings import KeptProcess
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="forks only on Linux")
 

@@ -6,7 +6,7 @@ import pytest
 
 from stforecast.flower import gate
 from stforecast.flower.keys import make_keys
-from stforecast.flower.programs import HOST, free_port
+from stforecast.flower.supernode import HOST, free_port
 
 pytestmark = pytest.mark.attack("strangers at the port")
 

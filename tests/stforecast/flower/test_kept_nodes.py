@@ -5,10 +5,10 @@ import shutil
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from data_prep.errors import InputError
 from stforecast.federated.nodes.messages import Message
-from stforecast.federated.uploads.masking_sums import SecureSums
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower import kept_nodes
 from stforecast.flower.node import FlowerNode, SecureAggregationRequired
 from stforecast.flower.server_app import serve

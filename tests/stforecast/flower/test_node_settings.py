@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.flower.node_settings import NodeSettings
 
 

@@ -7,9 +7,9 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.flower import own_app
-from stforecast.flower.kept_processes import node_programs
+from stforecast.flower.node_settings import node_programs
 
 pytestmark = pytest.mark.attack("a hostile server")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from data_prep.errors import InputError
-from stforecast.flower import programs
-from stforecast.flower.programs import find_program, free_port
+from data_prep.base.errors import InputError
+from stforecast.flower import supernode as programs
+from stforecast.flower.supernode import find_program, free_port
 
 
 def test_flower_that_is_not_there_is_named(monkeypatch):

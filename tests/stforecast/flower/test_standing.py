@@ -6,13 +6,19 @@ import re
 
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.federation_status import status_text
 from stforecast.federated.nodes.messages import Message
-from stforecast.flower.json_lines import JsonLines
-from stforecast.flower.metrics import metrics_text
 from stforecast.flower.server_app import logged, serve
-from stforecast.flower.standing import FAILED, FINISHED, RUNNING, Standing, read_events
+from stforecast.flower.standing import (
+    FAILED,
+    FINISHED,
+    RUNNING,
+    JsonLines,
+    Standing,
+    metrics_text,
+    read_events,
+)
 
 SAMPLE = re.compile(r'stforecast_[a-z_]+(\{[a-z]+="[^"\\\n]*"\})? -?\d+(\.\d+)?(e-?\d+)?')
 """A line of Prometheus's text format, as far as it is used here."""

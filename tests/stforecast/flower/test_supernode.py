@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import has_ended, wait_for
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.flower.supernode import Supervisor
 
 REFUSED = """

@@ -18,7 +18,7 @@ from waiting import has_ended, wait_for
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import worker
 from stforecast.flower.hand_over import Array, ask_worker, receive, send
-from stforecast.flower.kept_processes import KeptProcess, private_folder
+from stforecast.flower.node_settings import KeptProcess, private_folder
 from stforecast.flower.wire import encode, unpack
 
 TOKEN = "0123456789abcdef"
@@ -112,7 +112,7 @@ def test_a_worker_ends_with_a_node_that_is_killed_while_it_stops():
     """Signals that the node ignores by then are not ignored by a worker that it starts."""
     code = f"""
 import signal, time
-from stforecast.flower.kept_processes import KeptProcess
+from stforecast.flower.node_settings import KeptProcess
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with KeptProcess("worker", ["-c", {SCRIPT!r}]) as kept:
     print(kept.process.pid, kept.socket.parent, flush=True)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from stforecast.data.clock import Calendar
-from stforecast.intervals.error_scale import ErrorScale, scale_shapes
+from stforecast.intervals.radii import ErrorScale, scale_shapes
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 

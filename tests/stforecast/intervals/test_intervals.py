@@ -6,21 +6,20 @@ import pytest
 import xarray as xr
 from safetensors.numpy import load_file
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import read_by
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
-from stforecast.intervals.bands import Bands, clipped, widened
+from stforecast.intervals.bands import Bands, IntervalOptions, clipped, widened
 from stforecast.intervals.calibration import Forecasts, calibrate
-from stforecast.intervals.error_scale import ErrorScale
-from stforecast.intervals.options import IntervalOptions
+from stforecast.intervals.radii import ErrorScale
 from stforecast.limits import Limits
 from stforecast.methods import METHODS
+from stforecast.metrics.point import evaluate_intervals
 from stforecast.metrics.quantiles import pair_coverages
-from stforecast.metrics.tables import evaluate_intervals
 
 
 def shaped(values):
@@ -334,7 +333,7 @@ def test_intervals_need_a_validation_part_and_a_pair(cube):
 
 @pytest.mark.parametrize("method", ["ridge", "fedlean"])
 def test_coverage_on_milan_is_near_what_is_asked_for(traffic_dir, method, tmp_path):
-    from data_prep.milan import prepare
+    from data_prep.sets.milan import prepare
 
     path = prepare(traffic_dir / "milan-25cells-raw", tmp_path / "milan.nc")
     settings = {"closeness": 6, "extra_lags": "23,25,167,168,169", "calendar": "week"}

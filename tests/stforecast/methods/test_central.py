@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import resolve
+from stforecast.data.clients import Partition
 from stforecast.data.clock import Calendar
-from stforecast.data.partition import Partition
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series

@@ -5,18 +5,18 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.config import read_by, resolve
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
-from stforecast.federated.data import ClientData
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.method import Participants
-from stforecast.federated.population import PerClient, Population, SplitModel
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import Cohort, generator
-from stforecast.federated.training import Training
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.population import PerClient, Population, SplitModel
+from stforecast.federated.core.state import Cohort, generator
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.forecaster import Forecaster
 from stforecast.methods.fedda import FedDA, FedDAClusters, FedDAOptions, attend
 from stforecast.task import ForecastTask, client_data

@@ -3,14 +3,13 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.config import defaults, resolve
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
-from stforecast.methods.fedlean import MAP, OWN, solve, symmetric
-from stforecast.methods.relative import DAY_CYCLES, n_linear, relative
+from stforecast.methods.fedlean import DAY_CYCLES, MAP, OWN, n_linear, relative, solve, symmetric
 from stforecast.models import MODELS
 from stforecast.runs import facts_of
 

@@ -9,16 +9,16 @@ import torch
 from sklearn.linear_model import Ridge
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.federated.data import ClientData
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.population import Population, SplitModel
-from stforecast.federated.predictions import predictions
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import State
-from stforecast.federated.training import Training
-from stforecast.federated.trees import GRID
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import Population, SplitModel
+from stforecast.federated.core.state import State
+from stforecast.federated.core.training import Training
+from stforecast.federated.core.trees import GRID
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods.fedtrees import FedTrees, FedTreesOptions, residuals

@@ -15,19 +15,19 @@ from scipy.special import softmax
 from scipy.stats import kstest
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
-from stforecast.federated.data import ClientData
-from stforecast.federated.method import Participants
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.prototypes import attract_repel_loss
+from stforecast.federated.core.state import Cohort, generator
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import Population
-from stforecast.federated.prototypes import attract_repel_loss
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import Cohort, generator
-from stforecast.federated.training import Training
 from stforecast.methods.fuels import Fuels, FuelsOptions, intra_loss
-from stforecast.models.dual_gru import DualGRU, DualGRUOptions
+from stforecast.models.dual import DualGRU, DualGRUOptions
 from stforecast.task import ForecastTask, client_data
 
 C, Q, P = 2, 2, 4

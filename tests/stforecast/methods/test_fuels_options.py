@@ -7,19 +7,19 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.config import resolve
-from stforecast.data.slots import slot_order, slots_of
+from stforecast.data.profiles import slot_order, slots_of
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
-from stforecast.federated.method import Participants
-from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation
-from stforecast.federated.training import Training
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.forecaster import Forecaster
 from stforecast.methods.fuels import Fuels, FuelsOptions
-from stforecast.methods.fuels_partition import as_many_at_random
-from stforecast.models.dual_gru import DualGRU, DualGRUOptions
+from stforecast.methods.fuels_options import as_many_at_random
+from stforecast.models.dual import DualGRU, DualGRUOptions
 from stforecast.task import ForecastTask, client_data
 
 

@@ -5,11 +5,11 @@ import pytest
 
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
-from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation
-from stforecast.federated.training import Training
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.methods import METHODS
-from stforecast.models.dual_gru import DualGRU
+from stforecast.models.dual import DualGRU
 from stforecast.task import ForecastTask, client_data
 
 MODEL = 100_737

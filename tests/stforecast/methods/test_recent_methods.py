@@ -6,10 +6,9 @@ import torch
 
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
-from stforecast.federated.networks import feature_width
-from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation
-from stforecast.federated.training import Training
+from stforecast.federated.core.population import Population, feature_width
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 from stforecast.task import ForecastTask, client_data

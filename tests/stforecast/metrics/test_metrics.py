@@ -4,12 +4,11 @@ import pytest
 from sklearn import metrics as reference
 from utilsforecast import losses
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.metrics import METRICS
 from stforecast.metrics.metric import Scale
-from stforecast.metrics.point import squared_errors
-from stforecast.metrics.tables import evaluate
+from stforecast.metrics.point import evaluate, squared_errors
 
 REFERENCE = {
     "mse": reference.mean_squared_error,

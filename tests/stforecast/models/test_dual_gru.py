@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.population import Population
-from stforecast.models.dual_gru import DualGRU, DualGRUOptions
+from stforecast.federated.core.population import Population
+from stforecast.models.dual import DualGRU, DualGRUOptions
 
 CLOSENESS, PERIODS = 3, 2
 

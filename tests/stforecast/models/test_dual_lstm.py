@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.population import Population
+from stforecast.federated.core.population import Population
 from stforecast.models import MODELS
-from stforecast.models.dual_lstm import DualLSTM, DualLSTMOptions
+from stforecast.models.dual import DualLSTM, DualLSTMOptions
 
 CLOSENESS, PERIODS, N = 3, 2, 3
 

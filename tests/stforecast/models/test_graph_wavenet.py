@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.data.partition import Cells
+from stforecast.data.clients import Cells
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.population import Population
+from stforecast.federated.core.population import Population
 from stforecast.models.graph_wavenet import GraphWaveNet, GraphWaveNetOptions
 
 WINDOW = WindowSpec(closeness=5, periods=0, horizon=2, calendar="day")

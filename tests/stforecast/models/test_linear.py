@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.population import Population
+from stforecast.federated.core.population import Population
 from stforecast.models.linear import Linear, LinearOptions
 
 

@@ -2,8 +2,8 @@ import torch
 from torch import nn
 
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.population import Population
-from stforecast.models.mlp import MLP, MLPOptions
+from stforecast.federated.core.population import Population
+from stforecast.models.linear import MLP, MLPOptions
 
 WINDOW = WindowSpec(closeness=6, extra_lags="23,25,167,168,169", calendar="week", horizon=2)
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.calendar import calendar_inputs
-from stforecast.data.partition import Cells
+from stforecast.data.clients import Cells
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.population import Population
+from stforecast.federated.core.population import Population
 from stforecast.models.stid import STID, STIDOptions, TimeOfDay
 
 WINDOW = WindowSpec(closeness=4, periods=0, period=24, horizon=3, calendar="weekdays")

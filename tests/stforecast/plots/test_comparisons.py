@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.plots import PLOTS
 from stforecast.plots.scores import error_name
 

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from experiments.cli import cli
 from stforecast import Forecaster
 from stforecast.plots import PLOTS
-from stforecast.plots.inputs import as_runs
+from stforecast.plots.figure import as_runs
 from stforecast.plots.part import parts_of
 
 TRAINED = {"communication", "rounds", "filter", "divergence"}

@@ -10,16 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import stforecast.plots
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import panels, save_figure
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.plots import PLOTS
-from stforecast.plots.distribution import cdf
+from stforecast.plots.comparisons import cdf
 from stforecast.plots.forecasts import predictions
 from stforecast.plots.losses import communication, rounds
-from stforecast.plots.time_ahead import horizon
+from stforecast.plots.times import horizon
 from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 ROUNDS = pd.DataFrame(

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
+from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from data_prep.errors import InputError
-from stforecast.comparison.coverage import coverages, joined_coverages
+from stforecast.comparison.rows import coverages, joined_coverages
 from stforecast.plots.coverage import calibration
 from stforecast.runs import run
 

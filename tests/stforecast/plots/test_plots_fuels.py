@@ -12,11 +12,11 @@ from scipy.special import softmax
 from scipy.stats import spearmanr
 
 import stforecast.runs
+from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from data_prep.errors import InputError
 from stforecast.bench.drawing import panels
 from stforecast.plots import PLOTS
-from stforecast.plots.divergences import Divergences, _cluster_order, _draw, _verdict
+from stforecast.plots.fuels import Divergences, _cluster_order, _draw, _verdict
 from stforecast.results import ForecastRun
 
 divergence, draw_filter = PLOTS["divergence"], PLOTS["filter"]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import save_figure
 from stforecast.federated.runs.run_folder import write_csv

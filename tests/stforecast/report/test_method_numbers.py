@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from stforecast.bench.run_groups import group_runs
-from stforecast.report.method_numbers import method_numbers
+from stforecast.report.numbers import method_numbers, successive
 from stforecast.report.series import fitting
-from stforecast.report.successive import successive
 
 Y = np.arange(2 * 5 * 2, dtype=float).reshape(2, 5, 2)
 """`(cells, windows, horizon)` targets."""

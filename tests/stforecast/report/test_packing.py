@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from stforecast.report.packing import LEVELS, Arrays, as_json, packed
+from stforecast.report.tables import LEVELS, Arrays, as_json, packed
 
 
 def unpacked(arrays, place):

@@ -7,10 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
-from stforecast.report.data_sheet import DataSheet
-from stforecast.report.plain_section import Chart, Picture, PlainSection
-from stforecast.report.runs_sheet import RunsSheet
+from data_prep.base.errors import InputError
+from stforecast.report.section import Chart, Picture, PlainSection
+from stforecast.report.sheets import DataSheet, RunsSheet
 from stforecast.report.tables import Table
 from stforecast.report.write import try_report, write_report
 

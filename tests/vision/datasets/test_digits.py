@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from scipy.io import savemat
 from sklearn.datasets import load_digits
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.datasets import DATASETS, load
 from vision.datasets.syn_generated import FONTS, _draw_mask, _font
 

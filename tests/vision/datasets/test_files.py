@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.datasets import load
 
 

@@ -8,13 +8,12 @@ import reference_client
 import torch
 from torch import nn
 
-from stforecast.federated.data import ClientData
-from stforecast.federated.layers import ClientLinear
-from stforecast.federated.population import PerClient, Population, SplitModel
-from stforecast.federated.rounds import Federation
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.population import PerClient, Population, SplitModel
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.stream import Stream
-from stforecast.federated.training import Training
 from vision.backbones import TINY
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification

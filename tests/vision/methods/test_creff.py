@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.predictions import predictions
 from vision.methods.creff import CReFF, CReFFOptions
 
 WIDTH = 5

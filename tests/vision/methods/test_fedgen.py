@@ -7,13 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.population import PerClient, SplitModel, feature_width
+from stforecast.federated.core.state import generator
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.networks import feature_width
-from stforecast.federated.population import PerClient, SplitModel
-from stforecast.federated.predictions import predictions
-from stforecast.federated.state import generator
 from vision.methods import METHODS
 from vision.methods.conditional import draw_labels
 from vision.methods.fedgen import FedGen, FedGenOptions, diversity_loss

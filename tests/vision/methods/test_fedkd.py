@@ -6,17 +6,16 @@ import torch
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.solo import Solo
 from stforecast.federated.methods.two_models import personal_model
-from stforecast.federated.predictions import predictions
 from stforecast.federated.uploads.uplink import Uplink
 from vision.config import resolve
 from vision.evaluation import judged_models, possible_names
 from vision.methods import METHODS
-from vision.methods.fedkd import FedKD, FedKDOptions
-from vision.methods.low_rank import factors, packed, rank_for, truncated, unpacked
+from vision.methods.fedkd import FedKD, FedKDOptions, factors, packed, rank_for, truncated, unpacked
 
 SIZES = (8, 13, 5)
 MATRICES = {"encoder.1.weight": (6, 5), "head.weight": (5, 4)}

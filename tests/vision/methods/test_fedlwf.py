@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import Stream
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import Population
-from stforecast.federated.rounds import Federation
-from stforecast.federated.stream import Stream
-from stforecast.federated.training import Training
 from vision.methods.fedlwf import FedLwF, FedLwFOptions, distillation
 from vision.task import Classification
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
-from stforecast.federated.population import Population
-from stforecast.federated.predictions import predictions
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import generator
-from stforecast.federated.training import Training
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import generator
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.trainer import predictions
 from vision.backbones import TINY
 from vision.clients import among_own_classes
 from vision.methods.fedmgp import SERVER, FedMGP, FedMGPOptions

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.predictions import predictions
 from vision.methods import METHODS
 from vision.methods.fedrod import FedRoD
 

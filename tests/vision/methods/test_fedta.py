@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
-from stforecast.federated.population import Population
-from stforecast.federated.predictions import predictions
-from stforecast.federated.rounds import Federation
-from stforecast.federated.state import generator
-from stforecast.federated.stream import Stream
-from stforecast.federated.training import Training
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import generator
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
 from vision.clients import among_own_classes
@@ -24,10 +23,9 @@ from vision.methods.anchors import (
     prototype_scores,
     selected_prototypes,
 )
-from vision.methods.fedta import TARGET, FedTA
-from vision.methods.fedta_options import FedTAOptions
+from vision.methods.fedta import TARGET, FedTA, FedTAOptions
 from vision.methods.fusion import fused_pool
-from vision.methods.prompt_pool import key_distance
+from vision.methods.prompts import key_distance
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods import METHODS
 from vision.methods.fpl import (

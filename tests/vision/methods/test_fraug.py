@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.federated.discrepancy import mmd
+from data_prep.base.errors import InputError
+from stforecast.federated.core.algebra import mmd
+from stforecast.federated.core.state import generator
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedbn import FedBN
-from stforecast.federated.predictions import predictions
-from stforecast.federated.state import generator
 from vision.methods import METHODS
 from vision.methods.fraug import FRAug, FRAugOptions
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import Stream
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
-from stforecast.federated.predictions import predictions
-from stforecast.federated.rounds import Federation
-from stforecast.federated.stream import Stream
 from vision.learner import Learner
 from vision.methods.gldp import GLDP, GLDPOptions
 

@@ -8,12 +8,19 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy as bce
 from torch.nn.functional import cross_entropy
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
-from stforecast.federated.state import generator
-from vision.methods.exemplars import EMPTY, draw, empty_memory, remember
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import generator
 from vision.methods.glfc import GLFC, GLFCOptions, compensated_loss, relation_loss
-from vision.methods.proxy import encoding_network, gradients_of, rebuilt
+from vision.methods.memory import (
+    EMPTY,
+    draw,
+    empty_memory,
+    encoding_network,
+    gradients_of,
+    rebuilt,
+    remember,
+)
 
 pytestmark = pytest.mark.usefixtures("double")
 

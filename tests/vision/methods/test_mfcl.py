@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
+from stforecast.federated.core.state import generator
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.state import generator
 from vision.methods.mfcl import MFCL, MFCLOptions, unevenness
 
 pytestmark = pytest.mark.usefixtures("double")

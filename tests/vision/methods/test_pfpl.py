@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
 from stforecast.federated.uploads.payload import total_bytes
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 

@@ -5,21 +5,20 @@ import dataclasses
 import pytest
 import torch
 
-from data_prep.errors import InputError
-from stforecast.federated.data import ClientData
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.population import Population
-from stforecast.federated.predictions import predictions
-from stforecast.federated.rounds import Federation
-from stforecast.federated.stream import Stream
-from stforecast.federated.training import Training
 from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
 from vision.clients import among_own_classes
 from vision.methods.feddualp import FedDualP, FedDualPOptions
 from vision.methods.fedl2p import FedL2P, FedL2POptions
 from vision.methods.fedvit import FedViT
-from vision.methods.prompt_pool import prompt_tokens
+from vision.methods.prompts import prompt_tokens
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
 

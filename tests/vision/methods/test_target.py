@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from data_prep.errors import InputError
-from stforecast.federated.method import Participants
+from data_prep.base.errors import InputError
+from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import generator
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.state import generator
 from vision.methods.target import TARGET, TARGETOptions, agreed_divergence
 
 pytestmark = pytest.mark.usefixtures("double")

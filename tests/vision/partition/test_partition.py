@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.datasets import join, load
 from vision.partition import PARTITIONS, Partitioner
 from vision.partition.pools import make_pools

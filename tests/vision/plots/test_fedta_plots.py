@@ -7,16 +7,16 @@ import pytest
 import torch
 from sklearn.metrics import silhouette_score
 
-from data_prep.errors import InputError
-from stforecast.federated.predictions import predictions
+from data_prep.base.errors import InputError
+from stforecast.federated.engine.trainer import predictions
 from vision.backbones import TINY
 from vision.clients import client_data
 from vision.learner import Learner, load_images, prepared
 from vision.methods.fedta import anchor_head
 from vision.plots import PLOTS
-from vision.plots.anchors import _features
+from vision.plots.embeddings import _features
 from vision.results import run
-from vision.streams.retention import spatial_retention, temporal_retention
+from vision.streams.measures import spatial_retention, temporal_retention
 
 SETTINGS = {
     "model": "vit", "backbone": TINY, "input_size": 8, "size": 8, "partition": "fedta-tasks",

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.preprocessing import StandardScaler
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.config import read_by
 from vision.learner import Learner
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.datasets import ImageSet
 from vision.streams import STREAMS
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from vision.datasets.long_tail import long_tailed
 from vision.partition import Partition
 from vision.streams import STREAMS, TaskStream

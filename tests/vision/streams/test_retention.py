@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vision.streams.retention import spatial_retention, temporal_retention
+from vision.streams.measures import spatial_retention, temporal_retention
 
 
 def rows(view, right, round=None):

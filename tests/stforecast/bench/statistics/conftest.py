@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stforecast.bench.statistics.sums import ErrorSums
+from stforecast.bench.statistics.estimate import ErrorSums
 
 
 @pytest.fixture(scope="session")

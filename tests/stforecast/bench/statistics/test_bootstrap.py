@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from data_prep.errors import InputError
+from data_prep.base.errors import InputError
 from stforecast.bench.statistics.bootstrap import ALL, DAYS, ORIGINAL, SEEDS, bootstrap
-from stforecast.bench.statistics.sums import ErrorSums
+from stforecast.bench.statistics.estimate import ErrorSums
 
 NAN = np.nan
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from stforecast.bench.statistics.bootstrap import bootstrap
-from stforecast.bench.statistics.scores import skill, win_rate
-from stforecast.bench.statistics.sums import ErrorSums
+from stforecast.bench.statistics.bootstrap import bootstrap, skill, win_rate
+from stforecast.bench.statistics.estimate import ErrorSums
 
 N_TARGETS = 24
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom, ttest_1samp
 from scipy.stats import permutation_test as scipys
 
-from data_prep.errors import InputError
-from stforecast.bench.statistics.permutation import holm, permutation_test
+from data_prep.base.errors import InputError
+from stforecast.bench.statistics.tests import holm, permutation_test
 
 p_values = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 

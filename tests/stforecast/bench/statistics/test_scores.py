@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import InputError
-from stforecast.bench.statistics.bootstrap import bootstrap
-from stforecast.bench.statistics.scores import skill, win_rate
+from data_prep.base.errors import InputError
+from stforecast.bench.statistics.bootstrap import bootstrap, skill, win_rate
 
 NAN = np.nan
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
-from stforecast.bench.statistics.sums import ErrorSums, common_weight
+from data_prep.base.errors import InputError
+from stforecast.bench.statistics.estimate import ErrorSums, common_weight
 
 
 def test_the_weights_of_one_method_and_seed_are_those_of_all(make_sums):

@@ -1,0 +1,1 @@
+"""What all readers share: errors, text, registries, limits, and safe writing."""

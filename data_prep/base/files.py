@@ -1,0 +1,262 @@
+"""Atomic writing: a file is complete or absent, even if its writer is killed.
+
+File lock that keeps two processes from writing to one place.
+
+It is a lock of the kernel (`flock`), so it is released whenever its process ends.
+
+Checksums of files.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import hashlib
+import logging
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from data_prep.base.errors import InputError, reading
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  not on Windows
+    fcntl = None  # type: ignore[assignment]  # None if unavailable
+
+log = logging.getLogger(__name__)
+
+HELD = (errno.EWOULDBLOCK, errno.EACCES)
+"""Errors of `flock` if another process holds the lock."""
+
+
+def lock_handle(handle: int) -> None:
+    """Lock an open file or folder until it is closed.
+
+    Raises:
+        OSError: if another process holds the lock, or the place cannot be locked.
+    """
+    if fcntl is None:  # pragma: no cover  not on Windows
+        raise OSError(errno.ENOSYS, "this system has no flock")
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def file_lock(path: Path, place: Path) -> Iterator[None]:
+    """Hold the lock within the context.
+
+    On a file system without locks it only logs a warning.
+
+    Args:
+        path: file to lock; it names the process, and is removed afterwards.
+        place: place that is written to, for messages.
+
+    Raises:
+        InputError: if another process holds the lock.
+        OSError: if the file cannot be written.
+    """
+    handle = _take(path, place)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()  # Before it is unlocked: waiting processes then notice it and retry.
+        os.close(handle)
+
+
+def _take(path: Path, place: Path) -> int:
+    """Lock the file, write the process's name into it and return its handle."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(handle, path, place)
+            if _is_there(path, handle):
+                os.ftruncate(handle, 0)
+                os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path, place: Path) -> None:
+    try:
+        lock_handle(handle)
+    except OSError as e:
+        if e.errno in HELD:
+            holder = path.read_text(errors="replace").strip() or "another process"
+            raise InputError(
+                f"{place}: {holder} is writing there; wait for it or choose another --out"
+            ) from e
+        log.warning(
+            "%s: cannot be locked (%s); make sure that no other process writes there",
+            place, e.strerror,
+        )  # fmt: skip
+
+
+def _is_there(path: Path, handle: int) -> bool:
+    """Return whether the path still names the open file; its last holder may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+FREE = "free some space or choose another place, then try again"
+_CODE = re.compile(r"(?:errno = |os error )(\d+)")
+"""The system's error code in messages of HDF5 and Rust, which give it only there."""
+
+
+class WriteError(OSError, InputError):
+    """A file that cannot be written.
+
+    It is also an `OSError`, so that callers can catch it and suggest a better remedy.
+
+    >>> str(WriteError(Path("a.nc"), OSError(errno.ENOSPC, "No space left on device")))
+    'a.nc: cannot be written (No space left on device); free some space or choose another place, \
+then try again'
+    """
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        match = _CODE.search(str(cause))
+        code = int(match[1]) if match else cause.errno
+        reason = os.strerror(code) if code else " ".join(str(cause).split())
+        OSError.__init__(self, code or errno.EIO, reason, str(path))
+
+    def __reduce__(self) -> tuple[type[WriteError], tuple[Path, OSError]]:
+        # Processes exchange errors by pickling; the inherited method passes other arguments.
+        return type(self), (Path(self.filename), OSError(self.errno, self.strerror))
+
+    def __str__(self) -> str:
+        return f"{self.filename}: cannot be written ({self.strerror}); {FREE}"
+
+
+def check_target(path: Path) -> None:
+    """Create the parent folder of a file to write; call it before a long computation.
+
+    Raises:
+        InputError: if the path is a folder or a device, or its parent cannot be created.
+    """
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected a file to write; add a file name")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is a device or a pipe, expected a file to write; name another")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InputError(
+            f"{path.parent}: cannot be created ({e.strerror}); choose another folder"
+        ) from e
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Path]:
+    """Yield a temporary path, and move its file to `path` only if the block succeeds.
+
+    The temporary file is in a hidden folder beside `path`, which stays locked while its writer
+    runs. Folders left behind by killed writers of the same file are removed.
+
+    Args:
+        path: file to write.
+        mode: who may read and write it.
+
+    Raises:
+        InputError: if `path` is not a valid target.
+        WriteError: if writing fails, such as on a full disk.
+    """
+    path = Path(path)
+    check_target(path)
+    try:
+        folder, lock = claim_folder(path.parent, f".{path.name}.", ".part")
+    except OSError as e:
+        raise WriteError(path, e) from e
+    try:
+        part = folder / path.name
+        part.touch()
+        yield part
+        part.chmod(mode)
+        part.replace(path)
+    except WriteError:
+        raise
+    except OSError as e:
+        if e.filename is not None and not str(e.filename).startswith(str(folder)):
+            raise  # another file caused the error
+        raise WriteError(path, e) from e
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def claim_folder(parent: Path, prefix: str, suffix: str = "") -> tuple[Path, int | None]:
+    """Create a folder that only this user may enter; those of killed processes are removed.
+
+    Args:
+        parent: folder to create it in.
+        prefix: beginning of its name.
+        suffix: end of its name.
+
+    Returns:
+        The folder and a handle that locks it until it is closed, None if locks are not supported.
+    """
+    _remove_abandoned(parent, prefix, suffix)
+    while True:
+        folder = Path(tempfile.mkdtemp(suffix, prefix, parent))
+        try:
+            lock = _folder_lock(folder)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process considered it abandoned before it was locked
+        except OSError:
+            return folder, None
+        if folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_abandoned(parent: Path, prefix: str, suffix: str) -> None:
+    """Remove the folders of killed processes, whose locks the system has released."""
+    for folder in parent.glob(f"{glob.escape(prefix)}*{glob.escape(suffix)}/"):
+        try:
+            lock = _folder_lock(folder)
+        except OSError:
+            continue  # its process is still running
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _folder_lock(folder: Path) -> int:
+    """Open and lock a folder.
+
+    The folder is locked, not the file, because HDF5 itself locks the files that it writes.
+
+    Raises:
+        OSError: if another process holds the lock, or the folder is gone or cannot be locked.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        lock_handle(handle)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def checksum(path: Path, algorithm: str = "sha256") -> str:
+    """Return the checksum of a file, such as `"sha256:…"`.
+
+    Args:
+        path: the file.
+        algorithm: name of an algorithm in Python's `hashlib`.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+    remedy = "check its permissions and the disk"
+    with reading(path, "to its end", remedy), path.open("rb") as file:
+        return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"

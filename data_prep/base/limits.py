@@ -1,0 +1,204 @@
+"""Limits on the memory that a file may take; declared sizes are checked before reading.
+
+There are two limits. The content must fit into the free memory of the machine and of the container
+(`check_size`). And a file may not take far more than a valid file of its size could
+(`check_expansion`): a few kilobytes can declare, or unpack to, many gigabytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+import psutil
+
+from data_prep.base.errors import InputError
+
+CHUNK = 2**20
+UNKNOWN = 2**34
+"""Bytes of memory to assume if the system does not report them."""
+
+ALLOWANCE = 2**27
+"""Bytes that a file of any size may take."""
+
+EXPANSION = 64
+"""Bytes of memory, beyond the allowance, per byte of a file.
+
+Measured traffic packs 2:1 to 10:1, cubes of mostly zeros 50:1; a bomb packs 1,000:1 and more.
+"""
+
+VARIABLE = "STFORECAST_EXPANSION"
+"""Environment variable that overrides `EXPANSION`, for a valid file that exceeds it."""
+
+
+def memory(root: Path = Path("/")) -> int:
+    """Return the bytes of memory available to this process; 16 GiB if unknown.
+
+    This is the minimum of the machine's free memory and the memory left by the control groups
+    (versions 1 and 2) of the process and their ancestors. Cached files count as free, since the
+    system can drop them.
+
+    Args:
+        root: root of the file system to read the limits from; another one in tests.
+    """
+    free = [_free_in_machine(), *_left_by_groups(root)]
+    return max(0, min(n for n in free if n is not None))
+
+
+def _free_in_machine() -> int:
+    try:
+        return int(psutil.virtual_memory().available)
+    except (OSError, psutil.Error):
+        return UNKNOWN
+
+
+def _left_by_groups(root: Path) -> Iterator[int | None]:
+    """Yield the memory left by each control group, from the process's own to the mounted one."""
+    own: dict[str, str] = {}  # controllers to the path of the process's group; version 2 names none
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        own |= dict.fromkeys(controllers.split(","), path)
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        _, _, _, top, mount, *_ = before.split(" ")
+        kind, _, options = after.split(" ")[:3]
+        if kind == "cgroup2" and "" in own:
+            names, path = ("memory.max", "memory.current", "inactive_file"), own[""]
+        elif kind == "cgroup" and "memory" in options.split(",") and "memory" in own:
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            path = own["memory"]
+        else:
+            continue
+        for group in _upwards(root / mount.lstrip("/"), top, path):
+            yield _left(group, *names)
+
+
+def _upwards(mount: Path, top: str, path: str) -> Iterator[Path]:
+    """Yield folders of a group and its ancestors; a container often sees only the mounted one."""
+    inner = PurePosixPath(path)
+    below = inner.relative_to(top) if inner.is_relative_to(top) else PurePosixPath()
+    for part in (below, *below.parents):
+        if ".." not in part.parts:
+            yield mount / part
+
+
+def _left(group: Path, limit: str, usage: str, cached: str) -> int | None:
+    """Return the limit minus the usage without cached files; None without a limit."""
+    try:
+        most, used = (int((group / name).read_text()) for name in (limit, usage))
+    except (OSError, ValueError):  # The root has no such file; "max" is no limit.
+        return None
+    lines = (line.split() for line in _lines(group / "memory.stat"))
+    return most - used + next((int(line[1]) for line in lines if line[:1] == [cached]), 0)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def check_size(n_bytes: int, what: object) -> None:
+    """Refuse data that would take more than half of the free memory.
+
+    Args:
+        n_bytes: expected size in memory.
+        what: name of the data in the error.
+
+    Raises:
+        InputError: if it is too large.
+    """
+    limit = memory() // 2
+    if n_bytes > limit:
+        raise InputError(
+            f"{what} would take {n_bytes / 1e9:.4g} GB of memory, expected at most "
+            f"{limit / 1e9:.3g} GB, half of the free memory; check that the file is "
+            "valid, or give a part of the data"
+        )
+
+
+def check_expansion(n_bytes: int, path: Path, what: object = None, ratio: int = EXPANSION) -> None:
+    """Refuse data that would take far more memory than a valid file of its size, or too much.
+
+    Args:
+        n_bytes: size in memory that the file declares, or has unpacked to so far.
+        path: the file.
+        what: name of the data in the error; by default the file.
+        ratio: bytes of memory per byte of the file, beyond the `ALLOWANCE`.
+
+    Raises:
+        InputError: if it is too large.
+    """
+    what = path if what is None else what
+    if n_bytes > most_from(path, ratio):
+        packed = path.stat().st_size
+        raise InputError(
+            f"{what} would take {n_bytes / 1e9:.4g} GB of memory, far more than the "
+            f"{packed / 1e6:.3g} MB of {path.name} should; check that the file is valid, and if it "
+            f"is, set {VARIABLE} to {math.ceil(n_bytes / max(packed, 1))} or more"
+        )
+    check_size(n_bytes, what)
+
+
+def most_from(path: Path, ratio: int = EXPANSION) -> int:
+    """Return the maximum bytes of memory of a valid file of this size.
+
+    Raises:
+        InputError: if the `VARIABLE` is not a whole number.
+    """
+    said = os.environ.get(VARIABLE, str(ratio))
+    if not said.isascii() or not said.isdigit():
+        raise InputError(f"{VARIABLE} is {said!r}; give a whole number such as 1000, or unset it")
+    return ALLOWANCE + int(said) * path.stat().st_size
+
+
+def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> bytes:
+    """Read a file of limited size.
+
+    Args:
+        path: the file.
+        most: maximum number of bytes.
+        opener: function that opens it, such as `gzip.open`.
+
+    Raises:
+        InputError: if there are more.
+        OSError: if it cannot be read.
+    """
+    with opener(path, "rb") as file:
+        data: bytes = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"{path}: has more than {most:,} bytes, expected fewer; get it again")
+    return data
+
+
+def gunzip(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
+    """Read a gzip file, if `bounded` accepts its size."""
+    with gzip.open(path) as packed:
+        return bounded(cast(IO[bytes], packed), path, cost)
+
+
+def bounded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:
+    """Read the rest of a compressed file, if it is not too large.
+
+    Args:
+        packed: the open file, which is decompressed as it is read.
+        path: its path.
+        cost: function from a piece of the content to its bytes in memory when used.
+
+    Raises:
+        InputError: if it is larger than `check_expansion` allows.
+    """
+    content, size = io.BytesIO(), 0
+    most = min(most_from(path), memory() // 2)
+    while part := packed.read(CHUNK):
+        size += cost(part)
+        if size > most:
+            check_expansion(size, path, f"{path}: unpacked, it")
+        content.write(part)
+    return content.getvalue()

@@ -1,0 +1,189 @@
+"""Registries of methods, models, data sets, metrics, plots and the like.
+
+Each kind is one `Registry`. Its entries come from the modules of our packages and from the entry
+points of other installed packages. Nothing is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+from data_prep.base.errors import InputError, choose
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Found(NamedTuple):
+    """An entry and its origin, as given in errors."""
+
+    entry: Any
+    origin: str
+
+
+class Registry(Mapping[str, T]):
+    """All entries of one kind by name, searched for on first use.
+
+    Classes and objects are named by their `name`; functions and modules by their Python name, with
+    dashes. Any access raises `InputError` if two entries have the same name.
+
+    Args:
+        kind: name of the kind in errors, such as "method".
+        packages: our packages whose modules define entries.
+        is_entry: predicate of entries, such as `is_listed` or the result of `is_named`.
+        group: entry point group for other packages.
+        sort_by: sort key of an entry; by default its name.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *packages: str,
+        is_entry: Callable[[Any], bool],
+        group: str,
+        sort_by: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._packages = packages
+        self._is_entry = is_entry
+        self._group = group
+        self._sort_by = sort_by or _name
+        self._searched: list[str] = []
+        self._found: dict[str, Found] = {}
+
+    def __getitem__(self, name: str) -> T:
+        return self.found()[name].entry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found())
+
+    def __len__(self) -> int:
+        return len(self.found())
+
+    def find(self, name: str) -> T:
+        """The entry of that name.
+
+        Raises:
+            InputError: listing the names if there is none.
+        """
+        return find(self.kind, name, self)
+
+    def found(self) -> Mapping[str, Found]:
+        """Return entries and their origins by name; search again if the places have changed.
+
+        Raises:
+            InputError: if two have the same name.
+        """
+        packages = [importlib.import_module(name) for name in self._packages]
+        places = [*sys.path, *(place for package in packages for place in package.__path__)]
+        if places != self._searched:
+            named: dict[str, Found] = {}
+            for package in packages:
+                _add(named, self._in_modules(package))
+            _add(named, self._in_entry_points())
+            order = sorted(named, key=lambda name: self._sort_by(named[name].entry))
+            self._found, self._searched = {name: named[name] for name in order}, places
+        return self._found
+
+    def _in_modules(self, package: ModuleType) -> Iterator[Found]:
+        import pkgutil
+
+        for info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+            for thing in (module, *vars(module).values()):
+                if self._is_entry(thing):
+                    yield Found(thing, f"{self.kind} of {module.__name__}")
+
+    def _in_entry_points(self) -> Iterator[Found]:
+        from importlib.metadata import entry_points  # slow to import
+
+        for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
+            package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+            try:
+                thing, problem = point.load(), f"it is no {self.kind}"
+                usable = self._is_entry(thing)
+            except Exception as e:  # a foreign module may raise anything when it is imported
+                usable, problem = False, f"{type(e).__name__}: {e}"
+            if usable:
+                yield Found(thing, f"{self.kind} {point.value} of the package {package}")
+            else:
+                log.warning(
+                    "package %s: its entry point %s = %s of %s cannot be used (%s); repair it or "
+                    "uninstall the package", package, point.name, point.value, self._group, problem,
+                )  # fmt: skip
+
+
+def find(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """The entry of that name.
+
+    Args:
+        kind: what an entry is called.
+        name: what the user typed.
+        known: entries by name.
+
+    Raises:
+        InputError: listing the names if there is none.
+    """
+    if name not in known:
+        raise choose(kind, name, known)
+    return known[name]
+
+
+def join(*registries: Registry[Any]) -> dict[str, Any]:
+    """Merge the entries of several kinds that share one namespace.
+
+    Raises:
+        InputError: if two have the same name.
+    """
+    named: dict[str, Found] = {}
+    for registry in registries:
+        _add(named, registry.found().values())
+    return {name: found.entry for name, found in named.items()}
+
+
+def listed(function: Function) -> Function:
+    """Mark a function as an entry of its package's registry."""
+    vars(function)["listed"] = True
+    return function
+
+
+def is_listed(thing: Any) -> bool:
+    """Return whether it is a function marked as `listed`."""
+    return isinstance(thing, FunctionType) and vars(thing).get("listed", False)
+
+
+def is_named(base: type) -> Callable[[Any], bool]:
+    """Return a predicate of subclasses of `base` that define their own `name`."""
+
+    def is_entry(thing: Any) -> bool:
+        return isinstance(thing, type) and issubclass(thing, base) and bool(vars(thing).get("name"))
+
+    return is_entry
+
+
+def _add(named: dict[str, Found], found: Iterable[Found]) -> None:
+    """Add entries under their names.
+
+    Raises:
+        InputError: if two have the same name.
+    """
+    for new in found:
+        old = named.setdefault(_name(new.entry), new)
+        if old.entry is not new.entry:
+            raise InputError(
+                f"two are called {_name(new.entry)!r}: the {old.origin} and the {new.origin}; "
+                "rename one, or uninstall its package"
+            )
+
+
+def _name(entry: Any) -> str:
+    if isinstance(entry, FunctionType | ModuleType):
+        return entry.__name__.rpartition(".")[2].replace("_", "-")
+    return str(entry.name)

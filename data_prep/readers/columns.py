@@ -1,0 +1,351 @@
+"""Usual names of tables and of their columns: times, cells, places and the calendar.
+
+Location of a table's rows, for error messages, and repairs in pandas.
+
+Recognise dates and headers, to understand a table and to give advice in error messages.
+
+Parse the columns of a table: cell ids and values.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from data_prep.base.errors import InputError, close_to
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet", ".xlsx")
+"""Ends of the names of files that hold tables."""
+
+TIMES = frozenset({
+    "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime",
+})  # fmt: skip
+CELLS = frozenset({
+    "cell", "cellid", "cellname", "station", "stationid", "stationname", "sensor", "sensorid",
+    "site", "siteid", "sitename", "node", "nodeid", "detector", "detectorid", "enodeb", "enb",
+    "gnb", "gnodeb", "basestation", "bs", "sector", "link", "linkid", "road", "roadid", "segment",
+    "segmentid", "location", "locationid", "square", "squareid", "meter", "meterid", "uniqueid",
+})  # fmt: skip
+CALENDAR = frozenset({
+    "hour", "minute", "weekday", "dayofweek", "dow", "day", "dayofmonth", "dayofyear", "month",
+    "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",
+    "hourofday", "timeofday",
+})  # fmt: skip
+LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
+LATITUDES = frozenset({"lat", "latitude"})
+
+
+def plain(name: str) -> str:
+    """Return a name in lower case, without spaces and marks.
+
+    >>> plain("Station_ID")
+    'stationid'
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def named(columns: Iterable[str], usual: frozenset[str]) -> list[str]:
+    """Return the columns whose name is a usual one.
+
+    >>> named(["Time", "HOUR", "v"], CALENDAR)
+    ['HOUR']
+    """
+    return [column for column in columns if plain(column) in usual]
+
+
+def number_cells(names: Iterable[str]) -> bool:
+    """Return whether names are certainly those of cells: numbers, or `cell_1` and `cell_2`.
+
+    >>> number_cells(["4142", "4143"]), number_cells(["sensor 1"]), number_cells(["counter1"])
+    (True, True, False)
+    """
+    found = [re.fullmatch(r"([a-z]*?)\d+", plain(name)) for name in names]
+    return all(match is not None and (match[1] in CELLS | {""}) for match in found)
+
+
+@dataclass(frozen=True)
+class KeyColumns:
+    """The names of the columns to keep as text: of times and ids, given or usual.
+
+    Args:
+        time: given name of the column of times.
+        cell: given name of the column of cells.
+    """
+
+    time: str
+    cell: str
+
+    def __contains__(self, name: object) -> bool:
+        return name in ("", self.time, self.cell) or plain(str(name)) in TIMES | CELLS
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Location of a table's rows, for error messages.
+
+    Args:
+        name: the file or object.
+        unit: name of a row, such as `"line"`.
+        first: number of the first row of data.
+        is_file: whether the table is a file, whose reading has options.
+        rows: `(rows,)` position of each row in the file if some rows were left out, else None.
+
+    >>> Origin("speed.csv", "line", 2).at(3)
+    'speed.csv, line 5'
+    """
+
+    name: str = "the DataFrame"
+    unit: str = "row"
+    first: int = 0
+    is_file: bool = False
+    rows: np.ndarray | None = field(default=None, compare=False)
+
+    def at(self, row: int) -> str:
+        """Return the name of a row, counted from 0."""
+        return f"{self.name}, {self.unit} {self.number(row)}"
+
+    def number(self, row: int) -> int:
+        """Return the number of a row in the file, or in the frame."""
+        return self.first + int(row if self.rows is None else self.rows[row])
+
+    def either(self, option: str, *steps: str) -> str:
+        """Return advice: an option for a file, statements that change the frame `df` otherwise."""
+        return option if self.is_file else f"`{'; '.join(steps)}`"
+
+
+_DATE = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(.*)", re.DOTALL)
+_CLOCKS = {
+    r"": "",
+    r"\d{1,2}:\d{2}": "%H:%M",
+    r"\d{1,2}:\d{2}:\d{2}": "%H:%M:%S",
+    r"\d{1,2}:\d{2} ?[AP]M": "%I:%M %p",
+    r"\d{1,2}:\d{2}:\d{2} ?[AP]M": "%I:%M:%S %p",
+}
+
+
+WITH_COMMA = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?\s*$"
+"""Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
+
+
+def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the possible orders of day and month in dates, in words and as pandas formats.
+
+    >>> date_formats(["10/23/2017 03:00:00"])
+    [('month/day/year', '%m/%d/%Y %H:%M:%S')]
+    >>> date_formats(["01/02/2017", "02/02/2017"])
+    [('day/month/year', '%d/%m/%Y'), ('month/day/year', '%m/%d/%Y')]
+    """
+    found = [_DATE.fullmatch(text.strip()) for text in texts]
+    dates = [match for match in found if match]
+    if not dates or len(dates) < len(found):
+        return []
+    clock = dates[0][5]
+    pattern = next((p for p in _CLOCKS if re.fullmatch(p, clock.strip(), re.IGNORECASE)), None)
+    if pattern is None:
+        return []
+    gap = clock[: len(clock) - len(clock.lstrip())]
+    mark = dates[0][2]
+    orders = []
+    if all(int(match[3]) <= 12 for match in dates):
+        orders.append(("day/month/year", f"%d{mark}%m{mark}%Y{gap}{_CLOCKS[pattern]}"))
+    if all(int(match[1]) <= 12 for match in dates):
+        orders.append(("month/day/year", f"%m{mark}%d{mark}%Y{gap}{_CLOCKS[pattern]}"))
+    return orders
+
+
+def has_comma(text: str) -> bool:
+    """Return whether a text may be a number with a decimal comma.
+
+    >>> has_comma("1,5"), has_comma("1.234,5"), has_comma("1.5"), has_comma("a,5")
+    (True, True, False, False)
+    """
+    return "," in text and re.match(WITH_COMMA, text) is not None
+
+
+def looks_like_values(names: Sequence[str]) -> bool:
+    """Return whether a file's first line holds values: a time, or numbers with a decimal point.
+
+    >>> looks_like_values(["2017-10-23 03:00", "a", "7"]), looks_like_values(["time", "1", "2"])
+    (True, False)
+    >>> looks_like_values(["1", "2", "3"]), looks_like_values(["1", "0.5", "0.5"])
+    (False, True)
+    """
+    if any(re.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d.*)?", n) or _DATE.fullmatch(n) for n in names):
+        return True
+    numbers = [n for n in names if re.fullmatch(r"-?\d*\.?\d+(e[+-]?\d+)?", n, re.IGNORECASE)]
+    return len(numbers) == len(names) > 1 and any("." in n for n in numbers)
+
+
+def frequency(step: pd.Timedelta) -> str:
+    """Return a step as a pandas frequency, such as `"2min"`."""
+    return str(pd.tseries.frequencies.to_offset(step).freqstr)
+
+
+MAX_NAMES = 400
+"""Maximum number of characters of column names in an error."""
+
+log = logging.getLogger(__name__)
+
+LARGEST = 1e16
+"""Largest absolute value; sums of a million squares fit into single precision."""
+
+
+def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
+    """Check that a table has all of `columns`.
+
+    Raises:
+        InputError: if a column is missing.
+    """
+    for column in columns:
+        if column not in df.columns:
+            found = ", ".join(map(repr, df.columns[:20]))
+            if len(found) > MAX_NAMES:
+                found = f"{found[:MAX_NAMES]}…"
+            raise InputError(
+                f"{origin.name}: no column {column!r} among {found}{close_to(column, df.columns)}; "
+                "rename one or choose another"
+            )
+
+
+def value_columns(
+    df: pd.DataFrame, keys: Sequence[str], values: Sequence[str] | None, origin: Origin
+) -> list[str]:
+    """Return the columns to read: `values`, else all but `keys` with at least one number.
+
+    Raises:
+        InputError: if there is none, or one of `values` is missing.
+    """
+    require_columns(df, (*keys, *(values or ())), origin)
+    others = [c for c in df.columns if c not in keys]
+    columns = list(values) if values else [c for c in others if _holds_numbers(df[c])]
+    for c in columns if values else others:
+        _refuse_commas(df[c], origin)
+    if values is None:
+        columns = _without_calendar(columns, origin)
+    if not columns:
+        raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
+    if values is None and (text := [c for c in others if not _holds_numbers(df[c])]):
+        log.warning("%s: columns without numbers are left out: %s", origin.name, text)
+    return columns
+
+
+def _without_calendar(columns: list[str], origin: Origin) -> list[str]:
+    """Leave out columns of the calendar and of places, such as `HOUR` and `lon`, with a notice."""
+    names = [c for c in columns if isinstance(c, str)]
+    known = named(names, CALENDAR | LONGITUDES | LATITUDES)
+    if known and len(known) < len(columns):
+        log.info(
+            "%s: not taken as values: %s; --values names columns to take", origin.name,
+            ", ".join(known),
+        )  # fmt: skip
+        return [c for c in columns if c not in known]
+    return columns
+
+
+def is_text(column: pd.Series) -> bool:
+    """Return whether a column holds neither numbers nor times."""
+    return not (types.is_numeric_dtype(column) or types.is_datetime64_any_dtype(column))
+
+
+def _holds_numbers(column: pd.Series) -> bool:
+    return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
+
+
+def _refuse_commas(column: pd.Series, origin: Origin) -> None:
+    """Refuse a column whose first text is a number with a decimal comma."""
+    filled = np.flatnonzero(column.notna())
+    first = column.iloc[filled[0]] if filled.size else None
+    if not isinstance(first, str) or not has_comma(first):
+        return
+    at = f"df[{column.name!r}]"
+    advice = origin.either(
+        "pass --decimal comma", f"{at} = {at}.str.replace(',', '.').astype(float)"
+    )
+    raise InputError(
+        f"{origin.at(filled[0])}: column {column.name!r} holds {first!r}, which has a decimal "
+        f"comma, expected numbers with a decimal point in all rows; {advice}, and look at the rows "
+        "that are not numbers"
+    )
+
+
+def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
+    """Return a column as `(rows,)` float64, NaN where empty.
+
+    Raises:
+        InputError: if a row holds anything but a finite number of at most `LARGEST`.
+    """
+    values = _coerce(column)
+    no_number = np.isnan(values) & column.notna().to_numpy()
+    wrong = np.flatnonzero(no_number | (np.abs(values) > LARGEST))
+    if wrong.size:
+        row = int(wrong[0])
+        raise InputError(
+            f"{origin.at(row)}: column {column.name!r} holds {str(column.iloc[row])!r}, expected a "
+            f"finite number of at most {LARGEST:g}; correct it, leave it empty if missing, or "
+            "choose other columns"
+        )
+    return values
+
+
+def _coerce(column: pd.Series) -> np.ndarray:
+    """Return a column as `(rows,)` float64, NaN where it holds no number."""
+    if types.is_bool_dtype(column) or types.is_datetime64_any_dtype(column):
+        return np.full(len(column), np.nan)
+    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
+    """Return cell ids as an array of integers or of text, `(cell,)`.
+
+    Raises:
+        InputError: if an id is neither, or occurs more than once.
+    """
+    if ids.has_duplicates:
+        raise InputError(
+            f"{origin.name}: cell {ids[ids.duplicated()][0]!r} occurs more than once among the "
+            "columns, expected one column per cell; rename or merge them"
+        )
+    if types.is_integer_dtype(ids):
+        return ids.to_numpy(dtype=np.int64)
+    odd = [i for i in ids if not isinstance(i, str)]
+    if odd:
+        raise InputError(
+            f"{origin.name}: cell id {odd[0]!r} is a {type(odd[0]).__name__}, expected integers "
+            "or text throughout; convert the ids"
+        )
+    if nul := [i for i in ids if "\0" in i]:
+        raise InputError(f"{origin.name}: cell id {nul[0]!r} holds a zero byte; remove it")
+    return np.array(list(ids), dtype=str)
+
+
+def factorize(cells: pd.Series, origin: Origin) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted cell ids `(cells,)` and each row's position among them, `(rows,)`.
+
+    Raises:
+        InputError: if an id is empty, or neither an integer nor text.
+    """
+    refuse_empty(cells, "cell id", origin)
+    codes, ids = pd.factorize(cells)
+    named = cell_ids(pd.Index(ids), origin)
+    order = np.argsort(named)
+    return named[order], np.argsort(order)[codes]
+
+
+def refuse_empty(column: pd.Series, what: str, origin: Origin) -> None:
+    """Check that a column has no empty field.
+
+    Raises:
+        InputError: if a field is empty; `what` names the column in the message.
+    """
+    empty = np.flatnonzero(column.isna())
+    if empty.size:
+        raise InputError(
+            f"{origin.at(empty[0])}: empty {what} ({empty.size} in all), expected one in every "
+            "row; fill it in or remove the row"
+        )

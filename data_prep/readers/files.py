@@ -1,0 +1,336 @@
+"""Read a table from a file: CSV, Parquet or Excel.
+
+Read a sheet of an Excel workbook (.xlsx) by openpyxl (extra `excel`), bounded in size.
+
+Compute the unpacked size of a Parquet file from its headers, without reading its pages.
+
+Format: parquet.apache.org; its structures use Thrift's compact encoding. A table may be far larger
+than its unpacked pages, because repeated values are stored once; so callers also count the rows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import mmap
+import zipfile
+from collections import Counter
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+
+from data_prep.base.errors import InputError, close_to, no_file, reading
+from data_prep.base.limits import check_expansion
+from data_prep.base.text import as_text, some
+from data_prep.readers.columns import SUFFIXES, Origin
+from data_prep.readers.delimited import (
+    FIELD,
+    MISSING,
+    ROW,
+    Decimal,
+    Dialect,
+    check_columns,
+    read_delimited,
+    to_numbers,
+)
+
+
+def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.DataFrame, Origin]:
+    """Read a sheet of a workbook; formulas give the values that were stored with them.
+
+    Args:
+        path: the workbook.
+        keys: columns of ids and times; whole numbers there become text without a point.
+        dialect: which sheet, and whether its first row holds names.
+
+    Raises:
+        InputError: if openpyxl is not installed, there are several sheets and none is chosen, or
+            the sheet is too large or holds an error.
+    """
+    try:
+        import openpyxl
+    except ImportError as e:
+        raise InputError(
+            f"{path.name}: Excel files need openpyxl; pip install 'stforecast[excel]', or save the "
+            "table as .csv"
+        ) from e
+    with zipfile.ZipFile(path) as parts:
+        unpacked = sum(part.file_size for part in parts.infolist())
+    check_expansion(unpacked, path, f"{path.name}: unpacked, it")
+    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    try:
+        name = _choose_sheet(book.sheetnames, dialect.sheet, path.name)
+        rows = _rows(book[name], path)
+    finally:
+        book.close()
+    names = _names(rows, dialect, path.name)
+    body = rows[1:] if dialect.header else rows
+    table = pl.DataFrame([_column(n, [r[i] for r in body], n in keys) for i, n in enumerate(names)])
+    decimal: Decimal = (
+        "comma" if dialect.decimal == "comma" else "point"
+    )  # numbers are numbers in a sheet
+    first = 2 if dialect.header else 1
+    origin = Origin(path.name, "row", first, is_file=True)
+    return to_numbers(table, decimal, keys, origin), origin
+
+
+def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted in names:
+        return str(wanted)
+    listed = f"its sheets are {some(map(repr, names), 12)}"
+    if wanted is None:
+        raise InputError(f"{file}: {listed}; choose one with --sheet")
+    raise InputError(f"{file}: no sheet {wanted!r}{close_to(wanted, names)}; {listed}")
+
+
+def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
+    """Return the rows of a sheet, equally long, without empty rows and columns at the end."""
+    rows: list[tuple[Any, ...]] = []
+    n_bytes = width = 0
+    for row in sheet.iter_rows(values_only=True):
+        n_bytes += ROW + FIELD * len(row)
+        check_expansion(n_bytes, path, f"{path.name}: the cells of its sheet")
+        filled = [i for i, value in enumerate(row) if value is not None]
+        width = max(width, 1 + filled[-1] if filled else 0)
+        rows.append(row)
+    while rows and all(value is None for value in rows[-1]):
+        rows.pop()
+    check_columns(width, path.name)
+    return [(*row[:width], *[None] * (width - len(row))) for row in rows]
+
+
+def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str]:
+    if not rows:
+        raise InputError(f"{file}, row 1: empty, expected column names; choose another --sheet")
+    if not dialect.header:
+        return dialect.numbered(len(rows[0]))
+    names = ["" if value is None else str(value).strip() for value in rows[0]]
+    if any(isinstance(value, datetime.datetime | float) for value in rows[0]):
+        raise InputError(
+            f"{file}, row 1: {some(map(repr, names), 4)} are values, expected the columns' names; "
+            "pass --no-header to number the columns from 1, or add names"
+        )
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InputError(
+            f"{file}, row 1: column {repeated[0]!r} more than once, expected column names; write "
+            "one for each"
+        )
+    return names
+
+
+def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
+    """Return a column as numbers, times or text, depending on what all its filled cells hold."""
+    values = [None if isinstance(v, str) and v in MISSING else v for v in values]
+    kinds = {type(value) for value in values if value is not None}
+    if kinds and kinds <= {datetime.datetime, datetime.date}:
+        midnight = datetime.time()
+        whole = [
+            datetime.datetime.combine(v, midnight) if type(v) is datetime.date else v
+            for v in values
+        ]
+        return pl.Series(name, whole, dtype=pl.Datetime("us"))
+    if kinds <= {int, float} and not is_key:
+        return pl.Series(name, values, dtype=pl.Float64)
+    if is_key and kinds <= {int, float}:
+        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    texts = [None if v is None else str(v) for v in values]
+    return pl.Series(name, texts, dtype=pl.String)
+
+
+MAGIC = b"PAR1"
+TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+"""Types of Thrift's compact encoding; those in between are integers."""
+
+# Numbers that the format gives to the fields used here.
+ROW_GROUPS, COLUMNS, META = 4, 1, 3
+PACKED_SIZE, DATA_PAGES, DICTIONARY_PAGE = 7, 9, 11
+PAGE_UNPACKED, PAGE_PACKED = 2, 3
+
+
+def unpacked_size(path: Path) -> int:
+    """Return the unpacked bytes of all pages, as declared by their headers.
+
+    Raises:
+        ValueError: if the file is not Parquet.
+        IndexError: if the file is truncated.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        length = int.from_bytes(data[-8:-4], "little")
+        if data[-4:] != MAGIC or not 0 < length <= len(data) - 12:
+            raise ValueError("no footer of a Parquet file")
+        about = _Reader(data, len(data) - 8 - length).struct()
+        return sum(
+            _unpacked_chunk(data, chunk[META])
+            for group in about.get(ROW_GROUPS, [])
+            for chunk in group[COLUMNS]
+        )
+
+
+def _unpacked_chunk(data: mmap.mmap, meta: dict[int, Any]) -> int:
+    """Return the unpacked bytes of a column's pages within a row group."""
+    at = min(meta[DATA_PAGES], meta.get(DICTIONARY_PAGE) or meta[DATA_PAGES])
+    end, size = at + meta[PACKED_SIZE], 0
+    while 0 <= at < end:
+        reader = _Reader(data, at)
+        page = reader.struct()
+        size += page[PAGE_UNPACKED]
+        at = reader.at + max(0, page[PAGE_PACKED])
+    return size
+
+
+class _Reader:
+    """Reader of Thrift's compact encoding; a structure is a dictionary of fields by number."""
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        self.data, self.at = data, at
+
+    def struct(self) -> dict[int, Any]:
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self.byte():
+            number = number + (head >> 4) if head >> 4 else self.whole()
+            fields[number] = self.value(head & 15)
+        return fields
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def count(self) -> int:
+        number, shift = 0, 0
+        while True:
+            byte = self.byte()
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number
+            shift += 7
+
+    def whole(self) -> int:
+        number = self.count()
+        return (number >> 1) ^ -(number & 1)
+
+    def value(self, kind: int, *, inside: bool = False) -> Any:
+        if kind in (TRUE, FALSE):  # a field's type is its value; in a list it is a byte
+            return self.byte() == TRUE if inside else kind == TRUE
+        if kind == BYTE:
+            return self.byte()
+        if kind in (DOUBLE, BINARY):
+            length = self.count() if kind == BINARY else 8
+            self.at += length
+            return None
+        if kind in (LIST, SET):
+            head = self.byte()
+            n = self.count() if head >> 4 == 15 else head >> 4
+            return [self.value(head & 15, inside=True) for _ in range(n)]
+        if kind == STRUCT:
+            return self.struct()
+        if kind == MAP:
+            raise ValueError("a map in the footer, which no version of the format has")
+        return self.whole()
+
+
+DIALECT = Dialect()
+_HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
+_WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
+
+
+def read_table(
+    path: Path,
+    *,
+    text_columns: Container[str] = (),
+    dialect: Dialect = DIALECT,
+) -> tuple[pd.DataFrame, Origin]:
+    """Read a CSV, Parquet or Excel file.
+
+    Args:
+        path: a file with one of the `SUFFIXES`.
+        text_columns: columns of a CSV to keep as text, without type inference.
+        dialect: how the file is written.
+
+    Returns:
+        The table, NaN or None where a field is empty, and the location of its rows for errors.
+
+    Raises:
+        InputError: if the file cannot be read or a line has too few or too many fields.
+    """
+    if not path.is_file():
+        raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
+    if as_text(str(path)) != str(path):
+        raise InputError(f"{path}: this name is not UTF-8, expected UTF-8 for a table; rename it")
+    if not path.name.endswith(SUFFIXES):
+        raise InputError(
+            f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
+            f"{', '.join(SUFFIXES)}; save the table as one of them"
+        )
+    how = _HOW.get(path.suffix, "as a table in UTF-8")
+    remedy = "save it again" if path.suffix in _HOW else "save it again as UTF-8"
+    with reading(path.name, how, remedy), _without_panic():
+        if path.suffix == ".parquet":
+            table, origin = _read_parquet(path)
+        elif path.suffix == ".xlsx":
+            table, origin = read_excel(path, text_columns, dialect)
+        else:
+            table, origin = read_delimited(path, text_columns, dialect)
+    _check_texts(table, path)
+    df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
+    return df, origin
+
+
+@contextmanager
+def _without_panic() -> Iterator[None]:
+    """Turn a panic of Polars, a `BaseException`, into a `ValueError`."""
+    try:
+        yield
+    except pl.exceptions.PanicException as e:
+        raise ValueError(str(e)) from e
+
+
+def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
+    table = pl.scan_parquet(path, glob=False)
+    schema = table.collect_schema()
+    check_columns(len(schema), path.name)
+    for name, dtype in schema.items():
+        if dtype.is_nested():
+            raise InputError(
+                f"{path.name}: column {name!r} holds {dtype}, expected numbers, text or times; "
+                "unnest it or leave it out"
+            )
+    n_rows = int(table.select(pl.len()).collect().item())
+    n_bytes = n_rows * (ROW + FIELD * len(schema))
+    check_expansion(n_bytes, path, f"{path.name}: {n_rows} rows")
+    check_expansion(unpacked_size(path), path, f"{path.name}: unpacked, it")
+    return table.collect(), Origin(path.name, "row", 1, is_file=True)
+
+
+def _check_texts(table: pl.DataFrame, path: Path) -> None:
+    """Refuse texts that are too long in total; equal ones may be stored only once."""
+    for column in table.iter_columns():
+        if column.dtype == pl.String:
+            n_bytes = int(column.str.len_bytes().sum())
+            check_expansion(n_bytes, path, f"{path.name}: the text of column {column.name!r}")
+
+
+def whole_numbers(ids: pl.Series) -> pl.Series:
+    """Return text ids as integers if all of them look like integers, else unchanged."""
+    if ids.dtype != pl.String:
+        return ids
+    return ids.cast(pl.Int64) if ids.str.contains(_WHOLE_NUMBER).all() else ids
+
+
+def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
+    if column.dtype == pl.String:  # share equal texts to save memory: times and ids repeat often
+        texts = column.unique()
+        places = pl.arange(len(texts), eager=True)
+        at = column.replace_strict(texts, places, return_dtype=pl.Int64)
+        return texts.to_numpy()[at.to_numpy().astype(np.intp)]
+    values = column.to_numpy()
+    if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
+        return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)
+    return values

@@ -1,0 +1,396 @@
+"""Convert a pandas frame, long or wide, to a cube.
+
+The index of a user's frame, which must hold the times.
+
+Choice of the cells of a table to keep or to leave out: `--cells`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from pandas.api import types
+
+from data_prep.base.errors import InputError, choose, close_to
+from data_prep.base.limits import check_size
+from data_prep.base.text import counted, some
+from data_prep.cube import CLOCKS, make_cube
+from data_prep.readers.columns import (
+    CELLS,
+    TIMES,
+    Origin,
+    cell_ids,
+    factorize,
+    named,
+    numbers,
+    value_columns,
+)
+from data_prep.readers.layout import read_places, read_properties
+from data_prep.readers.resampling import Resampling, check_periods, check_steps
+from data_prep.readers.time_axis import TimeAxis, place_times
+from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
+
+
+def check_index(df: pd.DataFrame, name: str) -> None:
+    """Refuse a frame whose index counts its rows, as those of `read_csv` and `reset_index` do.
+
+    Args:
+        df: `(time, cell)` values.
+        name: name of the frame in errors.
+
+    Raises:
+        InputError: naming the column that may hold the times, and what to write.
+    """
+    if not isinstance(df.index, pd.RangeIndex) or max(df.index) >= EPOCH_SECONDS[0]:
+        return
+    texts = [c for c in df.columns if isinstance(c, str)]
+    dates = [c for c in df.columns if types.is_datetime64_any_dtype(df[c])]
+    time = next(iter([*dates, *named(texts, TIMES)]), None)
+    cell = next(iter(named(texts, CELLS)), None)
+    if time is None:
+        columns = ", ".join(map(repr, df.columns[:8]))
+        advice = f"set the column of times, one of {columns}, as index: `df.set_index(NAME)`"
+    elif cell is None or not df[time].duplicated().any():
+        advice = f"write `df.set_index({time!r})` if this column holds them"
+    else:
+        value = next((c for c in df.columns if c not in (time, cell)), "value")
+        advice = (
+            "a row for each time and cell becomes a row for each time by "
+            f"`df.pivot(index={time!r}, columns={cell!r}, values={value!r})`"
+        )
+    raise InputError(f"{name}: its index counts rows (RangeIndex), expected times; {advice}")
+
+
+ALL_BUT = "not:"
+
+
+def keep_cells(text: str, cells: Sequence[Any] | pd.Index, name: str) -> np.ndarray:
+    """Return which cells to keep, `(cells,)` bool.
+
+    Args:
+        text: ids and ranges of whole numbers, separated by commas; after `not:`, those to
+            leave out.
+        cells: the ids, integers or text.
+        name: name of the table in errors.
+
+    Raises:
+        InputError: if an id is unknown, with a suggestion, or no cell is left.
+
+    >>> keep_cells("not:1-2", [1, 2, 3], "a.csv")
+    array([False, False,  True])
+    """
+    known = {str(cell): cell for cell in cells}
+    chosen: set[Any] = set()
+    for part in text.removeprefix(ALL_BUT).split(","):
+        chosen |= _among(part.strip(), known, name)
+    named = np.array([cell in chosen for cell in cells])
+    kept = ~named if text.startswith(ALL_BUT) else named
+    if not kept.any():
+        raise InputError(f"{name}: --cells {text!r} leaves no cell; leave out fewer")
+    return kept
+
+
+def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
+    if part in known:
+        return {known[part]}
+    span = re.fullmatch(r"(\d{1,18})\s*-\s*(\d{1,18})", part)
+    if span:
+        low, high = int(span[1]), int(span[2])
+        found = {c for c in known.values() if isinstance(c, int | np.integer) and low <= c <= high}
+        if found:
+            return found
+    raise InputError(
+        f"{name}: no cell {part!r} among its {len(known)} cells, such as {next(iter(known))!r}"
+        f"{close_to(part, known)}; correct --cells"
+    )
+
+
+DUPLICATES = ("error", "sum", "mean")
+SHOWN = 5
+RESERVED = ("time", "cell", "lon", "lat")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Metadata and options that a table does not contain.
+
+    Args:
+        units: unit of the values; `"1"` for none.
+        time_zone: IANA name of the place's zone; None takes the table's own, else UTC.
+        clock: meaning of times without a zone, `"utc"` or `"local"`; those with one become UTC, and
+            so do those on the wall clock of `time_zone`, except for steps such as days.
+        zero_is_missing: whether 0 means "not recorded".
+        allow_gaps: leave NaN where a row is missing instead of raising.
+        duplicates: treatment of several rows for one time and cell, before any resampling:
+            `"error"`, or the `"sum"` or `"mean"` of the recorded values.
+        time_format: format of times that are text, see `tabular.times.read_times`.
+        resampling: longer even steps to put the records into, or None.
+        title: title of the data.
+        source: origin of the data.
+        license: licence of the data.
+        checksums: source file name to checksum.
+        origin: location of the table's rows, for errors.
+
+    Raises:
+        InputError: if a name is unknown.
+    """
+
+    units: str = "1"
+    time_zone: str | None = None
+    clock: str = "utc"
+    zero_is_missing: bool = False
+    allow_gaps: bool = False
+    duplicates: str = "error"
+    time_format: str = ""
+    resampling: Resampling | None = None
+    title: str = "A table"
+    source: str = "a pandas DataFrame"
+    license: str = "not stated"
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
+
+    def __post_init__(self) -> None:
+        if self.clock not in CLOCKS:
+            raise choose("clock", self.clock, CLOCKS)
+        if self.duplicates not in DUPLICATES:
+            raise choose("choice for duplicates", self.duplicates, DUPLICATES)
+        if self.time_zone is not None:
+            check_time_zone(self.time_zone)
+
+    @property
+    def gaps(self) -> bool:
+        """Whether missing rows are left as NaN; resampled tables report the missing values."""
+        return self.allow_gaps or self.resampling is not None
+
+
+def from_frame(
+    df: pd.DataFrame, *, name: str = "value", options: TableOptions = TableOptions()
+) -> xr.Dataset:
+    """Turn a wide frame, one row per time and one column per cell, into a cube.
+
+    Args:
+        df: `(time, cell)` values, with times as index and cell ids as columns.
+        name: name of the variable.
+        options: units, time zone, clock and the treatment of gaps.
+
+    Returns:
+        The cube, cells in the order of the columns.
+
+    Raises:
+        InputError: if a row is invalid; names it.
+
+    >>> index = pd.date_range("2024-01-01", periods=2, freq="h", tz="Europe/Rome")
+    >>> ds = from_frame(pd.DataFrame({7: [1.0, 2.0]}, index=index), name="net")
+    >>> str(ds.time.values[0]), ds.attrs["time_zone"]
+    ('2023-12-31T23:00:00.000000000', 'Europe/Rome')
+    """
+    origin = options.origin
+    _check_not_empty(df, origin)
+    if not origin.is_file:
+        check_index(df, origin.name)
+    cells = cell_ids(df.columns, origin)
+    times, zone = read_times(df.index.to_series(), options.clock, origin, options.time_format)
+    axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, options)
+    steps, at = axis.steps, axis.at
+    if options.resampling is None:
+        check_steps(axis.shown, at, origin, options.gaps)
+    repeat = _first_repeat(axis.times)
+    if repeat and options.duplicates == "error":
+        advice = origin.either(
+            "name the column of cells with --cell if the table is long, or pass --duplicates sum "
+            "or mean",
+            "cube = open_cube(df, duplicates='sum')",
+        )
+        raise InputError(
+            f"{origin.at(repeat[1])}: time {times[repeat[0]]} is already in {origin.unit} "
+            f"{origin.number(repeat[0])}, expected one row per time; {advice}"
+        )
+    columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
+    rows, record = _records(axis.times)
+    columns = _place(columns, record, len(rows), options, options.duplicates)
+    values = _place(columns, at[rows], len(steps), options)
+    if options.resampling:
+        seen = (rows[s] for s in _seen(columns, options).T)
+        records = ((axis.times[s], at[s]) for s in seen)
+        values = options.resampling.merge_cells(values, records, axis, cells, origin.name)
+    return _make_cube({name: values}, axis, cells, options)
+
+
+def from_long(
+    df: pd.DataFrame,
+    *,
+    time: str = "time",
+    cell: str = "cell",
+    values: Sequence[str] | None = None,
+    options: TableOptions = TableOptions(),
+) -> xr.Dataset:
+    """Turn a long frame, one row per (time, cell), into a cube with one variable per value column.
+
+    Args:
+        df: columns of times, cells and values.
+        time: name of the column of times.
+        cell: name of the column of cell ids, integers or text.
+        values: the value columns; None takes every other column that holds numbers.
+        options: units, time zone, clock and the treatment of gaps.
+
+    Returns:
+        The cube, cells sorted.
+
+    Raises:
+        InputError: if a row is invalid; names it.
+    """
+    origin = options.origin
+    _check_not_empty(df, origin)
+    properties = read_properties(df, [time, cell, *(values or ())])
+    columns = value_columns(df.drop(columns=list(properties)), [time, cell], values, origin)
+    times, zone = read_times(df[time], options.clock, origin, options.time_format)
+    cells, cell_at = factorize(df[cell], origin)
+    axis = place_times(times, cell_at, zone, options)
+    steps, time_at = axis.steps, axis.at
+    at = time_at * len(cells) + cell_at
+    same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
+    repeat = _first_repeat(same)
+    if repeat and options.duplicates == "error":
+        raise InputError(
+            f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
+            f"is already in {origin.unit} {origin.number(repeat[0])}, expected one row for "
+            "each; remove one or pass --duplicates sum or mean"
+        )
+    if options.resampling is None:
+        check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
+    shape = len(steps), len(cells)
+    rows, record = _records(same)
+    cube = {}
+    for c in columns:
+        column = _place(numbers(df[c], origin), record, len(rows), options, options.duplicates)
+        cube[c] = _place(column, at[rows], shape[0] * shape[1], options).reshape(shape)
+        if options.resampling:
+            seen = np.where(_seen(column, options), cell_at[rows], -1)
+            of_cells = (rows[i] for i in _rows_of_cells(seen, len(cells)))
+            records = ((axis.times[i], time_at[i]) for i in of_cells)
+            cube[c] = options.resampling.merge_cells(
+                cube[c], records, axis, cells, f"{origin.name}, {c}"
+            )
+    places = read_places(df, cell_at, origin)
+    for kept in properties:
+        log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
+    made = _make_cube(cube, axis, cells, options, places)
+    return made.assign_coords(
+        {n: ("cell", v.loc[cells].to_numpy(dtype=str)) for n, v in properties.items()}
+    )
+
+
+def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:
+    if df.empty:
+        raise InputError(
+            f"{origin.name}: {df.shape[0]} rows and {df.shape[1]} columns of data, expected at "
+            "least one of each; give the table that holds the records"
+        )
+
+
+def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
+    """Return two rows with the same position, or None."""
+    order = np.argsort(at, kind="stable")
+    repeats = np.flatnonzero(np.diff(at[order]) == 0)
+    if not repeats.size:
+        return None
+    return int(order[repeats[0]]), int(order[repeats[0] + 1])
+
+
+def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first row of each record, and each row's record; equal numbers are one record."""
+    if _first_repeat(same) is None:
+        return np.arange(len(same)), np.arange(len(same))
+    return np.unique(same, return_index=True, return_inverse=True)[1:]
+
+
+def _place(
+    values: np.ndarray, at: np.ndarray, size: int, options: TableOptions, merge: str = ""
+) -> np.ndarray:
+    """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions.
+
+    They are merged to their sum or mean; the default is the aggregate of the resampling.
+    """
+    check_size(8 * size * math.prod(values.shape[1:]), f"{options.origin.name}: the cube")
+    out = np.full((size, *values.shape[1:]), np.nan)
+    if _first_repeat(at) is None:
+        out[at] = values
+        return out
+    seen = _seen(values, options)
+    count, total = np.zeros_like(out), np.zeros_like(out)
+    np.add.at(count, at, seen)
+    with np.errstate(over="ignore"):  # `write_cube` checks for overflow
+        np.add.at(total, at, np.where(seen, values, 0.0))
+    merge = merge or (options.resampling.agg if options.resampling else "")
+    merged = total / np.maximum(count, 1) if merge == "mean" else total
+    return np.where(count > 0, merged, np.nan)
+
+
+def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
+    """Return which values were recorded, in their shape."""
+    return ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+
+
+def _rows_of_cells(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
+    """Return the rows of each cell; those at position -1 are of none."""
+    order = np.argsort(cell_at, kind="stable")
+    return np.split(order, np.searchsorted(cell_at[order], np.arange(n_cells + 1)))[1:-1]
+
+
+def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
+    """Log the cells without a value, which no model can be trained for."""
+    if not cells.size:
+        return
+    advice = origin.either(
+        f"--cells {ALL_BUT}{','.join(map(str, cells[:SHOWN]))}",
+        f"df.drop(columns={cells[:SHOWN].tolist()})",
+    )
+    log.warning(
+        "%s: %s without a value of %s: %s; leave out by %s", origin.name,
+        counted(cells.size, "cell"), variable, some(cells, SHOWN), advice,
+    )  # fmt: skip
+
+
+def _make_cube(
+    values: Mapping[str, np.ndarray],
+    axis: TimeAxis,
+    cells: np.ndarray,
+    options: TableOptions,
+    places: tuple[np.ndarray, np.ndarray] | None = None,
+) -> xr.Dataset:
+    odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
+    if odd:
+        raise InputError(
+            f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); "
+            "rename it or choose columns with --values"
+        )
+    for variable, grid in values.items():
+        _warn_of_empty(variable, cells[~_seen(grid, options).any(axis=0)], options.origin)
+    if options.resampling:
+        options.resampling.report(values, options.origin.name)
+    lon, lat = places or (None, None)
+    return make_cube(
+        values,
+        axis.steps,
+        cells,
+        title=options.title,
+        source=options.source,
+        license=options.license,
+        units=options.units,
+        time_zone=axis.zone,
+        clock=axis.clock,
+        zero_is_missing=options.zero_is_missing,
+        checksums=options.checksums,
+        lon=lon,
+        lat=lat,
+    )

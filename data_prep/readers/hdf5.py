@@ -1,0 +1,132 @@
+"""Read untrusted HDF5 files: no external data, no pickles, bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from data_prep.base.errors import InputError, reading
+from data_prep.base.limits import ALLOWANCE, check_expansion, most_from
+
+NUMBER = 8
+"""Bytes of a value in memory: numbers become float64."""
+
+ODD_CHUNK = 1.25
+"""Largest ratio of a chunk's size in the file to its size in memory; above it the file is damaged.
+
+It exceeds 1 because incompressible data grow a little when they are compressed."""
+
+
+@contextmanager
+def open_hdf5(path: Path, how: str, remedy: str) -> Iterator[h5py.File]:
+    """Open a self-contained file for reading.
+
+    Args:
+        path: the file.
+        how: format for error messages, such as `"as netCDF4"`.
+        remedy: what to do if it cannot be read.
+
+    Raises:
+        InputError: if the file cannot be read, here or within the context, refers to other files,
+            or holds chunks or attributes that unpack to far more than its size.
+    """
+    with reading(path, how, remedy), h5py.File(path) as file:
+        room = most_from(path)
+
+        def check(name: str, item: h5py.Group | h5py.Dataset) -> None:
+            nonlocal room
+            _refuse_external(name, item)
+            room -= _size_of_attributes(item, path)
+            if room < 0:
+                raise InputError(
+                    f"{path}: its attributes unpack to far more than its size; {remedy}"
+                )
+            if isinstance(item, h5py.Dataset) and item.chunks:
+                _check_chunks(item, path)
+
+        file.visititems(check)
+        check("/", file)
+        yield file
+
+
+def _refuse_external(name: str, item: h5py.Group | h5py.Dataset) -> None:
+    """Refuse links to other files and data sets that are stored in them."""
+    if isinstance(item, h5py.Dataset):
+        outside = item.external or item.is_virtual
+    else:
+        links = (item.get(key, getlink=True) for key in item)
+        outside = any(isinstance(link, h5py.ExternalLink) for link in links)
+    if outside:
+        raise InputError(
+            f"{item.file.filename}: {item.name} refers to another file, expected all data in this "
+            "one; save it again with its data"
+        )
+
+
+def _size_of_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> int:
+    """Return the bytes of all attributes; equal texts may be stored once, so each is counted."""
+    size = 0
+    for name in item.attrs:
+        about = item.attrs.get_id(name)
+        many = math.prod(about.shape or ())
+        if about.dtype.kind != "O":
+            size += many * about.dtype.itemsize
+        elif many > 1:  # in the worst case each is as long as the whole file
+            size += many * path.stat().st_size
+        elif isinstance(text := item.attrs[name], str | bytes | np.ndarray):
+            size += len(text) * NUMBER
+    return size
+
+
+def _check_chunks(item: h5py.Dataset, path: Path) -> None:
+    """Refuse chunks that are too large: reading one value unpacks its whole chunk."""
+    size = math.prod(item.chunks) * item.dtype.itemsize
+    check_expansion(size, path, f"{path}: a chunk of {item.name}")
+    filters = item.id.get_create_plist()
+    codes = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())]
+    largest = 0
+
+    def note(chunk: h5py.h5d.StoreInfo) -> None:
+        nonlocal largest
+        largest = max(largest, chunk.size)
+
+    item.id.chunk_iter(note)
+    if len(set(codes)) < len(codes) or largest > ODD_CHUNK * size + ALLOWANCE // 2**10:
+        raise InputError(
+            f"{path}: a chunk of {item.name} is packed twice, or unpacks to more than its "
+            f"{size} bytes; save the file again"
+        )
+
+
+def check_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> None:
+    """Check that a data set can be read at once.
+
+    Args:
+        item: the data set.
+        origin: name of its file in errors.
+        cost: minimum bytes of memory for each value when it is used.
+
+    Raises:
+        InputError: if it is not an array, or would take too much memory for the file or the
+            machine.
+    """
+    if not isinstance(item, h5py.Dataset) or item.shape is None:
+        kind = "a group" if isinstance(item, h5py.Group) else "nothing"
+        raise InputError(f"{origin}: {item.name} holds {kind}, expected an array; save it again")
+    size = math.prod(item.shape) * max(cost, item.dtype.itemsize)
+    check_expansion(size, Path(item.file.filename), f"{origin}: {item.name}")
+
+
+def read_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> np.ndarray:
+    """Read all values of a data set.
+
+    Raises:
+        InputError: if `check_array` refuses it.
+    """
+    check_array(item, origin, cost)
+    return item[()]

@@ -1,0 +1,309 @@
+"""Longer even steps for records of uneven times.
+
+Records that longer steps lack: a sum over some of the records only would be too low.
+
+Rows that a table lacks: between its times, and within the periods of its cells.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError, choose
+from data_prep.base.limits import check_size
+from data_prep.base.text import in_minutes
+from data_prep.readers.columns import Origin
+from data_prep.readers.times import regular_steps, usual_step
+
+if TYPE_CHECKING:
+    from data_prep.readers.time_axis import TimeAxis
+
+
+Records = tuple[np.ndarray, np.ndarray]
+"""Times in ns and positions of the longer steps of one cell's records, each `(records,)`."""
+
+
+def count_records(
+    cells: Iterable[Records], times: np.ndarray, lengths: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count the records in each longer step of each cell, and those that belong there.
+
+    The expected distance of a cell's records is that of most of them. If it does not fit all of
+    them, it is that of most records of the table.
+
+    Args:
+        cells: the records of each cell.
+        times: `(rows,)` times of the table in ns.
+        lengths: `(steps,)` length of each longer step in ns.
+
+    Returns:
+        The number of recorded times and the expected number, both `(steps, cells)`. The latter is 0
+        if times are uneven, since it is then unknown.
+    """
+    usual = even_step(np.unique(times))
+    found, expected = [], []
+    for cell_times, at in cells:
+        unique, first = np.unique(cell_times, return_index=True)
+        found.append(np.bincount(at[first], minlength=len(lengths)))
+        step = even_step(unique) or usual
+        expected.append(lengths // step if step else np.zeros_like(lengths))
+    return np.stack(found, axis=1), np.stack(expected, axis=1)
+
+
+def even_step(times: np.ndarray) -> int | None:
+    """Return the difference of most neighbouring times if all others are its multiples.
+
+    Times of single events may all be multiples of a second, but few are a second apart.
+    """
+    if len(times) < 2:
+        return None
+    gaps, counts = np.unique(np.diff(times), return_counts=True)
+    usual = int(gaps[counts.argmax()])
+    even = 2 * counts.max() >= len(times) - 1 and not (gaps % usual).any()
+    return usual if even else None
+
+
+AGGREGATES = ("sum", "mean")
+DAY = pd.Timedelta("1D")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """Even steps into which records are put; records of one step and cell are merged.
+
+    A sum over a step with missing records is missing: a day with 14 of 24 hours would seem quiet. A
+    mean is over the recorded values. Both cases are logged.
+
+    Args:
+        step: length of a step.
+        agg: `"sum"` for counts, `"mean"` for levels; of the recorded values.
+
+    Raises:
+        InputError: if the aggregate is unknown.
+    """
+
+    step: pd.Timedelta
+    agg: str
+
+    def __post_init__(self) -> None:
+        if self.agg not in AGGREGATES:
+            raise choose("aggregate", self.agg, AGGREGATES)
+
+    @classmethod
+    def of(cls, step: str | None, agg: str | None) -> Resampling | None:
+        """Read the options `--resample` and `--agg`.
+
+        Raises:
+            InputError: if only one is given, or the step is no divisor or multiple of a day.
+        """
+        if step is None and agg is None:
+            return None
+        if step is None:
+            raise InputError(f"agg is {agg!r} without a step; give --resample too, such as 10min")
+        if agg is None:
+            raise InputError(
+                f"resample is {step!r}; say how to merge the records of a step: --agg sum for "
+                "counts, --agg mean for levels such as a speed"
+            )
+        return cls(step_length(step, "resample"), agg)
+
+    def place(self, times: pd.DatetimeIndex, name: str) -> tuple[pd.DatetimeIndex, np.ndarray]:
+        """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`.
+
+        Raises:
+            InputError: if the records are farther apart than a step.
+        """
+        unique = times.unique().sort_values()
+        if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
+            raise InputError(
+                f"{name}: its records are {in_minutes(usual)} apart, more than the "
+                f"{in_minutes(self.step)} of --resample; give at least that"
+            )
+        return regular_steps(times.floor(self.step), name, self.step)
+
+    def merge_cells(
+        self,
+        merged: np.ndarray,
+        records: Iterable[Records],
+        axis: TimeAxis,
+        cells: np.ndarray,
+        name: str,
+    ) -> np.ndarray:
+        """Return merged values `(steps, cells)`, without sums of steps that lack records.
+
+        Args:
+            merged: `(steps, cells)` sums or means of the recorded values.
+            records: the records of each cell.
+            axis: the longer steps and the times of the table.
+            cells: `(cells,)` ids.
+            name: name of the table and its variable in messages.
+
+        Raises:
+            InputError: if no sum is left.
+        """
+        found, expected = count_records(records, axis.times, axis.lengths)
+        if not expected.any():
+            log.warning(
+                "%s: its records are at uneven times, so steps that lack some are not noticed, the "
+                "first and last included", name,
+            )  # fmt: skip
+        partial = (found > 0) & (found < expected)
+        if not partial.any():
+            return merged
+        step, cell = divmod(int(partial.argmax()), len(cells))
+        is_sum = self.agg == "sum"
+        message = (
+            f"{name}: {partial.sum()} of {merged.size} {self.agg}s over {in_minutes(self.step)} "
+            f"lack records and are {'left missing' if is_sum else 'of those that there are'}; the "
+            f"first is that of {axis.shown[step]}, cell {cells[cell]}, with {found[step, cell]} of "
+            f"{expected[step, cell]} records"
+        )
+        merged = np.where(partial & is_sum, np.nan, merged)
+        if np.isnan(merged).all():
+            raise InputError(
+                f"{message}; none is complete: write a 0 where nothing happened, or choose a "
+                "shorter --resample or --agg mean"
+            )
+        log.warning("%s", message)
+        return merged
+
+    def report(self, values: Mapping[str, np.ndarray], name: str) -> None:
+        """Log the share of missing values of each variable."""
+        shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
+        log.info(
+            "%s: records put into steps of %s by their %s; missing: %s",
+            name, in_minutes(self.step), self.agg, ", ".join(shares),
+        )  # fmt: skip
+
+
+def step_length(text: str, option: str) -> pd.Timedelta:
+    """Read the length of a step.
+
+    Args:
+        text: such as `10min`.
+        option: name of the option, for errors.
+
+    Raises:
+        InputError: if it is no length of time, or neither divides a day nor is whole days.
+
+    >>> step_length("10min", "step")
+    Timedelta('0 days 00:10:00')
+    """
+    try:
+        length = pd.Timedelta(text)
+    except ValueError:
+        length = pd.Timedelta(0)
+    if pd.isna(length) or length <= pd.Timedelta(0) or (DAY % length and length % DAY):
+        raise InputError(
+            f"{option} is {text!r}; give a length of time that divides a day, or whole days, such "
+            "as 10min, 1h or 1D"
+        )
+    return length
+
+
+def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
+    """Raise for missing rows, or log a warning if gaps are allowed.
+
+    Args:
+        message: what is missing.
+        origin: the table.
+        allow_gaps: log instead of raising.
+
+    Raises:
+        InputError: if gaps are not allowed.
+    """
+    message = f"{origin.name}: {message}"
+    if not allow_gaps:
+        advice = origin.either("pass --allow-gaps", "cube = open_cube(df, allow_gaps=True)")
+        raise InputError(f"{message}; add what is missing or {advice} to leave NaN there")
+    log.warning("%s; left as NaN", message)
+
+
+def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_gaps: bool) -> None:
+    """Refuse or log steps without a row.
+
+    Args:
+        axis: `(steps,)` times.
+        at: `(rows,)` position of each row on it.
+        origin: the table.
+        allow_gaps: log instead of raising.
+
+    Raises:
+        InputError: if a step has no row and gaps are not allowed.
+    """
+    present = np.zeros(len(axis), dtype=bool)
+    present[at] = True
+    if not present.all():
+        first = int(np.argmin(present))
+        after = first + int(np.argmax(present[first:]))
+        message = (
+            f"{np.sum(~present)} of {len(axis)} time steps have no row, the first after "
+            f"{axis[first - 1]} (next row {axis[after]})"
+        )
+        refuse_gap(message, origin, allow_gaps)
+
+
+def check_periods(
+    axis: pd.DatetimeIndex,
+    time_at: np.ndarray,
+    cells: np.ndarray,
+    cell_at: np.ndarray,
+    origin: Origin,
+    allow_gaps: bool,
+) -> None:
+    """Refuse or log missing rows within the cells' periods; log cells of shorter periods.
+
+    A cell's period reaches from its first row to its last. Outside of it the cell is masked.
+
+    Args:
+        axis: `(steps,)` times.
+        time_at: `(rows,)` position of each row on it.
+        cells: `(cells,)` ids.
+        cell_at: `(rows,)` position of each row's cell.
+        origin: the table.
+        allow_gaps: log instead of raising.
+
+    Raises:
+        InputError: if a row is missing and gaps are not allowed.
+    """
+    check_size(4 * len(axis) * len(cells), f"{origin.name}: the cube")
+    present = np.zeros((len(axis), len(cells)), dtype=bool)
+    present[time_at, cell_at] = True
+    first = present.argmax(axis=0)
+    last = len(axis) - 1 - present[::-1].argmax(axis=0)
+    steps = np.arange(len(axis))[:, None]
+    inside = (first <= steps) & (steps <= last)
+    holes = ~present & inside
+    whole = inside.any(axis=1) & ~present.any(axis=1)
+    if whole.any():
+        step = int(whole.argmax())
+        row = step + int(present[step:].any(axis=1).argmax())
+        message = (
+            f"{whole.sum()} of {len(axis)} time steps have no row, the first after "
+            f"{axis[step - 1]} (next row {axis[row]})"
+        )
+        refuse_gap(message, origin, allow_gaps)
+    if (partly := holes & ~whole[:, None]).any():
+        step, cell = divmod(int(partly.argmax()), len(cells))
+        message = (
+            f"{partly.sum()} of {partly.size} (time, cell) pairs have no row, the first is "
+            f"{axis[step]}, cell {cells[cell]}"
+        )
+        refuse_gap(message, origin, allow_gaps)
+    shorter = np.flatnonzero((first > 0) | (last < len(axis) - 1))
+    if len(shorter):
+        i = int(shorter[0])
+        log.warning(
+            "%s: %d of %d cells have rows in a part of the time only, such as cell %s from %s to "
+            "%s; left as NaN outside of it (%.1f %% of all values)",
+            origin.name, len(shorter), len(cells), cells[i], axis[first[i]], axis[last[i]],
+            100 * float(np.mean(~inside)),
+        )  # fmt: skip

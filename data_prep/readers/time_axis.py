@@ -1,0 +1,227 @@
+"""The time axis of a table: even steps in UTC, or on the wall clock of its time zone.
+
+The wall clock of a time zone, which skips and repeats an hour with daylight saving time.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError
+from data_prep.base.text import in_minutes
+from data_prep.readers.columns import Origin
+from data_prep.readers.resampling import DAY, even_step, refuse_gap
+from data_prep.readers.times import regular_steps
+
+if TYPE_CHECKING:
+    from data_prep.readers.frames import TableOptions
+
+
+HOUR = pd.Timedelta("1h")
+
+
+def to_wall(times: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
+    """Convert UTC times to the wall clock of a zone, both without a zone."""
+    return times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+
+
+def begin_in_utc(wall: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
+    """Return the UTC times at which a clock first shows some times, or the next later ones."""
+    summer = np.ones(len(wall), dtype=bool)
+    zoned = wall.tz_localize(zone, ambiguous=summer, nonexistent="shift_forward")
+    return zoned.tz_convert("UTC").tz_localize(None).as_unit("ns")
+
+
+def to_utc(
+    times: pd.DatetimeIndex, cell_at: np.ndarray, zone: str, origin: Origin, allow_gaps: bool
+) -> pd.DatetimeIndex:
+    """Convert times on the wall clock of a zone to UTC, both without a zone.
+
+    In the hour that the clock shows twice, the order of a cell's rows tells the times apart: the
+    second hour begins where the clock does not advance from one row to the next.
+
+    Args:
+        times: `(rows,)` times on the wall clock.
+        cell_at: `(rows,)` position of each row's cell.
+        zone: IANA name of the zone.
+        origin: location of the rows, for errors.
+        allow_gaps: accept such an hour if the table has it only once.
+
+    Raises:
+        InputError: if the clock never shows a time, or times cannot be told apart.
+    """
+    first, second = _localize(times, zone, True), _localize(times, zone, False)
+    if first.hasnans:
+        row = int(first.isna().argmax())
+        before = times[row : row + 1] - pd.Timedelta("1D")
+        offset = (before - begin_in_utc(before, zone))[0]
+        raise InputError(
+            f"{origin.at(row)}: time {times[row]} does not exist in {zone}, whose clock skips it "
+            f"when daylight saving time begins; correct it{_unless_fixed(offset)}"
+        )
+    twice = np.asarray(first != second)
+    if not twice.any():
+        return first
+    later = _in_second_hour(times, cell_at, twice, zone, origin)
+    utc = first.where(~later, second)
+    step = even_step(np.unique(times.as_unit("ns").asi8))
+    for day in times[twice].normalize().unique():
+        hour = twice & (times.normalize() == day)
+        if step and not later[hour].any() and second[hour].max() <= utc.max():
+            offset = (times[hour] - second[hour])[0]
+            refuse_gap(
+                f"the clock of {zone} shows {times[hour][0]} twice, as daylight saving time ends, "
+                f"but the table has it once{_unless_fixed(offset)}",
+                origin,
+                allow_gaps,
+            )
+    return utc
+
+
+def _localize(times: pd.DatetimeIndex, zone: str, summer: bool) -> pd.DatetimeIndex:
+    """Convert wall times to UTC; NaT where the clock skips them, times shown twice as given."""
+    ambiguous = np.full(len(times), summer)
+    zoned = times.tz_localize(zone, ambiguous=ambiguous, nonexistent="NaT")
+    return zoned.tz_convert("UTC").tz_localize(None)
+
+
+def _in_second_hour(
+    times: pd.DatetimeIndex, cell_at: np.ndarray, twice: np.ndarray, zone: str, origin: Origin
+) -> np.ndarray:
+    """Return which times are in the second of two equal hours, `(rows,)`.
+
+    Raises:
+        InputError: if rows of a cell on such a day are not in the order of time, or repeat one.
+    """
+    days = times.normalize()
+    near = np.flatnonzero(days.isin(days[twice]))
+    near = near[np.lexsort((days[near], cell_at[near]))]
+    same = (np.diff(cell_at[near]) == 0) & (np.diff(days[near]) == np.timedelta64(0))
+    step = np.diff(times.asi8[near])
+    if (step[same] < 0).sum() > (step[same] > 0).sum():  # the latest row comes first
+        near, same, step = near[::-1], same[::-1], -step[::-1]
+    stands = same & (step <= 0)
+    jumps = np.concatenate([[0], np.cumsum(stands)])
+    begin = np.concatenate([[True], ~same])
+    jumps -= np.maximum.accumulate(np.where(begin, jumps, 0))
+    wrong = np.flatnonzero(stands & ~(twice[near][1:] & (jumps[1:] == 1)))
+    if wrong.size:
+        row = near[wrong[0] + 1]
+        raise InputError(
+            f"{origin.at(row)}: time {times[row]} follows a later or equal one of the same cell, "
+            f"on a day when the clock of {zone} shows an hour twice, as daylight saving time ends; "
+            "only rows in the order of time, each once, tell the two hours apart: sort them, or "
+            "write times with their offset, such as 2024-10-27T02:00+02:00"
+        )
+    later = np.zeros(len(times), dtype=bool)
+    later[near] = twice[near] & (jumps > 0)
+    return later
+
+
+def _unless_fixed(offset: pd.Timedelta) -> str:
+    """Return advice for clocks that are never changed, at an offset from UTC."""
+    hours = offset / HOUR
+    name = f"Etc/GMT{-hours:+.0f}" if hours % 1 == 0 else "one without daylight saving time"
+    return f" (if the table's clock is never changed, its time zone is {name})"
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class TimeAxis:
+    """The steps of a table and the places of its rows.
+
+    Attributes:
+        steps: `(steps,)` start of each step on the clock, without a zone.
+        at: `(rows,)` position of each row's step.
+        times: `(rows,)` time of each row, in ns.
+        clock: `"utc"` or `"local"`.
+        zone: IANA name of the time zone.
+        lengths: `(steps,)` length of each step, in ns.
+    """
+
+    steps: pd.DatetimeIndex
+    at: np.ndarray
+    times: np.ndarray
+    clock: str
+    zone: str
+    lengths: np.ndarray
+
+    @property
+    def shown(self) -> pd.DatetimeIndex:
+        """The steps for messages, with the offset of their zone where it is known."""
+        if self.clock == "local" or self.zone == "UTC":
+            return self.steps
+        return self.steps.tz_localize("UTC").tz_convert(self.zone)
+
+
+def place_times(
+    times: pd.DatetimeIndex, cell_at: np.ndarray, zone: str | None, options: TableOptions
+) -> TimeAxis:
+    """Put rows on even steps.
+
+    Times on the wall clock of a given zone become UTC, unless their steps are even only on that
+    clock, such as days. Longer steps of whole days are days on the zone's clock; other longer steps
+    are even in UTC.
+
+    Args:
+        times: `(rows,)` times without a zone.
+        cell_at: `(rows,)` position of each row's cell.
+        zone: the table's own zone, if any.
+        options: the table's options.
+
+    Raises:
+        InputError: if a time is not on the axis, or was never shown by the clock.
+    """
+    name, clock = options.origin.name, options.clock
+    zone = options.time_zone or zone or "UTC"
+    if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
+        times = to_utc(times, cell_at, zone, options.origin, options.gaps)
+        clock = "utc"
+    if options.resampling is None:
+        steps, at = regular_steps(times, name)
+        length = steps[1] - steps[0] if len(steps) > 1 else DAY
+        return _axis(steps, at, times, clock, zone, length)
+    length = options.resampling.step
+    if clock == "local" or zone == "UTC":
+        steps, at = options.resampling.place(times, name)
+        return _axis(steps, at, times, clock, zone, length)
+    wall = to_wall(times, zone)
+    if length % DAY:
+        offset = wall[0] - times[0]
+        steps, at = options.resampling.place(times + offset, name)
+        if length > HOUR and (wall - times).nunique() > 1:
+            log.warning(
+                "%s: steps of %s begin at other hours of %s where daylight saving time changes, as "
+                "they stay even in UTC", name, in_minutes(length), zone,
+            )  # fmt: skip
+        return _axis(steps - offset, at, times, clock, zone, length)
+    steps, at = options.resampling.place(wall, name)
+    bounds = begin_in_utc(pd.DatetimeIndex([*steps, steps[-1] + length]), zone)
+    return TimeAxis(steps, at, times.as_unit("ns").asi8, "local", zone, np.diff(bounds.asi8))
+
+
+def _axis(
+    steps: pd.DatetimeIndex,
+    at: np.ndarray,
+    times: pd.DatetimeIndex,
+    clock: str,
+    zone: str,
+    length: pd.Timedelta,
+) -> TimeAxis:
+    lengths = np.full(len(steps), length.value)
+    return TimeAxis(steps, at, times.as_unit("ns").asi8, clock, zone, lengths)
+
+
+def _is_even_on_wall(times: pd.DatetimeIndex, zone: str) -> bool:
+    """Return whether steps longer than an hour are even on the wall clock and not in UTC."""
+    step = even_step(np.unique(times.as_unit("ns").asi8))
+    if step is None or step <= HOUR.value:
+        return False
+    return step % DAY.value == 0 or (times - begin_in_utc(times, zone)).nunique() > 1

@@ -1,0 +1,280 @@
+"""Find a data set's files by the names under which they are published.
+
+The road graph in a cube, and graphs that are published as plain matrices.
+
+What the published sets of road sensors have in common.
+
+Even time steps of detector records, and longer ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, check_regular, no_file
+from data_prep.base.text import in_minutes
+from data_prep.cube import write_cube
+from data_prep.readers.columns import Origin, numbers
+from data_prep.readers.delimited import Dialect
+from data_prep.readers.files import read_table
+from data_prep.readers.resampling import check_steps
+from data_prep.readers.times import regular_steps
+
+log = logging.getLogger(__name__)
+
+
+def find_records(raw: Path, names: Sequence[str]) -> Path:
+    """Return the file of records: the one given, or the one in the folder given.
+
+    Args:
+        raw: the file, or a folder that holds it.
+        names: the published names, the usual one first; a single other file of the same ending
+            is taken, too.
+
+    Raises:
+        InputError: if there is none, or several of unknown names.
+    """
+    if raw.is_file():
+        return raw
+    if not raw.is_dir():
+        raise no_file(raw, "file or folder", f"give {names[0]}, or the folder that holds it")
+    suffix = Path(names[0]).suffix
+    found = sorted(raw.glob(f"*{suffix}"))
+    official = [path for path in found if path.name in names]
+    if len(found) == 1 or official:
+        path = (official or found)[0]
+        check_regular(path, "file of records", f"put {names[0]} itself there")
+        return path
+    listed = ", ".join(path.name for path in found) or f"no {suffix} file"
+    raise InputError(
+        f"{raw}: found {listed}, expected {names[0]}; give the path of the one to read"
+    )
+
+
+def given_or_beside(given: Path | None, records: Path, names: Sequence[str]) -> Path | None:
+    """Return the path given, else the first file of a published name beside the records, if any.
+
+    Args:
+        given: what the user gave, if anything.
+        records: the file of records.
+        names: the published names, the usual one first.
+
+    Raises:
+        InputError: if there is no file at the path given.
+    """
+    if given is not None:
+        if not Path(given).is_file():
+            raise no_file(Path(given), "file", f"give one such as {names[0]}")
+        return Path(given)
+    beside = [path for name in names if os.path.lexists(path := records.parent / name)]
+    if not beside:
+        return None
+    check_regular(beside[0], "file", "put the file itself there, or remove this one")
+    log.info("%s: found beside %s and used", beside[0].name, records.name)
+    return beside[0]
+
+
+def add_roads(ds: xr.Dataset, weights: np.ndarray) -> xr.Dataset:
+    """Add a road graph to a cube, as `adjacency` of dimensions `(cell, cell_to)`.
+
+    Args:
+        ds: the cube.
+        weights: `(cell, cell_to)` proximities from 0 up, in the order of its cells.
+    """
+    attributes = {"units": "1", "long_name": "road proximity from cell to cell_to"}
+    other_end = ("cell_to", ds["cell"].to_numpy(), {"long_name": "cell that a road leads to"})
+    return ds.assign(adjacency=(("cell", "cell_to"), weights, attributes)).assign_coords(
+        cell_to=other_end
+    )
+
+
+def read_matrix_csv(path: Path, n_cells: int) -> np.ndarray:
+    """Read a `(cell, cell)` matrix of proximities from a CSV file without a header.
+
+    Args:
+        path: the file, rows and columns in the order of the records' columns.
+        n_cells: number of cells.
+
+    Raises:
+        InputError: if it has another shape, or holds values that are not numbers from 0 up.
+    """
+    df, origin = read_table(path, dialect=Dialect(header=False))
+    if df.shape != (n_cells, n_cells):
+        raise InputError(
+            f"{path.name}: {df.shape[0]} × {df.shape[1]} values, expected {n_cells} × {n_cells} "
+            "for the columns of the records; give the graph that belongs to them"
+        )
+    matrix = np.column_stack([numbers(df[column], origin) for column in df.columns])
+    return check_weights(matrix, path.name)
+
+
+def check_weights(matrix: np.ndarray, name: str) -> np.ndarray:
+    """Return proximities if they are finite and not negative.
+
+    Raises:
+        InputError: if they are not.
+    """
+    if not (np.isfinite(matrix) & (matrix >= 0)).all():
+        raise InputError(
+            f"{name}: adjacency holds values that are negative or not finite, expected finite "
+            "numbers from 0 up; save it again"
+        )
+    return matrix
+
+
+class Release(ABC):
+    """A published data set; a subclass says how to read it."""
+
+    @abstractmethod
+    def read(self, raw: Path) -> xr.Dataset:
+        """Read the published file, or the folder that holds it, as a cube."""
+
+    def prepare(self, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
+        """Turn the published file into a cube.
+
+        Args:
+            raw: The published file, or a folder that holds it.
+            out: The cube to write, a .nc file.
+            progress: No effect; the file is read at once.
+            **options: Options of `read`.
+
+        Returns:
+            The path of the cube.
+
+        Raises:
+            InputError: as `read`.
+        """
+        return write_cube(self.read(raw, **options), out)
+
+
+CALIFORNIA = "America/Los_Angeles"
+"""Time zone of the detectors of Caltrans."""
+
+
+def step_length(step: str, base: pd.Timedelta) -> pd.Timedelta:
+    """Read the length of a step that published steps can be put into.
+
+    Args:
+        step: such as `15min`.
+        base: length of the published steps.
+
+    Raises:
+        InputError: if it is no multiple of them that divides a day.
+
+    >>> step_length("1h", pd.Timedelta("5min"))
+    Timedelta('0 days 01:00:00')
+    """
+    try:
+        length = pd.Timedelta(step)
+    except ValueError as e:
+        raise InputError(f"step {step!r} is not a length of time; write one like 15min") from e
+    if length < base or length % base or pd.Timedelta("1D") % length:
+        raise InputError(
+            f"step {step!r} does not fit, expected a multiple of {in_minutes(base)} that divides "
+            "a day; choose one such as 15min or 1h"
+        )
+    return length
+
+
+def average(frame: pd.DataFrame, length: pd.Timedelta, zero_is_missing: bool) -> pd.DataFrame:
+    """Average the observed values over longer steps, counted from midnight.
+
+    Args:
+        frame: `(time, cell)` values in even steps, NaN where missing.
+        length: length of the longer steps.
+        zero_is_missing: whether a 0 was not observed either.
+
+    Returns:
+        `(step, cell)` means, NaN where nothing was observed; the frame itself if its steps have
+        this length.
+    """
+    if len(frame) > 1 and frame.index[1] - frame.index[0] == length:
+        return frame
+    known = frame.where(frame != 0) if zero_is_missing else frame
+    return known.resample(length, origin="start_day").mean()
+
+
+def even_steps(
+    frame: pd.DataFrame, name: str, base: pd.Timedelta, zone: str, allow_gaps: bool
+) -> pd.DataFrame:
+    """Put a frame on even steps, NaN in the steps that have no row.
+
+    Args:
+        frame: `(time, cell)` values at local times.
+        name: name of the file in errors.
+        base: length of the published steps.
+        zone: IANA name of the time zone. Steps that its clocks skip are no gaps.
+        allow_gaps: leave NaN at other missing steps instead of refusing the file.
+
+    Raises:
+        InputError: if times do not increase, are of another step, or are missing.
+    """
+    times = pd.DatetimeIndex(frame.index)
+    backwards = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
+    if backwards.size:
+        row = int(backwards[0])
+        raise InputError(
+            f"{name}: {times[row + 1]} follows {times[row]}, expected increasing times without "
+            "repeats; sort the frame and drop duplicates"
+        )
+    axis, at = regular_steps(times, name)
+    rows = np.append(at, _skipped(axis, at, zone, name))
+    check_steps(axis, rows, Origin(name, is_file=True), allow_gaps)
+    if len(axis) > 1 and axis[1] - axis[0] != base:
+        raise InputError(
+            f"{name}: time steps of {axis[1] - axis[0]}, expected {in_minutes(base)}; give the "
+            "published file and choose longer steps with --step"
+        )
+    return frame if len(axis) == len(times) else frame.reindex(axis)
+
+
+def _skipped(axis: pd.DatetimeIndex, at: np.ndarray, zone: str, name: str) -> np.ndarray:
+    """Return the positions of missing steps that the clocks skip when summer time begins."""
+    absent = np.setdiff1d(np.arange(len(axis)), at)
+    local = axis[absent].tz_localize(
+        zone, ambiguous=np.ones(len(absent), dtype=bool), nonexistent="NaT"
+    )
+    skipped = absent[local.isna()]
+    if skipped.size:
+        log.info(
+            "%s: no row in %d steps from %s, which the clocks skip; left as NaN",
+            name, len(skipped), axis[skipped[0]],
+        )  # fmt: skip
+    return skipped
+
+
+def check_values(frame: pd.DataFrame, name: str, what: str, unit: str) -> None:
+    """Refuse negative and infinite values; NaN is accepted.
+
+    Args:
+        frame: `(time, cell)` values.
+        name: name of the file in errors.
+        what: name of the variable.
+        unit: its unit in errors.
+
+    Raises:
+        InputError: for the first such value.
+    """
+    values = frame.to_numpy()
+    wrong = np.argwhere((values < 0) | np.isinf(values))
+    if wrong.size:
+        row, column = wrong[0]
+        raise InputError(
+            f"{name}: {what} {values[row, column]} at {frame.index[row]}, sensor "
+            f"{frame.columns[column]}, expected {unit} from 0 up; correct it, or save NaN where it "
+            "is missing"
+        )
+
+
+def values_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, np.ndarray]:
+    """Return the frames' values in double precision, for a cube."""
+    return {name: frame.to_numpy(dtype=np.float64) for name, frame in frames.items()}

@@ -1,0 +1,243 @@
+"""Convert the records that DCRNN's authors publish, METR-LA and PEMS-BAY, to a cube.
+
+Source: Li, Yu, Shahabi, Liu, "Diffusion Convolutional Recurrent Neural Network: Data-Driven Traffic
+Forecasting", ICLR 2018, arXiv 1707.01926.
+
+Read frames that pandas saved as HDF5, without PyTables or pickle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import checksum
+from data_prep.base.limits import check_expansion
+from data_prep.cube import make_cube
+from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array
+from data_prep.sets.roads.common import (
+    CALIFORNIA,
+    Release,
+    add_roads,
+    average,
+    check_values,
+    even_steps,
+    find_records,
+    given_or_beside,
+    step_length,
+    values_of,
+)
+from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
+
+LABEL = 128
+"""Bytes of memory for a sensor's label."""
+
+DAY = 288
+"""Rows to read at a time if only some columns are wanted."""
+
+
+def read_frame(path: Path, year: int, cells: np.ndarray | None = None) -> pd.DataFrame:
+    """Read a frame that pandas saved with `to_hdf`, without PyTables or pickle.
+
+    Args:
+        path: an HDF5 file that holds one frame in pandas' fixed format.
+        year: year in which all its times must lie.
+        cells: `(cells,)` ids of sensors to read, in this order; None reads all.
+
+    Returns:
+        `(time, cell)` frame with naive times as index and text ids as columns.
+
+    Raises:
+        InputError: if there is no such frame, an axis is pickled, a sensor is missing, or a time is
+            outside the year, as happens if the time unit is misread.
+    """
+    remedy = "give the published .h5 file, or download it again"
+    with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
+        group = _find_frame(file, path.name)
+        # block0_items labels the values; pandas may order the frame's axis0 differently.
+        columns, values = group["axis0"], group["block0_values"]
+        items = group.get("block0_items", columns)
+        for labels in (columns, items):
+            _check_labels(labels, path.name)
+            check_array(labels, path.name, LABEL)
+        check_array(group["axis1"], path.name, NUMBER)
+        if cells is None:
+            check_array(values, path.name, NUMBER)
+        shape = group["axis1"].size, items.size
+        if values.shape != shape or values.dtype.kind not in "fiu" or not values.size:
+            raise InputError(
+                f"{path.name}: block0_values is {values.dtype} of shape {values.shape}, expected "
+                f"numbers of shape {shape} (axis1, axis0), at least one; download it again"
+            )
+        known = _read_labels(items, path.name)
+        if odd := set(_read_labels(columns, path.name)) ^ set(known):
+            raise InputError(
+                f"{path.name}: axis0 and block0_items name different sensors ({min(odd)} is in one "
+                "of them only), expected the same; download it again"
+            )
+        times = _read_times(group["axis1"], year, path.name)
+        if cells is None:
+            return pd.DataFrame(values[()], index=times, columns=known)
+        at = locate(cells, known, path.name)
+        return pd.DataFrame(_read_columns(values, at, path), index=times, columns=list(cells))
+
+
+def _read_columns(values: h5py.Dataset, at: Sequence[int], path: Path) -> np.ndarray:
+    """Read some columns `(time, column)`, a day at a time: the file may be larger than memory."""
+    what = f"{path.name}: {len(at)} columns of {values.name}"
+    check_expansion(NUMBER * len(values) * len(at), path, what)
+    check_expansion(NUMBER * DAY * values.shape[1], path, f"{path.name}: a day of {values.name}")
+    chosen = np.empty((len(values), len(at)), values.dtype)
+    for start in range(0, len(values), DAY):
+        chosen[start : start + DAY] = values[start : start + DAY][:, at]
+    return chosen
+
+
+def _find_frame(file: h5py.File, name: str) -> h5py.Group:
+    groups = {key: item for key, item in file.items() if isinstance(item, h5py.Group)}
+    kinds = {key: _text(item.attrs.get("pandas_type", "")) for key, item in groups.items()}
+    frames = [key for key, kind in kinds.items() if kind == "frame"]
+    if len(frames) != 1:
+        raise InputError(
+            f"{name}: {len(frames)} frames in pandas' fixed format among {kinds or 'no groups'}, "
+            "expected one; save it with DataFrame.to_hdf(path, key='df', format='fixed')"
+        )
+    group = file[frames[0]]
+    blocks = int(group.attrs.get("nblocks", 1))
+    if blocks != 1:
+        raise InputError(
+            f"{name}: the frame has columns of {blocks} types, expected speeds only; save it with "
+            "DataFrame.astype(float).to_hdf(path, key='df')"
+        )
+    return group
+
+
+def _check_labels(axis: h5py.Dataset, name: str) -> None:
+    if axis.dtype.kind not in "Siu":
+        raise InputError(
+            f"{name}: {axis.name} holds {axis.dtype}, which may be pickled, and a pickle can run "
+            "any code when it is loaded; save the frame again with text or integer labels"
+        )
+
+
+def _read_labels(axis: h5py.Dataset, name: str) -> list[str]:
+    labels = [_text(label) for label in read_array(axis, name).ravel()]
+    if odd := [label for label in labels if not label.isprintable()]:
+        raise InputError(f"{name}: {axis.name} names a sensor {odd[0]!r}; download it again")
+    repeated = [label for label, count in Counter(labels).items() if count > 1]
+    if repeated:
+        raise InputError(
+            f"{name}: {axis.name} names sensor {repeated[0]} more than once; rename or merge them"
+        )
+    return labels
+
+
+def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
+    kind, zone = (_text(axis.attrs.get(key, "")) for key in ("kind", "tz"))
+    unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)\])?", kind)
+    if not unit or zone or axis.dtype.kind != "i":
+        raise InputError(
+            f"{name}: {axis.name} is {axis.dtype} of kind {kind!r} and zone {zone!r}, expected "
+            "naive datetime64; give the published file"
+        )
+    times = read_array(axis, name).astype(f"datetime64[{unit[1] or 'ns'}]")
+    years = times.astype("datetime64[Y]").astype(int) + 1970
+    if (years != year).any():
+        raise InputError(
+            f"{name}: {axis.name} read as {kind!r} has the year {years[years != year][0]}, "
+            f"expected {year}; give the records of that year, or save the file again if its "
+            "attribute 'kind' names the wrong unit"
+        )
+    return pd.DatetimeIndex(times.astype("datetime64[ns]"))
+
+
+def _text(attribute: object) -> str:
+    """Return an HDF5 attribute or label as text; PyTables writes bytes, or `Empty` if empty."""
+    if isinstance(attribute, h5py.Empty):
+        return ""
+    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
+
+
+STEP = pd.Timedelta("5min")
+
+
+@dataclass(frozen=True)
+class Dcrnn(Release):
+    """One of the two data sets; its module uses this class's `read` and `prepare`.
+
+    Args:
+        title: title of the cube.
+        year: year of all its records.
+        records: published names of the records, the usual one first.
+        adjacencies: names of the road graph.
+        locations: names of the table of positions.
+    """
+
+    title: str
+    year: int
+    records: Sequence[str]
+    adjacencies: Sequence[str]
+    locations: Sequence[str]
+
+    def read(
+        self,
+        raw: Path,
+        *,
+        adjacency: Path | None = None,
+        locations: Path | None = None,
+        step: str = "5min",
+        allow_gaps: bool = False,
+    ) -> xr.Dataset:
+        """Read the pandas HDF5 file as a cube.
+
+        Args:
+            raw: The published .h5 file, or a folder that holds it.
+            adjacency: Road graph, a .npz (sensor_id, adjacency) or a .csv of distances
+                (from,to,cost).
+            locations: A .csv of sensor positions (sensor_id,latitude,longitude).
+            step: Length of a time step, 5 minutes or a multiple that divides a day. Longer steps
+                hold the mean of their observed speeds, NaN if there are none.
+            allow_gaps: Leave NaN at missing time steps instead of refusing the file.
+
+        Returns:
+            The cube.
+
+        Raises:
+            InputError: if a file is invalid; names it.
+        """
+        length = step_length(step, STEP)
+        path = find_records(Path(raw), self.records)
+        adjacency = given_or_beside(adjacency, path, self.adjacencies)
+        locations = given_or_beside(locations, path, self.locations)
+        frame = read_frame(path, self.year)
+        check_values(frame, path.name, "speed", "mph, 0 if missing,")
+        frame = even_steps(frame, path.name, STEP, CALIFORNIA, allow_gaps)
+        frame = average(frame, length, zero_is_missing=True)
+        cells = frame.columns.to_numpy(dtype=str)
+        lon, lat = read_locations(locations, cells) if locations else (None, None)
+        ds = make_cube(
+            values_of({"speed": frame}),
+            pd.DatetimeIndex(frame.index),
+            cells,
+            title=self.title,
+            source="DCRNN, ICLR 2018, arXiv 1707.01926",
+            license="not stated by the publishers",
+            units="mile/hour",
+            time_zone=CALIFORNIA,
+            clock="local",
+            zero_is_missing=True,
+            long_names={"speed": "mean speed of the vehicles"},
+            checksums={p.name: checksum(p) for p in (path, adjacency, locations) if p},
+            lon=lon,
+            lat=lat,
+        )
+        return add_roads(ds, read_adjacency(adjacency, cells)) if adjacency else ds

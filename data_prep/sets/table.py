@@ -1,0 +1,223 @@
+"""Your own table: CSV, Excel or Parquet, long (time, cell, values) or wide (time × cell).
+
+- Files: `.csv`, `.tsv`, `.csv.gz` (separator `,`, `;`, `|` or tab, UTF-8), `.parquet` and, with the
+  extra `excel`, `.xlsx`.
+- Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
+  column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
+  Services: one column per service of a single cell, which is named like the file.
+- If only one reading fits, it is taken and reported: the usual names of the columns of times and
+  cells (Timestamp, Station), dates such as 23/10/2017, decimal commas. If two fit, the error says
+  which option to give. `--dry-run` shows what was understood and writes nothing.
+- Times: ISO 8601, or `time_format`. Times with an offset (`+01:00`, `Z`) are converted to UTC;
+  those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
+  1970, distinguished by their size; a number outside the years 1985 to 2030 in both units
+  (`20240101`, `202401010000`) is refused. A table without times takes `start` and `step`.
+- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan` or `null`. Negative values are kept. A cell
+  with rows in only a part of the period is NaN in the rest.
+- Cells: ids read as text become integers if all are whole numbers without leading zero or sign
+  (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
+  Columns such as lon and lat of a long table place the cells on a map.
+- Rows may be in any order. Nothing is dropped, padded or averaged unless an option asks for it; a
+  column without numbers, or of the calendar (HOUR, weekday), is left out with a notice unless
+  `values` names it.
+- Trap: a wall clock repeats an hour in autumn and skips one in spring. With `clock="local"` and a
+  `time_zone`, times become UTC; the order of a cell's rows tells the equal hours apart. Steps that
+  are even on the wall clock only, such as days, stay on it, and so do times without a `time_zone`.
+- Units are an option; the licence is stored as "not stated". The cube keeps the file's name and
+  SHA-256.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import xarray as xr
+
+from data_prep.base.errors import InputError, choose
+from data_prep.base.files import checksum
+from data_prep.cube import write_cube
+from data_prep.readers.columns import KeyColumns, Origin, is_text
+from data_prep.readers.delimited import Dialect
+from data_prep.readers.files import read_table, whole_numbers
+from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
+from data_prep.readers.layout import CELL, LAYOUTS, TIME, Layout, find_layout, find_time
+from data_prep.readers.resampling import Resampling, step_length
+
+SOURCES: tuple = ()
+
+
+def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
+    """Turn a table into a cube.
+
+    Args:
+        raw: The table.
+        out: The cube to write, a .nc file.
+        progress: No effect; a table is read at once.
+        **options: Options of `read`.
+
+    Returns:
+        The path of the cube.
+
+    Raises:
+        InputError: as `read`.
+    """
+    return write_cube(read(raw, **options), out)
+
+
+def read(
+    raw: Path,
+    *,
+    layout: Literal["auto", "long", "wide", "services"] = "auto",
+    time: str = TIME,
+    cell: str = CELL,
+    values: str | None = None,
+    cells: str | None = None,
+    time_format: str = "",
+    start: str | None = None,
+    step: str | None = None,
+    no_header: bool = False,
+    decimal: Literal["auto", "point", "comma"] = "auto",
+    sheet: str | None = None,
+    resample: str | None = None,
+    agg: Literal["sum", "mean"] | None = None,
+    name: str = "value",
+    units: str = "1",
+    time_zone: str | None = None,
+    clock: Literal["utc", "local"] = "utc",
+    zero_is_missing: bool = False,
+    allow_gaps: bool = False,
+    duplicates: Literal["error", "sum", "mean"] = "error",
+) -> xr.Dataset:
+    """Read a table as a cube.
+
+    Args:
+        raw: The table, a .csv, .tsv, .csv.gz, .xlsx or .parquet file.
+        layout: long, wide (a column for each cell), services (a column for each service of one
+            cell), or auto, which fails if the columns fit several of these.
+        time: Name of the column of times.
+        cell: Name of the column of cell ids in a long table.
+        values: Comma-separated value columns to take, by default every column that holds numbers.
+        cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
+        time_format: Format of the times: dayfirst, monthfirst or of strptime, such as '%d.%m.%Y
+            %H:%M'; by default ISO 8601, or the only order of day and month that fits.
+        start: First time of a table without times, which needs --step, too.
+        step: Time from row to row of a table without times, such as 10min.
+        no_header: The first row holds values; columns are named 1, 2 and so on.
+        decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
+        sheet: Sheet of an Excel file with several.
+        resample: Longer step into which records at uneven times are merged, such as 10min; needs
+            --agg. 1D means days of the time zone.
+        agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
+            record is missing; or mean, for levels, over the records that are present.
+        name: Name of the variable that a wide table holds.
+        units: Unit of the values, "1" for none.
+        time_zone: IANA name of the place's time zone, by default the table's own or UTC.
+        clock: Whether times without an offset are "utc" or the "local" wall clock of the zone,
+            which observes daylight saving time.
+        zero_is_missing: Treat 0 as missing.
+        allow_gaps: Leave NaN where a row is missing instead of refusing the table.
+        duplicates: Treatment of several rows for one time and cell, before --resample: "error",
+            "sum" or "mean".
+
+    Returns:
+        The cube.
+
+    Raises:
+        InputError: if the table is invalid or an option is needed; names the file and the line.
+    """
+    raw = Path(raw)
+    if layout not in LAYOUTS:
+        raise choose("layout", layout, LAYOUTS)
+    resampling = Resampling.of(resample, agg)
+    dialect = Dialect(not no_header, decimal, sheet)
+    df, origin = read_table(raw, text_columns=KeyColumns(time, cell), dialect=dialect)
+    if start is None and step is None:
+        time = find_time(df, time, origin, header=dialect.header)
+    else:
+        time = _set_times(df, time, cell, start, step, origin)
+    chosen = None if values is None else [v.strip() for v in values.split(",")]
+    options = TableOptions(
+        units=units,
+        time_zone=time_zone,
+        clock=clock,
+        zero_is_missing=zero_is_missing,
+        allow_gaps=allow_gaps,
+        duplicates=duplicates,
+        time_format=time_format,
+        resampling=resampling,
+        title=f"Table {raw.name}",
+        source=raw.name,
+        checksums={raw.name: checksum(raw)},
+        origin=origin,
+    )
+    found = find_layout(df, layout, time, cell, chosen, origin)
+    if found.kind == "wide":
+        return from_frame(_wide(df, found, cells, origin), name=name, options=options)
+    return _long(df, found, cells, options)
+
+
+def _set_times(
+    df: pd.DataFrame, time: str, cell: str, start: str | None, step: str | None, origin: Origin
+) -> str:
+    """Insert a column of times, which count the rows, or the rows of each cell.
+
+    Raises:
+        InputError: if there is such a column, or only one of start and step is given.
+    """
+    if start is None or step is None:
+        raise InputError(
+            "start and step belong together: the time of the first row and the time from row to "
+            "row; give both"
+        )
+    if time in df.columns:
+        raise InputError(
+            f"{origin.name}: has times in column {time!r}; leave out --start and --step, or "
+            "--values the columns to take and another --time"
+        )
+    length = step_length(step, "step")
+    try:
+        first = pd.Timestamp(start)
+    except ValueError as e:
+        raise InputError(f"start is {start!r}; write it like 2024-01-01T00:00") from e
+    row = df.groupby(cell).cumcount() if cell in df.columns else pd.Series(np.arange(len(df)))
+    df.insert(0, time, first + row * length)
+    return time
+
+
+def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOptions) -> xr.Dataset:
+    """Return the cube of a long table, or of a table of services of one cell."""
+    origin = options.origin
+    if layout.kind == "services":
+        df = df.assign(**{layout.cell: origin.name.partition(".")[0]})
+    else:
+        df = df.assign(**{layout.cell: _ids(df[layout.cell])})
+    if cells is not None:
+        kept = keep_cells(cells, df[layout.cell].dropna().unique().tolist(), origin.name)
+        ids = df[layout.cell].dropna().unique()[kept]
+        rows = np.flatnonzero(df[layout.cell].isin(ids) | df[layout.cell].isna())
+        df, origin = df.iloc[rows], dataclasses.replace(origin, rows=rows)
+        options = dataclasses.replace(options, origin=origin)
+    return from_long(df, time=layout.time, cell=layout.cell, values=layout.values, options=options)
+
+
+def _ids(column: pd.Series) -> pd.Series:
+    """Return ids that were read as text as integers, if all of them look like integers."""
+    if not is_text(column):
+        return column
+    at, texts = pd.factorize(column)
+    ids = whole_numbers(pl.Series(list(texts), dtype=pl.String))
+    return column if ids.dtype == pl.String else pd.Series(ids.to_numpy()[at]).where(at >= 0)
+
+
+def _wide(df: pd.DataFrame, layout: Layout, cells: str | None, origin: Origin) -> pd.DataFrame:
+    """Return a wide table as a frame with times as index and cell ids as columns."""
+    columns: Sequence[str] = layout.values
+    ids = whole_numbers(pl.Series(columns, dtype=pl.String)).to_list()
+    wide = df.set_index(layout.time)[columns].set_axis(ids, axis="columns")
+    return wide if cells is None else wide.loc[:, keep_cells(cells, ids, origin.name)]

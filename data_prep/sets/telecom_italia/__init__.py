@@ -1,0 +1,1 @@
+"""Raw days of Telecom Italia's open data, for Milan and Trentino."""

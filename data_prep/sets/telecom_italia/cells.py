@@ -1,0 +1,263 @@
+"""Official grid of Milan or Trentino: cell ids and the centroids of their squares.
+
+Telecom Italia publishes the squares as GeoJSON polygons in WGS 84 degrees, with the id in the
+property `cellId`. Milan's file lists them under `features`, as in the standard, Trentino's under
+`trentinogrid`. Row 1 of Milan's grid is its south edge: draw it with the first row at the bottom
+(`origin="lower"`).
+
+Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence ODbL.
+
+Select the cells to keep: all that occur, a list such as `1-100,5060`, or a random sample.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import random
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.base.errors import InputError, no_file, reading
+from data_prep.base.files import checksum
+from data_prep.base.limits import read_bounded
+from data_prep.base.text import some
+
+FEATURE_KEYS = ("features", "trentinogrid")
+REMEDY = "use the official grid file"
+MAX_BYTES = 2**24
+"""Bytes of a grid; Milan's has 3 million."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Locations of cells.
+
+    Args:
+        cells: `(cell,)` ids, ascending.
+        lon: `(cell,)` longitude of the centroids, degrees east.
+        lat: `(cell,)` latitude of the centroids, degrees north.
+        path: the grid's file.
+        checksum: `"sha256:…"` of that file.
+    """
+
+    cells: np.ndarray
+    lon: np.ndarray
+    lat: np.ndarray
+    path: Path
+    checksum: str
+
+    def at(self, cells: np.ndarray) -> Grid:
+        """Return the grid of these cells, in their order.
+
+        Raises:
+            InputError: if the grid lacks a cell.
+        """
+        unknown = np.setdiff1d(cells, self.cells)
+        if len(unknown):
+            listed = ", ".join(map(str, unknown[:5]))
+            raise InputError(
+                f"{self.path}: no cell {listed} ({len(unknown)} of {len(cells)} ids unknown); "
+                "give the grid that belongs to the data"
+            )
+        i = np.searchsorted(self.cells, cells)
+        return replace(self, cells=self.cells[i], lon=self.lon[i], lat=self.lat[i])
+
+
+def read_grid(path: Path) -> Grid:
+    """Read a grid from `.geojson` or `.geojson.gz`.
+
+    Args:
+        path: the official file.
+
+    Returns:
+        Ids and centroids, sorted by id.
+
+    Raises:
+        InputError: if the file is not a grid of cells in degrees; names the first bad feature.
+    """
+    features = _features(path)
+    cells = np.array([_cell_id(f, i, path) for i, f in enumerate(features)])
+    order = np.argsort(cells)
+    cells = cells[order]
+    if (cells[1:] == cells[:-1]).any():
+        twice = cells[1:][cells[1:] == cells[:-1]][0]
+        raise InputError(f"{path}: cellId {twice} occurs more than once; {REMEDY}")
+    lon, lat = np.array([_centroid_of(f, i, path) for i, f in enumerate(features)])[order].T
+    return Grid(cells, lon, lat, path, checksum(path))
+
+
+def _features(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise no_file(path, "grid in GeoJSON", REMEDY)
+    with reading(path, "as GeoJSON", REMEDY):
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        content = json.loads(read_bounded(path, MAX_BYTES, gzip.open if packed else open))
+    found = list(content) if isinstance(content, dict) else type(content).__name__
+    for key in FEATURE_KEYS:
+        if key in found and isinstance(content[key], list) and content[key]:
+            return content[key]
+    raise InputError(
+        f"{path}: no list of features under {' or '.join(map(repr, FEATURE_KEYS))} "
+        f"(found {found}); {REMEDY}"
+    )
+
+
+def _cell_id(feature: Any, i: int, path: Path) -> int:
+    try:
+        cell = feature["properties"]["cellId"]
+    except (KeyError, TypeError):
+        cell = None
+    if type(cell) is not int or not 0 <= cell < 2**31:
+        raise InputError(
+            f"{path}: feature {i} has cellId {cell!r}, expected a whole number; {REMEDY}"
+        )
+    return cell
+
+
+def _centroid_of(feature: Any, i: int, path: Path) -> tuple[float, float]:
+    geometry = feature.get("geometry")
+    kind = geometry.get("type") if isinstance(geometry, dict) else geometry
+    try:
+        lon, lat = _centroid(geometry["coordinates"][0]) if kind == "Polygon" else (np.nan, np.nan)
+    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError):
+        lon = lat = np.nan
+    if not (-180 <= lon <= 180 and -90 <= lat <= 90):
+        raise InputError(
+            f"{path}: feature {i} (geometry {kind!r}) is not a polygon in degrees of longitude "
+            f"and latitude; {REMEDY}"
+        )
+    return lon, lat
+
+
+def _centroid(ring: list[list[float]]) -> tuple[float, float]:
+    """Return the centroid of a closed ring of (x, y), by the shoelace formula.
+
+    Coordinates are relative to the first corner; otherwise the products for squares of 1e-3 degrees
+    at 45 degrees would lose precision.
+
+    >>> _centroid([[45.0, 9.0], [45.0, 9.5], [46.0, 9.5], [46.0, 9.0], [45.0, 9.0]])
+    (45.5, 9.25)
+    """
+    x0, y0 = ring[0]
+    corners = [(x - x0, y - y0) for x, y in ring]
+    area = x_moment = y_moment = 0.0
+    for (xa, ya), (xb, yb) in itertools.pairwise(corners):
+        cross = xa * yb - xb * ya
+        area += cross
+        x_moment += (xa + xb) * cross
+        y_moment += (ya + yb) * cross
+    return x0 + x_moment / (3 * area), y0 + y_moment / (3 * area)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A user's selection of cells.
+
+    Args:
+        cells: ids and inclusive ranges, separated by commas; None selects no ids.
+        sample: number of cells to draw; None draws no sample.
+        seed: random seed of the sample.
+
+    Raises:
+        InputError: if both `cells` and `sample` are given.
+    """
+
+    cells: str | None = None
+    sample: int | None = None
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cells is not None and self.sample is not None:
+            raise InputError("cells and sample are both given, expected at most one; drop one")
+
+    def check(self, known: np.ndarray) -> None:
+        """Refuse invalid ids before any data are read.
+
+        Args:
+            known: `(cell,)` ids that may occur.
+
+        Raises:
+            InputError: if an id is invalid.
+        """
+        if self.cells is not None:
+            _require_among(known, parse_cells(self.cells))
+
+    def choose(self, occurring: np.ndarray, grid: np.ndarray | None = None) -> np.ndarray:
+        """Return the ids to keep, ascending.
+
+        Args:
+            occurring: `(cell,)` ids that occur in the data, ascending.
+            grid: `(cell,)` ids of the whole grid, where known: a sample is drawn from these.
+
+        Raises:
+            InputError: if an id does not occur, or there are fewer ids than the sample needs.
+        """
+        if self.cells is not None:
+            cells = parse_cells(self.cells)
+            _require_among(occurring, cells)
+            return cells
+        if self.sample is not None:
+            return sample_cells(occurring if grid is None else grid, self.sample, self.seed)
+        return occurring
+
+
+def parse_cells(text: str) -> np.ndarray:
+    """Return the unique ids of a list of ids and ranges, ascending.
+
+    Raises:
+        InputError: if the text is not such a list.
+
+    >>> parse_cells("5,1-3")
+    array([1, 2, 3, 5])
+    """
+    ids: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?", part)
+        if not match:
+            raise InputError(
+                f"cells: found {part!r}, expected ids and ranges; write them like 1-100,5060"
+            )
+        low, high = int(match[1]), int(match[2] or match[1])
+        if low > high:
+            raise InputError(f"cells: the range {part!r} runs backwards; write {high}-{low}")
+        ids.update(range(low, high + 1))
+    return np.array(sorted(ids))
+
+
+def sample_cells(known: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Draw cells as FedDA's code does: `sorted(random.sample(ids, n))` after seeding.
+
+    C. Zhang, S. Dang, B. Shihada, M.-S. Alouini, "Dual attention-based federated learning for
+    wireless traffic prediction", INFOCOM 2021; code: github.com/chuanting/FedDA.
+
+    Args:
+        known: `(cell,)` ids to draw from, in any order.
+        n: number of cells.
+        seed: seed of Python's generator.
+
+    Returns:
+        `(n,)` ids, ascending.
+
+    Raises:
+        InputError: if there are fewer than `n` ids.
+    """
+    if not 0 < n <= len(known):
+        raise InputError(f"sample: cannot draw {n} cells; choose from 1 to {len(known)}")
+    ids = sorted(int(cell) for cell in known)
+    return np.array(sorted(random.Random(seed).sample(ids, n)))
+
+
+def _require_among(known: np.ndarray, cells: np.ndarray) -> None:
+    unknown = np.setdiff1d(cells, known)
+    if len(unknown):
+        raise InputError(
+            f"cells: {some(unknown)} not found among the {len(known)} ids "
+            f"{known[0]}–{known[-1]} of the data; choose ids that occur"
+        )

@@ -1,0 +1,285 @@
+"""Convert the raw days of Telecom Italia's open data to a cube, for Milan and Trentino.
+
+`cdr` sums each day and `day_store` caches the sums; then the cube is written one day at a time.
+Neither step holds more than one day in memory.
+
+Source: G. Barlacchi et al., "A multi-source dataset of urban life in the city of Milan and the
+Province of Trentino", Scientific Data 2, 150055 (2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from tqdm import tqdm
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import check_target
+from data_prep.city.simulate import read_marker
+from data_prep.cube import make_cube, write_chunks, write_cube
+from data_prep.sets.telecom_italia import hourly_copy
+from data_prep.sets.telecom_italia.cdr import SERVICES
+from data_prep.sets.telecom_italia.cells import Grid, Selection, read_grid
+from data_prep.sets.telecom_italia.folder import (
+    DayStore,
+    StoredDay,
+    check_dates,
+    check_intervals,
+    find_days,
+    occurring_cells,
+)
+from data_prep.sets.telecom_italia.hourly_copy import HourlyDay
+from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
+
+LONG_NAMES = {
+    "sms_in": "SMS received",
+    "sms_out": "SMS sent",
+    "call_in": "calls received",
+    "call_out": "calls made",
+    "internet": "internet activity",
+    "sms": "SMS received and sent",
+    "call": "calls received and made",
+    "net": "internet activity",
+}
+"""The cube's variables. Activity is proportional to the number of records and has no unit."""
+
+
+Spread = Callable[[Callable[[RawDay], StoredDay], Sequence[RawDay]], Iterable[StoredDay]]
+"""Calls a function with each raw day and returns the results in order."""
+
+
+class _Origin(NamedTuple):
+    title: str
+    source: str
+    license: str
+
+
+@dataclass(frozen=True)
+class TelecomItalia:
+    """A published data set; its module uses this class's `prepare`.
+
+    Args:
+        name: name in messages, e.g. `"milan"`.
+        title: title of the cube.
+        prefix: beginning of the raw files' names.
+        source: origin of the records.
+        max_cell: largest valid cell id; the smallest is 1.
+        time_zone: IANA name of the zone of the local days.
+    """
+
+    name: str
+    title: str
+    prefix: str
+    source: str
+    max_cell: int
+    time_zone: str = "Europe/Rome"
+
+    def prepare(
+        self,
+        raw: Path,
+        out: Path,
+        *,
+        step: str = "1h",
+        cells: str | None = None,
+        sample: int | None = None,
+        seed: int = 1,
+        grid: Path | None = None,
+        allow_gaps: bool = False,
+        progress: bool = False,
+        spread: Spread | None = None,
+    ) -> Path:
+        """Sum the raw days over country codes and time steps, and write them as a cube.
+
+        Args:
+            raw: Folder of the daily files (`.txt`, or packed as `.txt.gz`), or a single one; or
+                those of the hourly copy (`.csv`).
+            out: The netCDF file to write.
+            step: Length of a time step: 10min, or a multiple of it that divides a day.
+            cells: Cells to keep: ids and ranges separated by commas, such as 1-100,5060.
+            sample: Number of cells to draw at random, as FedDA's code does.
+            seed: Random seed of the sample.
+            grid: The official GeoJSON grid, the source of each cell's longitude and latitude.
+            allow_gaps: Leave missing days and intervals as NaN instead of refusing them.
+            progress: Show a progress bar.
+            spread: Map that sums several days at once, such as
+                `stforecast.bench.ray.ray_map`; by default one by one.
+
+        Returns:
+            `out`.
+
+        Raises:
+            InputError: if raw files are damaged, foreign, doubled or incomplete, or an option is
+                invalid; names the file and line, or the option.
+        """
+        check_target(out)
+        selection = Selection(cells, sample, seed)
+        per_step = intervals_per_step(step)
+        places = read_grid(grid) if grid else None
+        known = np.arange(1, self.max_cell + 1) if places is None else places.cells
+        selection.check(known)
+        if hourly := hourly_copy.find_files(raw, self.prefix):
+            days_of_copy = hourly_copy.read_days(hourly, self.prefix, known, allow_gaps)
+            occurring = np.unique(np.concatenate([day.cells for day in days_of_copy]))
+            chosen = selection.choose(occurring, known if grid else None)
+            return write_cube(self._hourly_cube(days_of_copy, chosen, per_step, places), out)
+        raw_days = find_days(raw, self.prefix, known, self.time_zone)
+        origin = self._origin(raw_days)
+        check_dates(raw_days, self.name, allow_gaps)
+
+        store = DayStore(out, per_step)
+        days = []
+        with tqdm(total=len(raw_days), desc=self.name, unit="file", disable=not progress) as bar:
+            for day in (spread or map)(store.day, raw_days):
+                check_intervals(day, self.name, allow_gaps)
+                days.append(day)
+                bar.update()
+        chosen = selection.choose(occurring_cells(days), known if grid else None)
+        cube = self._describe(days, chosen, per_step, places, origin)
+        write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
+        store.clear()
+        return out
+
+    def _origin(self, days: Sequence[RawDay]) -> _Origin:
+        """Return title, source and licence of the days, which may be simulated."""
+        folder = days[0].path.parent
+        simulation = read_marker(folder)
+        if simulation is None:
+            return _Origin(self.title, self.source, "ODbL-1.0")
+        simulation.check_days(self.name, (day.date for day in days), folder)
+        return _Origin(
+            f"Simulated telecommunication activity in the layout of {self.name}",
+            simulation.source,
+            "none, the records are invented",
+        )
+
+    def _hourly_cube(
+        self,
+        days: list[HourlyDay],
+        cells: np.ndarray,
+        per_step: int,
+        places: Grid | None,
+    ) -> xr.Dataset:
+        """Return the cube of the hourly copy.
+
+        Raises:
+            InputError: if a step is not whole hours.
+        """
+        n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
+        if rest:
+            raise InputError(
+                f"{days[0].path.parent}: has hourly records, which do not make steps of "
+                f"{per_step * INTERVAL}; choose --step 1h or a multiple, or download the raw files"
+            )
+        hours, values = hourly_copy.join(days, cells, self.time_zone)
+        shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)
+        sums = values.reshape(shape).sum(axis=2)
+        origin = _Origin(f"{self.title}, hourly copy", "Kaggle's hourly copy", "ODbL-1.0")
+        checksums = {day.path.name: day.checksum for day in days}
+        times = hours[::n_hours]
+        return self._cube(_with_totals(sums), times, cells, origin, checksums, places)
+
+    def _describe(
+        self,
+        days: Sequence[StoredDay],
+        cells: np.ndarray,
+        per_step: int,
+        places: Grid | None,
+        origin: _Origin,
+    ) -> xr.Dataset:
+        """Return the cube with its times, cells and attributes; its values take no memory."""
+        first, last = days[0].raw, days[-1].raw
+        end = last.start + last.n_intervals * INTERVAL
+        time = pd.date_range(first.start, end, freq=INTERVAL * per_step, inclusive="left")
+        nothing = np.broadcast_to(np.float64(np.nan), (len(time), len(cells)))
+        checksums = {day.raw.path.name: day.checksum for day in days}
+        values = dict.fromkeys(LONG_NAMES, nothing)
+        return self._cube(values, time, cells, origin, checksums, places)
+
+    def _cube(
+        self,
+        values: Mapping[str, np.ndarray],
+        time: pd.DatetimeIndex,
+        cells: np.ndarray,
+        origin: _Origin,
+        checksums: dict[str, str],
+        places: Grid | None,
+    ) -> xr.Dataset:
+        """Return a cube of values `(step, cell)` at zoned times, with all its attributes."""
+        here = places.at(cells) if places else None
+        grid_checksum = {places.path.name: places.checksum} if places else {}
+        return make_cube(
+            values,
+            time.tz_convert("UTC").tz_localize(None),
+            cells,
+            title=origin.title,
+            source=origin.source,
+            license=origin.license,
+            units="1",
+            time_zone=self.time_zone,
+            long_names=LONG_NAMES,
+            checksums=checksums | grid_checksum,
+            lon=here.lon if here else None,
+            lat=here.lat if here else None,
+        )
+
+
+def intervals_per_step(step: str) -> int:
+    """Return the number of ten-minute intervals in a step such as `"1h"`.
+
+    Raises:
+        InputError: if the step is not a multiple of ten minutes that divides a day.
+
+    >>> intervals_per_step("30min")
+    3
+    """
+    day = pd.Timedelta("1D")
+    try:
+        length = pd.Timedelta(step)
+    except ValueError:
+        length = pd.Timedelta(0)
+    if length <= pd.Timedelta(0) or length % INTERVAL or day % length:
+        raise InputError(
+            f"step: found {step!r}, expected ten minutes or a multiple of it that divides a day; "
+            "choose for example 10min, 30min, 1h or 1D"
+        )
+    return length // INTERVAL
+
+
+def _chunks(
+    days: Sequence[StoredDay], cells: np.ndarray, per_step: int
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yield each day's first time step and its values of all variables, `(step, cell)`."""
+    step = INTERVAL * per_step
+    for day in days:
+        first, rest = divmod(day.raw.start - days[0].raw.start, step)
+        if rest:
+            raise InputError(
+                f"{day.raw.path}: the days before {day.raw.date} do not make whole steps of "
+                f"{step}; choose a step that divides every day"
+            )
+        yield first, _variables(day, cells, per_step)
+
+
+def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
+    """Return a day's values of all variables, `(step, cell)`; 0 for cells not in the day."""
+    n_steps = len(day.recorded) // per_step
+    complete = day.recorded.reshape(n_steps, per_step).all(axis=1)
+    sums = np.zeros((len(SERVICES), n_steps, len(cells)))
+    sums[:, ~complete] = np.nan
+    _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
+    sums[:, :, to] = day.values()[:, :, of]
+    return _with_totals(sums)
+
+
+def _with_totals(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Return all variables of sums `(service, step, cell)`, by name."""
+    services = dict(zip(SERVICES, sums, strict=True))
+    with np.errstate(over="ignore"):  # `write_chunks` checks for overflow
+        sms, call = (services[f"{name}_in"] + services[f"{name}_out"] for name in ("sms", "call"))
+    return services | {"sms": sms, "call": call, "net": services["internet"]}

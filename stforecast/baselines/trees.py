@@ -1,0 +1,417 @@
+"""Base class of gradient-boosted trees on the records of all cells together.
+
+Gradient boosting: scikit-learn's histogram trees on the windows of all cells together.
+
+LightGBM on rich lags, the usual strong choice for tables of many series.
+
+Ke et al., "LightGBM: a highly efficient gradient boosting decision tree", NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from annotated_types import Ge, Le
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
+
+from data_prep.base.errors import InputError
+from stforecast.baselines.base import Baseline, Peer, PeerOptions
+from stforecast.data.clock import Calendar
+from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
+from stforecast.data.dates import DAY, WEEK
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import input_windows, training_targets
+from stforecast.federated.core.options import CheckedOptions
+
+SMALL_JOB = 100_000
+"""Number of records below which one thread is faster."""
+
+MOST_TREES = 200
+"""Largest number of trees to choose from."""
+
+RATES, LEAVES = (0.1, 0.05), (15, 31)
+"""Shrinkages and numbers of leaves to choose from."""
+
+PROBED = 3
+"""Number of target steps, spread evenly, whose validation errors choose the options."""
+
+
+class PooledTrees(Baseline):
+    """Trees on the windows of all cells together, one model for each target step.
+
+    Attributes:
+        trees: name and default of the option for the number of trees.
+        leaves: name and default of the option for the number of leaves; that for the shrinkage is
+            `learning_rate`.
+    """
+
+    pooled = True
+    reads_target = True
+    trees: ClassVar[tuple[str, int]]
+    leaves: ClassVar[tuple[str, int]]
+    models: Sequence[Any]
+
+    def _shape(self, config: Any) -> dict[str, Any]:
+        """Return shrinkage and sizes of the trees: the options, where not given their defaults."""
+        defaults = {"learning_rate": 0.1, **dict([self.trees, self.leaves])}
+        given = {name: getattr(config, name) for name in defaults}
+        return {name: defaults[name] if v is None else v for name, v in given.items()}
+
+    def _tuned(
+        self, series: np.ndarray, starts: np.ndarray, validation: np.ndarray, calendar: Calendar
+    ) -> Any:
+        n_trees = getattr(self.config, self.trees[0])
+        candidates = self._candidates(n_trees or MOST_TREES)
+        if candidates == [self.config]:
+            return self.config
+        y, mask = map(flat, self._validation_targets(series, validation, calendar))
+        new = {"x": self._inputs(series, validation, calendar), "y": y, "mask": mask}
+        train = self._records(series, starts, calendar)
+        with threads_for(len(train["x"])):
+            curves = np.stack([self._curve(config, train, new) for config in candidates])
+        if n_trees:
+            curves[:, :-1] = np.inf
+        best, last = np.unravel_index(curves.argmin(), curves.shape)
+        return dataclasses.replace(candidates[best], **{self.trees[0]: int(last) + 1})
+
+    def _candidates(self, n_trees: int) -> list[Any]:
+        """Return the options with a number of trees and each choice of what else is not given."""
+        choices = {"learning_rate": RATES, self.leaves[0]: LEAVES, self.trees[0]: (n_trees,)}
+        free = {name: c for name, c in choices.items() if getattr(self.config, name) is None}
+        return [
+            dataclasses.replace(self.config, **dict(zip(free, values, strict=True)))
+            for values in itertools.product(*free.values())
+        ]
+
+    def _curve(
+        self, config: Any, train: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Return the squared error on new records after each tree, summed over target steps."""
+        steps = np.flatnonzero(new["mask"].any(axis=0))
+        curves = []
+        for k in steps[np.unique(np.linspace(0, len(steps) - 1, PROBED).astype(int))]:
+            seen, held_out = (part["mask"][:, k] for part in (train, new))
+            x_y = train["x"][seen], train["y"][seen, k]
+            errors = self._errors(config, *x_y, new["x"][held_out], new["y"][held_out, k])
+            curves.append(held_out.sum() * errors)
+        return np.sum(curves, axis=0)
+
+    @abstractmethod
+    def _errors(
+        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
+    ) -> np.ndarray:
+        """Train on `x` and `y`; return the MSE on new records after each tree, `(trees,)`."""
+
+    @abstractmethod
+    def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Return the inputs of all windows of all cells, `(cells * windows, inputs)`."""
+
+    def _records(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> dict[str, np.ndarray]:
+        """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`.
+
+        Raises:
+            InputError: if no target of a horizon step was observed.
+        """
+        y, mask = map(flat, training_targets(series, starts, self.spec, calendar))
+        unseen = np.flatnonzero(~mask.any(axis=0))
+        if len(unseen):
+            raise InputError(
+                f"{self.name}: no observed training target at horizon step {unseen[0] + 1}; give a "
+                "longer training part"
+            )
+        return {"x": self._inputs(series, starts, calendar), "y": y, "mask": mask}
+
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        x = self._inputs(series, starts, calendar)
+        with threads_for(len(x)):
+            y_hat = np.stack([model.predict(x) for model in self.models], axis=-1)
+        return y_hat.reshape(series.shape[1], len(starts), self.spec.horizon)
+
+
+def threads_for(n_records: int) -> threadpool_limits:
+    """Limit small jobs to one thread.
+
+    On a busy machine the threads of a small job wait for each other far longer than they work:
+    60 s instead of 0.2 s for 10,000 records. The trees do not depend on the number of threads.
+    """
+    return threadpool_limits(1 if n_records < SMALL_JOB else None, user_api="openmp")
+
+
+def with_cells(x: np.ndarray) -> np.ndarray:
+    """Append the cell's position to inputs `(cells, windows, n)`, as the last column."""
+    cell = np.broadcast_to(np.arange(len(x))[:, None, None], (*x.shape[:2], 1))
+    return np.concatenate([x, cell], axis=-1, dtype=np.float32)
+
+
+def flat(windows: np.ndarray) -> np.ndarray:
+    """Merge cells and windows into records."""
+    return windows.reshape(-1, windows.shape[-1])
+
+
+MOST_CELLS = 255
+"""Largest number of categories of an input that scikit-learn takes."""
+
+
+@dataclass(frozen=True)
+class BoostingConfig(CheckedOptions):
+    """Options of `Boosting`.
+
+    Attributes:
+        max_iter: number of trees; by default 100, or what `tune` chooses.
+        learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
+        max_leaf_nodes: leaves of a tree; by default 31, or what `tune` chooses.
+        tune: choose these three settings, except those that are given, by the MSE on the validation
+            part.
+        cell_id: whether the cell is an input, as one of at most 255 categories.
+        neighbours: number of cells with the strongest roads to or from a cell whose last two
+            readings are inputs; needs data with an adjacency.
+        random_state: seed of the tenth held out for early stopping, which scikit-learn uses on more
+            than 10,000 records unless the trees are tuned.
+    """
+
+    max_iter: PositiveInt | None = None
+    learning_rate: PositiveFloat | None = None
+    max_leaf_nodes: Annotated[int, Ge(2)] | None = None
+    tune: bool = False
+    cell_id: bool = False
+    neighbours: Annotated[NonNegativeInt, Le(64)] = 0
+    random_state: NonNegativeInt = 0
+
+
+class Boosting(PooledTrees):
+    """Gradient-boosted trees on the windows of all cells together, one model for each target step.
+
+    Trees cannot be saved as plain arrays, so the state keeps the training windows, and loading fits
+    the same trees again.
+    """
+
+    name = "boosting"
+    summary = "gradient-boosted trees on the windows of all cells together (not federated)"
+    learned = ("x", "y", "mask")
+    reads_covariates = True
+    trees = ("max_iter", 100)
+    leaves = ("max_leaf_nodes", 31)
+    Options = BoostingConfig
+
+    def _learn(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> dict[str, np.ndarray]:
+        if self.config.cell_id and series.shape[1] > MOST_CELLS:
+            raise InputError(
+                f"{self.name}: cell_id takes up to {MOST_CELLS} cells, the data have "
+                f"{series.shape[1]}; leave it out"
+            )
+        records = self._records(series, starts, calendar)
+        own = {"n_cells": np.array(series.shape[1])} if self.knows_cells else {}
+        roads = {"neighbours": self._neighbours()} if self.config.neighbours else {}
+        return {**records, **own, **roads}
+
+    @property
+    def knows_cells(self) -> bool:
+        """Whether inputs tell the cells apart, so that it cannot forecast others."""
+        return bool(self.config.cell_id or self.config.neighbours)
+
+    def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        x = input_windows(series, starts, self.spec, calendar)
+        if self.config.neighbours:
+            near = neighbour_inputs(series, starts, self.spec, calendar, self._neighbours())
+            x = np.concatenate([x, near], axis=-1)
+        return flat(with_cells(x) if self.config.cell_id else x)
+
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        if self.knows_cells:
+            self._check_cells(series, int(self.arrays["n_cells"]))
+        return super()._forecast(series, starts, calendar)
+
+    def _neighbours(self) -> np.ndarray:
+        """Return each cell's neighbours, `(cells, neighbours)`, -1 where there are fewer.
+
+        Raises:
+            InputError: if neither the data nor the saved state knows them.
+        """
+        if self.adjacency is not None:
+            return strongest_neighbours(self.adjacency, self.config.neighbours)
+        if "neighbours" in getattr(self, "arrays", {}):
+            return self.arrays["neighbours"]
+        raise InputError(
+            f"{self.name}: neighbours is {self.config.neighbours}, but the data have no adjacency; "
+            "prepare them with their roads, or leave out --neighbours"
+        )
+
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        super()._restore(arrays)
+        x, y, mask = (arrays[key] for key in ("x", "y", "mask"))
+        with threads_for(len(x)):
+            self.models = [
+                self._model(self.config, x.shape[1]).fit(x[seen], target[seen])
+                for target, seen in zip(y.T, mask.T, strict=True)
+            ]
+
+    def _errors(
+        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
+    ) -> np.ndarray:
+        stages = self._model(config, x.shape[1]).fit(x, y).staged_predict(x_new)
+        return np.array([np.square(y_hat - y_new).mean() for y_hat in stages])
+
+    def _model(self, config: Any, n_inputs: int) -> Any:
+        """Return a new regressor of the library."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        return HistGradientBoostingRegressor(
+            **self._shape(config),
+            early_stopping=False if config.tune else "auto",
+            categorical_features=[n_inputs - 1] if config.cell_id else None,
+            random_state=config.random_state,
+        )
+
+
+RECENT = 24
+"""Number of newest steps among the inputs by default."""
+
+
+@dataclass(frozen=True)
+class LightGBMOptions(PeerOptions):
+    """Options of `LightGBM`.
+
+    Attributes:
+        num_iterations: number of trees of each target step; by default 100, or what `tune` chooses.
+        learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
+        num_leaves: leaves of a tree; by default 31, or what `tune` chooses.
+        tune: choose these three settings, except those that are given, by the MSE on the validation
+            part.
+        lags: lags to read, written as extra_lags; empty takes the newest 24 steps and the values
+            one day and one week before each target.
+    """
+
+    num_iterations: PositiveInt | None = None
+    learning_rate: PositiveFloat | None = None
+    num_leaves: Annotated[int, Ge(2)] | None = None
+    tune: bool = False
+    lags: str = ""
+
+
+class LightGBM(Peer, PooledTrees):
+    """LightGBM's trees on lags, calendar and cell of all cells' windows, one model per target step.
+
+    The cell's position is a categorical input. The settings of the windows add their imputation and
+    holidays only. The state holds the library's text format. The time limit is checked after every
+    tree while fitting; forecasts take little time.
+    """
+
+    name = "lightgbm"
+    summary = "LightGBM on lags of a day and a week, calendar and cell, of all cells together"
+    package = "lightgbm"
+    learned = ("models", "n_cells")
+    trees = ("num_iterations", 100)
+    leaves = ("num_leaves", 31)
+    Options = LightGBMOptions
+
+    @property
+    def knows_cells(self) -> bool:
+        """Whether one model tells the cells apart; here always."""
+        return True
+
+    def _learn(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> dict[str, np.ndarray]:
+        records = self._records(series, starts, calendar)
+        x, steps = records["x"], zip(records["y"].T, records["mask"].T, strict=True)
+        with threads_for(len(x)):
+            texts = [self._train(x[seen], y[seen], k) for k, (y, seen) in enumerate(steps)]
+        return {
+            "models": np.frombuffer(json.dumps(texts).encode(), np.uint8),
+            "n_cells": np.array(series.shape[1]),
+        }
+
+    def _train(self, x: np.ndarray, y: np.ndarray, k: int) -> str:
+        """Train the trees of one target step and return them as text."""
+        done = (k, self.spec.horizon, "target steps")
+        return str(self._boosted(self.config, x, y, done).model_to_string())
+
+    def _errors(
+        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
+    ) -> np.ndarray:
+        errors: dict[str, Any] = {}
+        self._boosted(config, x, y, (0, 1, "searches for options"), (x_new, y_new), errors)
+        return np.array(errors["new"]["l2"])
+
+    def _boosted(
+        self,
+        config: Any,
+        x: np.ndarray,
+        y: np.ndarray,
+        done: tuple[int, int, str],
+        new: tuple[np.ndarray, np.ndarray] | None = None,
+        errors: dict[str, Any] | None = None,
+    ) -> Any:
+        """Train trees; record their errors on new records in `errors` if there are any."""
+        import lightgbm
+
+        shape = self._shape(config)
+        n_trees = shape.pop(self.trees[0])
+        params = {**shape, "deterministic": True, "force_col_wise": True, "verbosity": -1}
+        data = lightgbm.Dataset(x, y, categorical_feature=[x.shape[1] - 1], params=params)
+        record = [] if errors is None else [lightgbm.record_evaluation(errors)]
+        return lightgbm.train(
+            params,
+            data,
+            num_boost_round=n_trees,
+            valid_sets=[data.create_valid(*new)] if new else None,
+            valid_names=["new"] if new else None,
+            callbacks=[lambda _: self.limit.check(*done), *record],
+        )
+
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        import lightgbm
+
+        super()._restore(arrays)
+        texts = json.loads(arrays["models"].tobytes())
+        self.models = [lightgbm.Booster(model_str=text) for text in texts]
+
+    def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        return flat(with_cells(input_windows(series, starts, self._own_spec(calendar), calendar)))
+
+    def _own_spec(self, calendar: Calendar) -> WindowSpec:
+        """Return the shape of the windows that it reads."""
+        return dataclasses.replace(
+            self.spec,
+            closeness=1,
+            periods=0,
+            newest_first=False,
+            extra_lags=self.config.lags or rich_lags(self.spec.horizon, calendar),
+            calendar="weekdays",
+        ).at(calendar.step)
+
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        self._check_cells(series, int(self.arrays["n_cells"]))
+        return super()._forecast(series, starts, calendar)
+
+
+def rich_lags(horizon: int, calendar: Calendar) -> str:
+    """Return the newest 24 lags but the first, and those one day and one week before each target.
+
+    >>> import pandas as pd
+    >>> rich_lags(3, Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h")))
+    '2-24,166-168'
+    >>> rich_lags(3, Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("10min")))
+    '2-24,142-144,1006-1008'
+
+    Args:
+        horizon: number of target steps.
+        calendar: the series' wall clock.
+    """
+    ranges = [range(2, RECENT + 1)]
+    for span in (DAY, WEEK):
+        season = calendar.steps_in(span)
+        ranges.append(range(max(ranges[-1].stop, season - horizon + 1), season + 1))
+    return ",".join(f"{lags.start}-{lags.stop - 1}" for lags in ranges if lags)

@@ -1,0 +1,290 @@
+"""Parallel execution by Ray (extra `ray`), one task per item, such as a run of a benchmark.
+
+Tasks write run folders where the ordinary code looks for them, which then continues from there. So
+the machines need a shared file system with the same paths, and the results equal those without Ray.
+A task whose worker is lost is repeated elsewhere.
+
+Without an address (Ray's own `RAY_ADDRESS`) Ray is started on this machine and stopped at the end.
+Ray pickles what it moves between its own processes; none of it comes from data files.
+
+Actors of Ray (extra `ray`) for the clients of one run, see `stforecast.federated.engine.spread`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.base.errors import InputError, error_text
+from data_prep.base.text import counted
+from stforecast.federated.engine.spread import Lost, Part
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOCAL, RAY = "local", "ray"
+"""Engines: sequential in this process, or parallel by Ray."""
+
+ONE_THREAD = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
+"""Environment of tasks and actors, which have one core each; Ray sets OMP_NUM_THREADS itself."""
+
+RETRIES = 3
+"""Maximum number of repetitions of a task whose worker was lost."""
+
+
+@contextmanager
+def cluster(n_cpus: int | None = None) -> Iterator[Any]:
+    """Connect to Ray; stop it at the end if it was started here.
+
+    Args:
+        n_cpus: cores to use if Ray is started here; by default all.
+
+    Raises:
+        InputError: if Ray is not installed or does not start.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as e:
+        raise InputError("ray is not installed; pip install 'stforecast[ray]'") from e
+    ours = not ray.is_initialized()
+    if ours:
+        where: dict[str, Any] = (
+            {} if "RAY_ADDRESS" in os.environ else {"num_cpus": n_cpus, "include_dashboard": False}
+        )
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(
+                log_to_driver=False, logging_level=logging.ERROR, runtime_env=ONE_THREAD, **where
+            )
+        except Exception as e:  # Ray raises bare ones, e.g. on a machine that is too busy.
+            raise InputError(f"Ray did not start: {' '.join(str(e).split())[:300]}") from e
+        if handler and threading.current_thread() is threading.main_thread():
+            # Ray's own handler would end a run without a checkpoint.
+            signal.signal(signal.SIGTERM, handler)
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def each(
+    do: Callable[[T], None], items: Sequence[T], title: str, *, progress: bool = False
+) -> dict[int, str]:
+    """Call a function with each item, one task each.
+
+    A task that raises does not stop the others, and is not repeated.
+
+    Args:
+        do: a function of a module; its result is ignored.
+        items: arguments of the calls.
+        title: title of the progress bar.
+        progress: whether to show it.
+
+    Returns:
+        One-line error of each failed item, by position.
+    """
+    from tqdm import tqdm  # slow to import, which short commands need not wait for
+
+    failures: dict[int, str] = {}
+    with cluster() as ray:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_quietly)
+        here = Path.cwd()
+        waiting = {task.remote(do, item, here): i for i, item in enumerate(items)}
+        with tqdm(total=len(items), desc=title, disable=not progress) as bar:
+            while waiting:
+                (done,), _ = ray.wait(list(waiting), num_returns=1)
+                i = waiting.pop(done)
+                bar.update()
+                try:
+                    if problem := ray.get(done):
+                        failures[i] = problem
+                except ray.exceptions.RayError as e:
+                    failures[i] = _one_line(e)
+    return failures
+
+
+def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield a function's results for the items, in order, one task each.
+
+    A task that was lost too often is done here. What a task raises is raised here.
+
+    Args:
+        do: the function, which can be pickled.
+        items: arguments of the calls.
+    """
+    with cluster() as ray:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_there)
+        here = Path.cwd()
+        for item, result in zip(items, [task.remote(do, i, here) for i in items], strict=True):
+            try:
+                yield ray.get(result)
+            except ray.exceptions.RayTaskError as e:
+                raise (e.cause or e) from None
+            except ray.exceptions.RayError as e:
+                log.warning("%s; it is tried again here", _one_line(e))
+                yield do(item)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _there(do: Callable[[T], R], item: T, folder: Path) -> R:
+    """Call it in a folder."""
+    os.chdir(folder)
+    return do(item)
+
+
+def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
+    """Call it in a folder with one thread; return an error's one line, or an empty text."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        _there(do, item, folder)
+    except Exception as e:
+        return error_text(e)
+    return ""
+
+
+def do_runs(jobs: Sequence[Any], title: str, *, progress: bool = False) -> None:
+    """Execute every unfinished run of a benchmark, one task each.
+
+    Failures are left to `stforecast.bench.jobs.do_jobs`, which is called afterwards: it collects
+    finished runs, retries the others and records failures.
+
+    Args:
+        jobs: see `stforecast.bench.jobs.Job`.
+        title: title of the benchmark, for the progress bar.
+        progress: whether to show it.
+    """
+    todo = [job for job in jobs if job.finished() is None]
+    for i, problem in each(_do_run, todo, title, progress=progress).items():
+        log.warning("%s: %s; it is tried again here", todo[i].name, problem)
+
+
+def _do_run(job: Any) -> None:
+    if job.finished() is None:
+        job.run(progress=False)
+
+
+@contextmanager
+def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
+    """Connect to Ray, or start it, and end the actors afterwards.
+
+    Args:
+        n: number of actors; 0 takes as many as the cluster has cores for.
+        threads: cores of each actor.
+        most: largest number of actors if `n` is 0.
+
+    Raises:
+        InputError: if Ray is not installed or has too few cores.
+    """
+    with cluster(n * threads or None) as ray:
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        n = n or max(1, min(most, cores // threads))
+        if n * threads > cores:
+            raise InputError(
+                f"{counted(n, 'actor')} with {counted(threads, 'core')} each, but the Ray cluster "
+                f"has {counted(cores, 'core')}; take fewer --actors or --workers"
+            )
+        log.info("clients train in %s of Ray", counted(n, "actor"))
+        actors = RayActors(ray, n, threads)
+        send_as_arrays(ray)
+        try:
+            yield actors
+        finally:
+            actors.end()
+            ray.util.deregister_serializer(Tensor)
+
+
+class RayActors:
+    """Actors of Ray; see `stforecast.federated.engine.spread.Actors`.
+
+    Args:
+        ray: the connected package.
+        n: number of actors.
+        threads: cores of each actor.
+    """
+
+    def __init__(self, ray: Any, n: int, threads: int) -> None:
+        self._ray, self._n, self._threads = ray, n, threads
+        self._type = ray.remote(num_cpus=threads, max_restarts=0)(_Process)
+        self.handles: dict[int, Any] = {}
+        self._begun: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        """Return the number of actors."""
+        return self._n
+
+    def start(self, i: int, make: Callable[[], Part]) -> None:
+        """Start an actor and let it make its part."""
+        self._end(i)
+        self.handles[i] = self._type.remote(self._threads)
+        self._begun[i] = self.handles[i].begin.remote(make)
+
+    def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Call methods of parts at the same time; an error in a part is raised here."""
+        asked = {i: self.handles[i].call.remote(*call) for i, call in calls.items()}
+        return {i: self._answer(i, ref) for i, ref in asked.items()}
+
+    def _answer(self, i: int, ref: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get([self._begun[i], ref])[1]
+        except errors.RayTaskError as e:
+            raise (e.cause or e) from e
+        except errors.RayError as e:
+            return Lost(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}")
+
+    def end(self) -> None:
+        """End all actors."""
+        for i in list(self.handles):
+            self._end(i)
+
+    def _end(self, i: int) -> None:
+        if i in self.handles:
+            self._ray.kill(self.handles.pop(i))
+
+
+class _Process:
+    """What runs in an actor's process."""
+
+    def __init__(self, threads: int) -> None:
+        import ray
+
+        torch.set_num_threads(threads)
+        send_as_arrays(ray)
+
+    def begin(self, make: Callable[[], Part]) -> None:
+        self._part = make()
+
+    def call(self, name: str, *args: Any) -> Any:
+        return getattr(self._part, name)(*args)
+
+
+def send_as_arrays(ray: Any) -> None:
+    """Let Ray move tensors as arrays, without the rest of the memory that they are views of."""
+    ray.util.register_serializer(Tensor, serializer=_to_array, deserializer=_to_tensor)
+
+
+def _to_array(t: Tensor) -> np.ndarray:
+    return t.detach().cpu().contiguous().numpy()
+
+
+def _to_tensor(array: np.ndarray) -> Tensor:
+    return torch.tensor(array)  # A copy, as Ray's memory is read-only.

@@ -1,0 +1,227 @@
+"""Samples of many clients, and the order in which a client trains on them.
+
+Task streams: stages of data that follow each other within a round or across rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data_prep.base.errors import InputError
+from stforecast.federated.core.training import Training
+
+Batch = dict[str, Tensor]
+"""Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task defines the names."""
+
+Augment = Callable[[Batch, Sequence[torch.Generator]], Batch]
+"""Augments a training batch, with random draws for each client from its own generator."""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """Samples of N clients as tensors with a leading client axis.
+
+    Attributes:
+        tensors: name to `(clients, samples, …)`. Clients with fewer samples are padded at the end.
+        sizes: `(clients,)` number of samples of each client, without padding.
+        augment: augments a training batch, with a generator for each of its clients.
+        group_sizes: `(clients,)` number of consecutive samples that belong together, such as those
+            of one time in all cells of a client: batches and chunks hold whole groups, in their
+            order. None if every sample is a group by itself.
+    """
+
+    tensors: dict[str, Tensor]
+    sizes: Tensor
+    augment: Augment | None = None
+    group_sizes: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def n_groups(self) -> Tensor:
+        """Number of groups of each client, `(clients,)`."""
+        return self.sizes if self.group_sizes is None else self.sizes // self.group_sizes
+
+    @property
+    def group(self) -> int:
+        """Number of samples in a group.
+
+        Raises:
+            ValueError: if it differs between these clients.
+        """
+        if self.group_sizes is None or not len(self):
+            return 1
+        low, high = map(int, self.group_sizes.aminmax())
+        if low < high:
+            raise ValueError(f"clients with groups of {low} to {high} samples; take them apart")
+        return low
+
+    def cohorts(self, limit: int) -> Sequence[Tensor]:
+        """Split the clients, in order, into parts of at most `limit` with groups of equal size."""
+        ids = torch.arange(len(self))
+        if self.group_sizes is None:
+            return ids.split(limit)
+        _, lengths = self.group_sizes.unique_consecutive(return_counts=True)
+        return [part for run in ids.split(lengths.tolist()) for part in run.split(limit)]
+
+    def take(self, ids: Tensor) -> ClientData:
+        """Return the data of some clients, without copying if `ids` is a contiguous range."""
+        ids_there = ids.to(self.sizes.device)
+        groups = None if self.group_sizes is None else self.group_sizes[ids_there]
+        return ClientData(take(self.tensors, ids), self.sizes[ids_there], self.augment, groups)
+
+    def to(self, device: torch.device | str) -> ClientData:
+        """Return the same data on another device; sizes stay on the CPU, where they are read."""
+        tensors = {name: t.to(device) for name, t in self.tensors.items()}
+        return ClientData(tensors, self.sizes, self.augment, self.group_sizes)
+
+    def chunks(self, rows: int) -> Iterator[Batch]:
+        """Yield all samples in order, about `rows` at a time, in whole groups; for prediction.
+
+        Yields:
+            Batches that also have `valid` `(clients, rows)`: False where a client is padded.
+        """
+        total = int(self.sizes.max()) if len(self) else 0
+        rows = max(rows // self.group, 1) * self.group
+        for start in range(0, total, rows):
+            stop = min(start + rows, total)
+            valid = torch.arange(start, stop) < self.sizes[:, None]
+            device = next(iter(self.tensors.values())).device
+            chunk = {name: t[:, start:stop] for name, t in self.tensors.items()}
+            yield {**chunk, "valid": valid.to(device)}
+
+
+def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    """Return the rows `ids` of tensors `(clients, …)`, as views if `ids` is a contiguous range."""
+    first, n = (int(ids[0]), len(ids)) if len(ids) else (0, 0)
+    if is_range(ids):
+        return {name: t[first : first + n] for name, t in tensors.items()}
+    return {name: t[ids.to(t.device)] for name, t in tensors.items()}
+
+
+def is_range(ids: Tensor) -> bool:
+    """Return whether `ids` is `first, first + 1, …`."""
+    return len(ids) > 0 and bool((ids[1:] - ids[:-1] == 1).all())
+
+
+def batches(
+    data: ClientData,
+    batch_size: int,
+    generators: Sequence[torch.Generator] | None = None,
+    drop_last: bool = True,
+) -> Iterator[Batch]:
+    """Yield the batches of one epoch for clients of equal size.
+
+    Args:
+        data: samples of clients that all have the same number of samples.
+        batch_size: samples per batch; if they have groups, groups per batch.
+        generators: one for each client, to shuffle its groups; None keeps their order.
+        drop_last: leave out a last batch that is not full.
+    """
+    samples, group = int(data.n_groups[0]), data.group
+    starts = range(0, samples - batch_size + 1 if drop_last else samples, batch_size)
+    if generators is None:
+        used = {name: t[:, : samples * group] for name, t in data.tensors.items()}
+        parts = [t.split(batch_size * group, dim=1) for t in used.values()]
+        for _, *batch in zip(starts, *parts, strict=False):  # `starts` may exclude the last part.
+            yield dict(zip(used, batch, strict=True))
+        return
+    order = torch.stack([torch.randperm(samples, generator=g) for g in generators])
+    client = torch.arange(len(data))[:, None]
+    for start in starts:
+        drawn = members(order[:, start : start + batch_size], group)
+        yield {name: t[client, drawn] for name, t in data.tensors.items()}
+
+
+def members(groups: Tensor, group: int) -> Tensor:
+    """Return the samples of groups, in order.
+
+    >>> members(torch.tensor([[2, 0]]), 3).tolist()
+    [[6, 7, 8, 0, 1, 2]]
+
+    Args:
+        groups: `(…, n)` indices of groups.
+        group: number of samples in a group.
+
+    Returns:
+        `(…, n * group)` indices of samples.
+    """
+    return (groups[..., None] * group + torch.arange(group)).flatten(-2) if group > 1 else groups
+
+
+Order = Literal["inside", "sequential"]
+
+
+class Stream:
+    """Training data that change from stage to stage.
+
+    A stage ends with an aggregation, so each visit of a stage is one round of the core, in either
+    order: `inside` cycles through all stages (GLDP, Algorithm 1; its global round is one of our
+    rounds per stage), `sequential` does all rounds of a stage before the next (FedTA).
+
+    Args:
+        stages: data of all clients in each stage; clients without samples skip the stage.
+        order: order of the stages.
+    """
+
+    def __init__(self, stages: Sequence[ClientData], order: Order = "inside") -> None:
+        self.stages, self.order = tuple(stages), order
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def check(self, training: Training) -> None:
+        """Check that the settings fit the data.
+
+        Raises:
+            InputError: with the setting, or the client and its samples.
+        """
+        several = len(self) > 1
+        if several and training.schedule != "constant":
+            raise InputError(f"schedule is {training.schedule}; a task stream needs constant")
+        needed = training.batch_size if training.drop_last else 1
+        for i, stage in enumerate(self.stages):
+            sizes = stage.n_groups
+            if bool(((sizes < needed) & ((sizes > 0) | (not several))).any()):
+                where = f" in stage {i}" if several else ""
+                raise InputError(
+                    f"client {int(sizes.argmin())} has {int(sizes.min())} training samples{where}, "
+                    f"fewer than one batch of {needed}; use longer data, another split or a "
+                    "smaller --batch-size"
+                )
+            if not sizes.any():
+                raise InputError(
+                    f"no client has training samples in stage {i}; leave the stage out"
+                )
+
+    def place(self, round: int, rounds: int) -> tuple[int, int]:
+        """Return the stage of a round, and the index that seeds the draw of its participants.
+
+        Args:
+            round: index of the round, from 0.
+            rounds: number of rounds of each stage.
+
+        Returns:
+            The stage and the global round; with `inside`, all stages of a global round have the
+            same participants.
+
+        Example:
+            >>> empty = [None, None, None]
+            >>> [Stream(empty, "inside").place(r, 2) for r in range(6)]
+            [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
+            >>> [Stream(empty, "sequential").place(r, 2) for r in range(6)]
+            [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+        """
+        if self.order == "inside":
+            return round % len(self), round // len(self)
+        return min(round // rounds, len(self) - 1), round
+
+    def begins(self, round: int, rounds: int) -> bool:
+        """Return whether a round, numbered from 0, is the first one of a stage's visit."""
+        return round == 0 or self.place(round, rounds)[0] != self.place(round - 1, rounds)[0]

@@ -1,0 +1,282 @@
+"""Base class of federated methods, which are functions over populations of clients."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.options import NoOptions
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Clients, Cohort, State
+from stforecast.federated.core.training import Training
+from stforecast.federated.uploads.payload import Payload
+
+Sums = Literal["none", "samples", "clients"]
+"""Which sums over clients a server can work with: none, weighted by samples, or unweighted."""
+
+
+class Task(Protocol):
+    """A learning task: loss, prototype keys and validation score, whatever the kind of data.
+
+    Attributes:
+        n_keys: number of prototype keys: classes, or slots of the period.
+    """
+
+    @property
+    def n_keys(self) -> int: ...  # noqa: D102  described above
+
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        """Return the mean training loss of each client over the batch, `(clients,)`."""
+        ...
+
+    def keys(self, batch: Batch) -> Tensor:
+        """Return the prototype key of each sample, `(clients, batch)` integers below `n_keys`."""
+        ...
+
+    def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the validation loss of each sample as `(sum, count)`, each `(clients, batch)`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Participants:
+    """Clients that a message is for or from.
+
+    Attributes:
+        ids: `(n,)` increasing client ids.
+        sizes: `(n,)` numbers of training samples.
+        round: index of the round, from 0.
+        stage: index of the stage of the task stream, from 0.
+    """
+
+    ids: Tensor
+    sizes: Tensor
+    round: int
+    stage: int = 0
+
+
+class Method:
+    """Base of all methods: clients that train alone and send nothing.
+
+    A method overrides what it changes, often only `local_loss`. All tensors have a leading client
+    axis. Registries list the subclasses that have a `name`.
+
+    Args:
+        population: the model.
+        task: the task.
+        training: settings that all methods share.
+        options: the method's own settings, an instance of `Options`.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    views: ClassVar[tuple[str, ...]] = ("personal",)
+    """Models that can predict, `personal` or `global`; the first one is the default."""
+    personalises: bool = False
+    """Whether clients fit the model to their own data before they predict (`personalise`)."""
+    predicts_as_trained: ClassVar[bool] = False
+    """Whether a client predicts with the model that it trained, not with the average of all."""
+    keeps_trained: ClassVar[bool] = True
+    """Whether a client keeps the model that it trained until it receives the next one."""
+    keeps_own: ClassVar[bool] = False
+    """Whether a client keeps its own values of a part of the tensors that it receives."""
+    keeps_apart: ClassVar[bool] = False
+    """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
+    guards: ClassVar[tuple[str, ...]] = ()
+    """Rules of `--robust` that protect it, as measured; all others are refused. Not inherited."""
+    unguarded: ClassVar[str] = "nobody has measured what the rule does to it"
+    """Why other rules are refused, in words that follow the method's name and a colon."""
+    sends_sums: ClassVar[bool] = False
+    """Whether an upload's tensors are sums over the client's samples, so that they grow with it."""
+    sums: ClassVar[Sums] = "none"
+    """Which sums of uploads the server can work with, see `Sums`; secure aggregation needs one."""
+    sends_counts: ClassVar[bool] = False
+    """Whether uploads hold integers or truth values, which the Gaussian mechanism leaves as is."""
+    needs_each: ClassVar[str] = "its server may need each client's upload by itself"
+    """Why `sums` is `none`, in words that follow the method's name and a colon in messages."""
+    clipped_apart: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
+    reads_next: ClassVar[bool] = False
+    """Whether it reads `x_next`, a training sample's inputs one step later."""
+    pooled: ClassVar[bool] = False
+    """Whether it trains one client on the pooled data of all, which is not federated."""
+    keeps_data: ClassVar[bool] = False
+    """Whether it also trains on the samples of a stream's former stages, as a reference may."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What it needs beside data and model, in words for the table of what methods send."""
+    unread: ClassVar[Set[str]] = frozenset()
+    """Names of the run's settings that it does not read; giving one is an error."""
+    Options: ClassVar[type] = NoOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of the run's settings with this method, by name. If they name a model, those of its
+    options hold only while that model is used."""
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        self.population = population
+        self.task = task
+        self.training = training
+        self.options = self.Options() if options is None else options
+
+    @classmethod
+    def rounds_for(cls, rounds: int, n_series: int, options: Any) -> int:
+        """Return the number of rounds, at most `rounds`, of a training on this many series."""
+        return rounds
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+        """Add the method's own tensors to `clients` and return the server's state.
+
+        Args:
+            clients: clients with equal model parameters; tensors may be added.
+            sizes: `(clients,)` training samples of each client.
+            seed: seed of the run.
+        """
+        return {}
+
+    def sample_memory(self, data: ClientData) -> Params:
+        """Return initial tensors of the clients' memory whose shapes depend on the samples.
+
+        Args:
+            data: training samples of the clients.
+        """
+        return {}
+
+    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+        """Return what the server sends to each of the clients `to`."""
+        return {}
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train the cohort in place for the round's local epochs; return its upload."""
+        self.receive(cohort, payload)
+        for batch in cohort.batches():
+            cohort.step(self.local_loss(cohort, batch, payload))
+        return self.upload(cohort)
+
+    def receive(self, cohort: Cohort, payload: Payload) -> None:
+        """Overwrite the cohort's parameters and buffers with the received ones."""
+        with torch.no_grad():
+            for name, t in cohort.state.items():
+                if name in payload:
+                    t.copy_(payload[name])
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Return the loss of each client on a batch, `(clients,)`; here the task's loss."""
+        features = self.population.encode(cohort.state, batch["x"])
+        return self.task_loss(cohort, features, batch)
+
+    def task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
+        """Return the task's loss of the head on `features`, and record it for the report."""
+        loss = self.task.loss(self.population.decode(cohort.state, features), batch)
+        cohort.record("task_loss", loss)
+        return loss
+
+    def loss_of(self, model: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return the task's loss of any model on a batch, `(clients,)`.
+
+        Args:
+            model: parameters and buffers `(clients, …)` under the model's names.
+            batch: samples of these clients.
+        """
+        features = self.population.encode(model, batch["x"])
+        return self.task.loss(self.population.decode(model, features), batch)
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """Return what the cohort sends to the server after local training."""
+        return {}
+
+    def aggregate(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Return the server's next state, given the uploads of the clients `of`."""
+        return server
+
+    def server_for(self, server: dict[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+        """Return the server's state for other clients; here the same for all.
+
+        Args:
+            server: the state.
+            ids: `(n,)` ids of these clients in training; -1 for one that has never taken part.
+        """
+        return server
+
+    def for_share(self, share: float) -> Self:
+        """Return the method for new clients; here it is the same.
+
+        Args:
+            share: their number of samples over that of the clients that were trained.
+        """
+        return self
+
+    def personalise(self, cohort: Cohort, payload: Payload) -> None:
+        """Fit a copy of the cohort to its own data before it predicts, if `personalises`.
+
+        Args:
+            cohort: copies of the clients' state; training them does not change the federation.
+            payload: what `broadcast` would send to them now.
+        """
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """Predict with the clients' own state and the server's latest message.
+
+        Args:
+            state: the clients' parameters, buffers and memory `(clients, …)`.
+            payload: what `broadcast` would send to them now.
+            x: `(clients, batch, …)`.
+            view: one of `views`.
+        """
+        params = {**state, **payload}
+        return self.population.decode(params, self.population.encode(params, x))
+
+
+def overridden(method: Method, **functions: Callable[..., Any]) -> Method:
+    """Return a copy of a method in which some functions are replaced.
+
+    Only this instance changes, since the registries would list a subclass.
+
+    Args:
+        method: the method.
+        **functions: the new functions, without `self`, by name.
+    """
+    changed = copy.copy(method)
+    vars(changed).update(functions)
+    return changed
+
+
+def initial_state(
+    method: Method,
+    sizes: Tensor,
+    seed: int,
+    device: torch.device | str = "cpu",
+    first: int = 0,
+) -> State:
+    """Return clients and server before the first round.
+
+    The clients' tensors may be views of one client's; copy them before training.
+
+    Args:
+        method: the method.
+        sizes: `(clients,)` training samples of each client.
+        seed: seed of the run.
+        device: where to put them.
+        first: number of the first client whose initial tensors `Population.own` holds.
+    """
+    population = method.population
+    params, buffers = (
+        {name: t.expand(len(sizes), *t.shape[1:]) for name, t in group.items()}
+        for group in (population.parameters(1, device), population.buffers(1, device))
+    )
+    for name, t in population.own.items():
+        group = params if name in params else buffers
+        group[name] = group[name].clone()
+        group[name][first : first + len(t)] = t
+    clients = Clients(params, buffers, moments={}, sizes=sizes)
+    server = method.init(clients, sizes, seed)
+    return State(clients, server, round=0, seed=seed)

@@ -1,0 +1,335 @@
+"""Validated options: types, ranges and choices, with the same wording in errors and help.
+
+The range of an option is part of its type, as in `lr: PositiveFloat` or `shift: Share`. Pydantic
+checks it; `range_of` describes it in words.
+
+Flat settings: assign each to the dataclass with a field of its name, and check its type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt, Predicate
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from data_prep.base.errors import InputError, choose
+from data_prep.base.text import some
+
+LARGEST = 2**32 - 1
+"""Largest integer of any option, which is the largest seed that generators take."""
+
+Share = Annotated[float, Ge(0), Le(1)]
+"""Number in [0, 1]."""
+
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+"""Number in (0, 1]."""
+
+ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
+"""Number in [0, 1)."""
+
+Probability = Annotated[float, Gt(0), Lt(1)]
+"""Number in (0, 1)."""
+
+Width = Annotated[PositiveInt, Le(8192)]
+"""Units of a layer; with more, one client's model alone may fill the memory."""
+
+Depth = Annotated[PositiveInt, Le(16)]
+"""Number of layers; with dilations of 1, 2, 4, … the largest dilation is 32,768 steps."""
+
+Workers = Annotated[NonNegativeInt, Le(1024)]
+"""Number of workers; each is a thread with its own copy of the model."""
+
+Device = Annotated[str, Predicate(lambda name: bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", name)))]
+"""Name of a device to compute on."""
+
+
+@dataclass(frozen=True)
+class ReadIf:
+    """Mark of an option that is read only if other settings ask for it.
+
+    `momentum: Annotated[float, ReadIf("optimizer is sgd", lambda s: s["optimizer"] == "sgd")]`
+
+    Attributes:
+        condition: the condition in words.
+        holds: whether flat settings, defaults among them, satisfy it.
+    """
+
+    condition: str
+    holds: Callable[[Mapping[str, Any]], bool]
+
+
+CONVERSIONS = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
+"""Rules of conversion: a number in a file, as in `extra_lags = 168`, may be given for text."""
+
+TOO_LOW = {"greater_than", "greater_than_equal", "finite_number"}
+TOO_HIGH = {"less_than", "less_than_equal"}
+"""Pydantic's names of range errors."""
+
+
+class CheckedOptions:
+    """Base of frozen dataclasses whose values are converted and checked at construction.
+
+    >>> @dataclass(frozen=True)
+    ... class Ties(CheckedOptions):
+    ...     mu: Share = 0.5
+    >>> Ties(mu=1)
+    Ties(mu=1.0)
+    >>> Ties(mu=2)
+    Traceback (most recent call last):
+    data_prep.base.errors.InputError: mu is 2; it must be in [0, 1]
+
+    Raises:
+        InputError: with the field, its value and the expected range or type.
+    """
+
+    def __post_init__(self) -> None:
+        """Convert the values to the types of their fields and check their ranges."""
+        self.__dict__.update(converted(type(self), self.__dict__))
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a method, model or reference forecaster that has none."""
+
+
+def converted(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert values of some of a dataclass's fields to the types of the fields.
+
+    Args:
+        options: the dataclass.
+        values: field name to value; only lossless conversions are made.
+
+    Raises:
+        InputError: with the first invalid value and the expected range or type.
+    """
+    hints = type_hints(options)
+    return {name: _convert(name, hints[name], value) for name, value in values.items()}
+
+
+@functools.cache
+def type_hints(options: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, including their ranges."""
+    hints = get_type_hints(options, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(options)}
+
+
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    """Return a cached validator; making one takes about a millisecond."""
+    return TypeAdapter(hint, config=CONVERSIONS)
+
+
+def unmet(options: Collection[type], settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options whose `ReadIf` does not hold, with its condition.
+
+    Args:
+        options: dataclasses.
+        settings: flat settings; all others have the defaults of the dataclasses.
+    """
+    full = {f.name: f.default for kind in options for f in fields(kind)} | dict(settings)
+    return {
+        name: rule.condition
+        for kind in options
+        for name, hint in type_hints(kind).items()
+        for rule in getattr(hint, "__metadata__", ())
+        if isinstance(rule, ReadIf) and not rule.holds(full)
+    }
+
+
+def names_of(*options: type) -> frozenset[str]:
+    """Return the names of the fields of dataclasses."""
+    return frozenset(field.name for kind in options for field in fields(kind))
+
+
+def check_none_unread(
+    method: str, found: Mapping[str, str], readers: Callable[[str], Iterable[str]]
+) -> None:
+    """Refuse settings that are not read.
+
+    >>> check_none_unread("fedavg", {"mu": "loss is huber"}, lambda name: [])
+    Traceback (most recent call last):
+    data_prep.base.errors.InputError: mu is read only if loss is huber; otherwise leave it out
+
+    Args:
+        method: name of the method.
+        found: name of each such setting, to the condition on which it is read, or "" if the method
+            never reads it.
+        readers: function from a name to the methods that read the setting.
+
+    Raises:
+        InputError: naming the first.
+    """
+    for name, condition in found.items():
+        if condition:
+            raise InputError(f"{name} is read only if {condition}; otherwise leave it out")
+        raise InputError(
+            f"{method} does not read {name}; leave it out, or choose a method that reads it: "
+            f"{some(readers(name), 9)}"
+        )
+
+
+def is_switch(hint: Any) -> bool:
+    """Return whether a type, with or without rules, is that of a switch."""
+    return getattr(hint, "__origin__", hint) is bool
+
+
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    _check_switch(name, value, is_switch(hint))
+    if isinstance(value, int) and value > LARGEST:
+        shown = f"{float(min(value, 10**300)):.4g}"  # A float holds no more than 308 digits.
+        raise InputError(f"{name} is {shown}; it must be at most {LARGEST}")
+    try:
+        return _adapter(hint).validate_python(value)
+    except ValidationError as e:
+        raise InputError(f"{name} is {_describe_error(hint, value, e.errors()[0])}") from e
+
+
+def _check_switch(name: str, value: Any, is_switch: bool) -> None:
+    """Reject true and false for a field that is no switch, and other values for a switch.
+
+    Raises:
+        InputError: since pydantic would otherwise convert between true, false and 1, 0.
+    """
+    if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise InputError(f"{name} is {value}; it must be true or false")
+    if not is_switch and isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {str(value).lower()}; give a value, since it is not a switch")
+
+
+def _describe_error(hint: Any, value: Any, error: ErrorDetails) -> str:
+    """Describe the value and what is wrong with it."""
+    if error["type"] == "literal_error":
+        choices = error["ctx"]["expected"].replace("'", "")
+        return f"{value!r}; choose {choices}"
+    if error["type"] in TOO_LOW | TOO_HIGH:
+        return f"{value!s:.200}; it must be {range_of(hint).wanted(error['type'] in TOO_HIGH)}"
+    if hint == Device:
+        return f"{value!r}; choose auto, cpu or cuda"
+    return f"{value!r}: {error['msg']}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range of an option's numbers.
+
+    Attributes:
+        whole: whether the range has only integers.
+        low: lower bound, or None.
+        above: whether the lower bound is excluded.
+        high: upper bound, or None.
+        below: whether the upper bound is excluded.
+    """
+
+    whole: bool
+    low: float | None = None
+    above: bool = False
+    high: float | None = None
+    below: bool = False
+
+    def wanted(self, too_high: bool) -> str:
+        """Describe the range, or the violated bound if the range is no share, in words.
+
+        >>> range_of(Share).wanted(True), range_of(Width).wanted(True)
+        ('in [0, 1]', 'at most 8192')
+
+        Args:
+            too_high: whether the upper bound is violated.
+        """
+        if self.low is not None and self.high is not None and not self.whole:
+            return f"in {'[('[self.above]}{self.low}, {self.high}{'])'[self.below]}"
+        if too_high:
+            return f"{'below' if self.below else 'at most'} {self.high}"
+        if self.low is None:
+            return "finite"
+        if self.above:
+            return f"above {self.low}" if self.low else "positive"
+        return f"{self.low} or more"
+
+    def __str__(self) -> str:
+        """Format the range as click does; empty without bounds.
+
+        >>> print(range_of(PositiveShare), range_of(PositiveInt | None))
+        0<x<=1 x>0
+        """
+        high = "" if self.high is None else f"{'<' if self.below else '<='}{self.high}"
+        if self.low is None:
+            return high and f"x{high}"
+        if high:
+            return f"{self.low}{'<' if self.above else '<='}x{high}"
+        return f"x{'>' if self.above else '>='}{self.low}"
+
+
+def range_of(hint: Any) -> Range:
+    """Return the range of a type; without bounds if the type has none.
+
+    Args:
+        hint: type such as `float`, `PositiveInt` or `Share | None`.
+    """
+    if NoneType in get_args(hint):
+        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
+    kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    bounds: dict[str, Any] = {}
+    for rule in rules:
+        if isinstance(rule, Gt):
+            bounds |= {"low": rule.gt, "above": True}
+        elif isinstance(rule, Ge):
+            bounds |= {"low": rule.ge}
+        elif isinstance(rule, Lt):
+            bounds |= {"high": rule.lt, "below": True}
+        elif isinstance(rule, Le):
+            bounds |= {"high": rule.le}
+    return Range(kind is int, **bounds)
+
+
+def distribute(
+    owner: str, types: Mapping[str, type], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make one instance of each dataclass from settings under flat names.
+
+    Args:
+        owner: owner of the settings, for messages.
+        types: name of each section to its dataclass.
+        settings: flat name to value; only lossless conversions are made.
+
+    Returns:
+        Name of each section to its instance; missing fields have their defaults.
+
+    Raises:
+        InputError: for an unknown name (with similar ones) or an invalid value.
+        ValueError: if two sections have a field of the same name.
+    """
+    owned = [(f.name, section) for section, t in types.items() for f in dataclasses.fields(t)]
+    section_of = dict(owned)
+    if len(section_of) < len(owned):
+        names = [name for name, _ in owned]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"{owner}: several of its sections have a field {', '.join(twice)}")
+    if unknown := settings.keys() - section_of.keys():
+        raise _unknown(f"option of {owner}", min(unknown), section_of)
+    chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
+    for name, value in settings.items():
+        chosen[section_of[name]][name] = value
+    # Dataclasses of other packages may not convert their values.
+    return {section: t(**converted(t, chosen[section])) for section, t in types.items()}
+
+
+def flatten(*parts: Any) -> dict[str, Any]:
+    """Return the fields of dataclass instances under their flat names."""
+    return {name: value for part in parts for name, value in dataclasses.asdict(part).items()}
+
+
+def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
+    """Return an error that suggests similar names, or lists all."""
+    if close := difflib.get_close_matches(name, list(valid)):
+        return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
+    return choose(kind, name, valid)

@@ -1,0 +1,349 @@
+"""Building blocks of prototype methods: means of features by key, divergences, losses.
+
+A prototype is the mean feature vector of an integer key: the class for PFPL, GLDP and FedTA, the
+slot of the period for FUELS. Prototypes of N clients are one tensor `(clients, keys, d)`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stforecast.federated.core.method import Task
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.kernels.compiler import usable
+from stforecast.federated.kernels.steps import add_by_key
+
+
+class PrototypeMeans:
+    """Running mean of the features of each key, without another pass over the data.
+
+    Args:
+        n_keys: number of keys.
+    """
+
+    def __init__(self, n_keys: int) -> None:
+        self.n_keys = n_keys
+        self._sums: Tensor | None = None
+        self._counts: Tensor | None = None
+
+    def add(self, features: Tensor, keys: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            features: `(clients, batch, d)`; no gradient flows into the means.
+            keys: `(clients, batch)`, each below `n_keys`.
+        """
+        n, _, d = features.shape
+        if self._sums is None or self._counts is None:
+            self._sums = features.new_zeros(n, self.n_keys, d)
+            self._counts = features.new_zeros(n, self.n_keys)
+        if usable(d, features, self._sums):
+            add_by_key(features, keys, self._sums, self._counts)
+            return
+        member = F.one_hot(keys, self.n_keys).to(features.dtype)
+        self._sums.baddbmm_(member.mT, features.detach())
+        self._counts += member.sum(1)
+
+    @property
+    def counts(self) -> Tensor:
+        """Number of samples of each key, `(clients, keys)` int32.
+
+        Raises:
+            ValueError: if nothing was added.
+        """
+        if self._counts is None:
+            raise ValueError("no features were added, so there are no counts")
+        return self._counts.int()
+
+    def means(self) -> Tensor:
+        """Return the prototypes `(clients, keys, d)`; zeros for a key without samples.
+
+        Raises:
+            ValueError: if nothing was added.
+        """
+        if self._sums is None or self._counts is None:
+            raise ValueError("no features were added, so there are no prototypes")
+        return self._sums / self._counts.clamp(min=1)[..., None]
+
+
+def key_counts(task: Task, cohort: Cohort) -> Tensor:
+    """Count the training samples of each key on each client, `(clients, keys)` int32."""
+    size = int(cohort.data.sizes[0])
+    keys = task.keys({name: t[:, :size] for name, t in cohort.data.tensors.items()})
+    return F.one_hot(keys, task.n_keys).sum(1).int()
+
+
+def add_in_last_epoch(cohort: Cohort, features: Tensor, keys: Tensor, n_keys: int) -> None:
+    """Add a batch to the prototypes of the last local epoch; do nothing in the others.
+
+    Args:
+        cohort: clients that train, each with all epochs of the run.
+        features: `(clients, batch, d)`; no gradient flows into the means.
+        keys: `(clients, batch)`, each below `n_keys`.
+        n_keys: number of keys.
+    """
+    if cohort.last_epoch:
+        cohort.scratch.setdefault("means", PrototypeMeans(n_keys)).add(features, keys)
+
+
+def means_of_last_epoch(cohort: Cohort) -> PrototypeMeans:
+    """Return what `add_in_last_epoch` added in this round."""
+    means: PrototypeMeans = cohort.scratch["means"]
+    return means
+
+
+ACCURACY = 1e-10
+"""Error of the series in `jensen_shannon`; smaller divergences count as 0."""
+
+MOST_TERMS = 128
+"""Largest number of Chebyshev terms for which the series is faster."""
+
+IN_CACHE = 2**18
+"""Values of a temporary that should stay in cache: 2 MB in double precision."""
+
+IN_MEMORY = 2**22
+"""Values of one side's features in memory at a time: 32 MB."""
+
+BLOCK, BLOCKS = 64, 8
+"""Smallest number of rows and largest number of blocks in which a symmetric product is computed;
+each block ends at the diagonal."""
+
+
+def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
+    """Return the Jensen–Shannon divergence in nats of all pairs of softmax distributions.
+
+    The mixture's entropy needs `g(u, v) = m log m` with `m = (eᵘ + eᵛ)/2` for every pair and entry.
+    g is symmetric and smooth, so about six features `f` of one value separate it,
+    `g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)`, to about 1e-10, and all pairs become one matrix product.
+
+    Args:
+        p: `(n, d)` logits.
+        q: `(m, d)` logits; by default p, which takes half as long and is exactly symmetric.
+
+    Returns:
+        `(n, m)` divergences between 0 and log 2, in double precision.
+
+    Example:
+        >>> logits = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log()
+        >>> jensen_shannon(logits).round(decimals=4)
+        tensor([[0.0000, 0.0507],
+                [0.0507, 0.0000]], dtype=torch.float64)
+    """
+    u = p.double().log_softmax(-1)
+    v = u if q is None else q.double().log_softmax(-1)
+    if not len(u) or not len(v):
+        return u.new_zeros(len(u), len(v))
+    low, high = min(float(u.min()), float(v.min())), max(float(u.max()), float(v.max()))
+    terms = _terms(high - low)
+    if terms > MOST_TERMS:
+        mixture = torch.stack([_entropy(torch.logaddexp(row, v) - math.log(2)) for row in u])
+    else:
+        mixture = -_Separation(low, high, terms, u.device).sums(u, v)
+    of_u = _entropy(u)
+    of_v = of_u if v is u else _entropy(v)
+    divergence = mixture - (of_u[:, None] + of_v) / 2
+    return divergence.where(divergence > ACCURACY, 0)
+
+
+def _entropy(log_p: Tensor) -> Tensor:
+    """Return `-Σ p log p` over the last axis; terms with p = 0 are 0."""
+    return -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
+
+
+def _terms(width: float) -> int:
+    """Return the Chebyshev terms for `ACCURACY`; g's singularities in u lie at v ± iπ."""
+    if not math.isfinite(width):
+        return MOST_TERMS + 1
+    reach = 2 * math.pi / max(width, 1e-3)
+    return math.ceil(-math.log(ACCURACY) / math.asinh(reach)) + 2
+
+
+class _Separation:
+    """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised.
+
+    Args:
+        low: smallest value of u and v.
+        high: largest value of u and v.
+        terms: terms of the series.
+        device: device to compute on.
+    """
+
+    def __init__(self, low: float, high: float, terms: int, device: torch.device) -> None:
+        self._middle = (low + high) / 2
+        self._half = max((high - low) / 2, torch.finfo(torch.float64).tiny)
+        orders = torch.arange(terms, dtype=torch.float64, device=device)
+        angles = (orders + 0.5) * math.pi / terms
+        at_nodes = (self._middle + self._half * angles.cos()).exp()
+        m = (at_nodes[:, None] + at_nodes) / 2
+        to_series = (orders[:, None] * angles).cos() * 2 / terms
+        to_series[0] /= 2
+        weights, vectors = torch.linalg.eigh(to_series @ m.mul(m.log()) @ to_series.mT)
+        kept = weights.abs() > ACCURACY / 100 * weights.abs().max()
+        self._negative = int((weights[kept] < 0).sum())  # Their eigenvalues come first.
+        self._combine = (vectors * weights.abs().sqrt())[:, kept].mT.contiguous()
+
+    def sums(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return Σ g(u, v) over the last axis of `(n, d)` and `(m, d)`, for all pairs: `(n, m)`."""
+        total, rank = u.new_zeros(len(u), len(v)), len(self._combine)
+        width = max(1, IN_MEMORY // (rank * max(len(u), len(v))))
+        for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
+            of_u = self._features(some_u)
+            of_v = of_u if v is u else self._features(some_v)
+            for part, sign in ((slice(self._negative), -1), (slice(self._negative, None), 1)):
+                ours, theirs = (f[:, part].flatten(1) for f in (of_u, of_v))
+                _add_products(total, ours, theirs, sign, half=v is u)
+        return total.tril() + total.tril(-1).mT if v is u else total
+
+    def _features(self, u: Tensor) -> Tensor:
+        """Return the features `(n, rank, d)` of each value of `(n, d)`."""
+        (rank, terms), (n, width) = self._combine.shape, u.shape
+        found = u.new_empty(n, rank, width)
+        rows = max(1, IN_CACHE // (terms * width))
+        room = u.new_empty(rows, terms, width)
+        for some, out in zip(u.split(rows), found.split(rows), strict=True):
+            polynomials = room[: len(some)]
+            one, t, *others = polynomials.unbind(1)
+            one.fill_(1)
+            torch.div(some - self._middle, self._half, out=t)
+            before, last, twice = one, t, 2 * t
+            for polynomial in others:
+                torch.mul(twice, last, out=polynomial).sub_(before)
+                before, last = last, polynomial
+            torch.matmul(self._combine, polynomials, out=out)
+        return found
+
+
+def _add_products(total: Tensor, a: Tensor, b: Tensor, sign: int, half: bool) -> None:
+    """Add `sign * a @ b.mT` to `total`; with `half`, at least its part up to the diagonal."""
+    rows = max(BLOCK, math.ceil(len(a) / BLOCKS)) if half else len(a)
+    for start in range(0, len(a), rows):
+        end = start + rows
+        columns = end if half else len(b)
+        total[start:end, :columns].addmm_(a[start:end], b[:columns].mT, alpha=sign)
+
+
+def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:
+    """Return mixtures of the clients' prototypes, one for each receiver.
+
+    Args:
+        prototypes: `(clients, keys, d)`.
+        weights: `(receivers, clients)`; rows are divided by their sum, a row of zeros gives zeros.
+
+    Returns:
+        `(receivers, keys, d)`.
+    """
+    share = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    return (share @ prototypes.flatten(1)).view(-1, *prototypes.shape[1:])
+
+
+def by_key(prototypes: Tensor, keys: Tensor) -> Tensor:
+    """Return the prototype of each sample's key.
+
+    Args:
+        prototypes: `(clients, n_keys, d)`.
+        keys: `(clients, batch)`.
+
+    Returns:
+        `(clients, batch, d)`.
+    """
+    return prototypes.gather(1, keys[..., None].expand(-1, -1, prototypes.shape[-1]))
+
+
+def instance_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return the mean squared error of features to the prototypes of their keys.
+
+    The mean is over batch and features. A sample whose key has no prototype counts as 0.
+
+    Args:
+        features: `(clients, batch, d)`.
+        keys: `(clients, batch)`.
+        prototypes: `(clients, n_keys, d)`.
+        known: `(clients, n_keys)` whether there is a prototype.
+
+    Returns:
+        `(clients,)`.
+    """
+    error = (features - by_key(prototypes, keys)).square().mean(-1)
+    return torch.where(known.gather(1, keys), error, 0.0).mean(1)
+
+
+def batch_distance(
+    features: Tensor,
+    keys: Tensor,
+    prototypes: Tensor,
+    known: Tensor,
+    weight: Literal["keys", "samples"],
+) -> Tensor:
+    """Return the mean squared error of a batch's mean features of each key to the prototypes.
+
+    The mean is over features and the keys of the batch. A key without a prototype counts as 0.
+
+    Args:
+        features: `(clients, batch, d)`.
+        keys: `(clients, batch)`.
+        prototypes: `(clients, n_keys, d)`.
+        known: `(clients, n_keys)` whether there is a prototype.
+        weight: with `keys`, all keys of the batch weigh the same; with `samples`, each key weighs
+            by its number of samples.
+
+    Returns:
+        `(clients,)`.
+    """
+    member = F.one_hot(keys, known.shape[1]).to(features.dtype)
+    count = member.sum(1)
+    means = member.mT @ features / count.clamp(min=1)[..., None]
+    error = (means - prototypes).square().mean(-1)
+    share = count if weight == "samples" else (count > 0).to(count)
+    return (torch.where(known, error, 0.0) * share).sum(1) / share.sum(1)
+
+
+def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return logits of the nearest prototype: negative squared distances.
+
+    Args:
+        features: `(clients, batch, d)`.
+        prototypes: `(clients, n_keys, d)`.
+        known: `(clients, n_keys)` whether there is a prototype; others score -inf.
+
+    Returns:
+        `(clients, batch, n_keys)`.
+
+    Example:
+        >>> prototypes = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]]])
+        >>> known = torch.tensor([[True, True, False]])
+        >>> nearest_prototype(torch.tensor([[[3.0, 3.0]]]), prototypes, known).round().tolist()
+        [[[-18.0, -1.0, -inf]]]
+    """
+    # The default mode computes by products, which cancel where features are far from 0.
+    distance = torch.cdist(features, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    squared = distance.square()
+    return (-squared).masked_fill(~known[:, None], -torch.inf)
+
+
+def attract_repel_loss(
+    features: Tensor, attract: Tensor, repel: Tensor, temperature: float
+) -> Tensor:
+    """Return a contrastive loss between a prototype that attracts and one that repels.
+
+    `-log(e^{a/τ} / (e^{a/τ} + e^{b/τ}))` for cosine similarities a and b, written as
+    `softplus((b - a)/τ)`, which does not overflow at τ = 0.02. A sample with no prototype on either
+    side (a row of zeros) has loss 0.
+
+    Args:
+        features: `(clients, batch, d)`.
+        attract: `(clients, batch, d)` prototype to approach.
+        repel: `(clients, batch, d)` prototype to move away from.
+        temperature: τ.
+
+    Returns:
+        `(clients, batch)`.
+    """
+    known = attract.any(-1) & repel.any(-1)
+    features = F.normalize(features, dim=-1)
+    gap = (features * (F.normalize(repel, dim=-1) - F.normalize(attract, dim=-1))).sum(-1)
+    return torch.where(known, F.softplus(gap / temperature), gap.new_zeros(()))

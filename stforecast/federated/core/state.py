@@ -1,0 +1,339 @@
+"""State of a run as plain tensors: everything that is kept from round to round."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stforecast.federated.core.data import Batch, ClientData, batches, is_range, take
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.training import STEPS, Moments, Optimizer, Training, zero_moments
+
+MOST_KEPT = 2**29
+"""Most bytes that a process keeps beside the state of its clients, see `Cohort.kept`."""
+
+
+@dataclass
+class Clients:
+    """State of N clients; every tensor has a leading client axis.
+
+    Attributes:
+        params: trainable tensors: the model's and those that a method adds, by name.
+        buffers: the model's running statistics.
+        moments: the optimiser's state for `params`, if it is kept across rounds.
+        sizes: `(clients,)` training samples of each client.
+        memory: further tensors of the method on its clients, e.g. moving averages.
+    """
+
+    params: Params
+    buffers: Params
+    moments: Moments
+    sizes: Tensor
+    memory: Params = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return next(iter(self.params.values())).device
+
+    def groups(self) -> list[tuple[str, Params]]:
+        """Return all groups of tensors with a client axis, by name."""
+        moments = [(f"moments.{name}", tensors) for name, tensors in self.moments.items()]
+        return [
+            ("params", self.params),
+            ("buffers", self.buffers),
+            *moments,
+            ("memory", self.memory),
+        ]
+
+    def flat(self) -> dict[str, Tensor]:
+        """Return all tensors under the names `group/name`."""
+        named = {f"{group}/{name}": t for group, ts in self.groups() for name, t in ts.items()}
+        return {**named, "sizes": self.sizes}
+
+
+@dataclass
+class State:
+    """State of a federated run after `round` rounds.
+
+    Attributes:
+        clients: state of the clients.
+        server: state of the server, name to tensor.
+        round: number of rounds done.
+        seed: seed of the run; every generator is keyed by (seed, round, client).
+        received: the server's copies of the clients' latest uploads `(clients, …)`, kept for delta
+            coding only.
+    """
+
+    clients: Clients
+    server: dict[str, Tensor]
+    round: int
+    seed: int
+    received: Params = field(default_factory=dict)
+
+    def flat(self) -> dict[str, Tensor]:
+        """Return all tensors by name: `clients/…`, `server/…`, `received/…`."""
+        sides = [
+            ("clients", self.clients.flat()),
+            ("server", self.server),
+            ("received", self.received),
+        ]
+        return {f"{side}/{name}": t for side, ts in sides for name, t in ts.items()}
+
+    @classmethod
+    def from_flat(cls, tensors: Mapping[str, Tensor], round: int, seed: int) -> State:
+        """Return the state whose `flat` this is.
+
+        Raises:
+            KeyError: if `clients/sizes` is missing or a tensor belongs to none of the three.
+        """
+        sides: dict[str, Params] = {"clients": {}, "server": {}, "received": {}}
+        for name, t in tensors.items():
+            side, _, rest = name.partition("/")
+            sides[side][rest] = t
+        groups: dict[str, Params] = {}
+        for name, t in sides["clients"].items():
+            group, _, own = name.partition("/")
+            groups.setdefault(group, {})[own] = t
+        prefix = "moments."
+        clients = Clients(
+            params=groups.get("params", {}),
+            buffers=groups.get("buffers", {}),
+            moments={
+                g.removeprefix(prefix): ts for g, ts in groups.items() if g.startswith(prefix)
+            },
+            sizes=tensors["clients/sizes"],
+            memory=groups.get("memory", {}),
+        )
+        return cls(clients, sides["server"], round, seed, sides["received"])
+
+
+def canonical(tensor: Tensor) -> Tensor:
+    """Return a tensor in the layout that a checkpoint restores: row-major, at the start of memory.
+
+    Sums round differently with other strides or another alignment. `Tensor.contiguous` is not
+    enough: it ignores the strides of axes of size 1.
+    """
+    strides = torch.empty(tensor.shape, device="meta").stride()
+    if tensor.stride() == strides and tensor.storage_offset() == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def generator(seed: int, *key: int) -> torch.Generator:
+    """Return a generator keyed by its place in a run, e.g. `generator(seed, round, client)`.
+
+    Streams of different keys are independent, so no number depends on the order of the work.
+    """
+    entropy = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(entropy[0]))
+
+
+class Cohort:
+    """Clients that train together, with equal sizes and equal numbers of optimiser steps.
+
+    If the ids are a range and `copied` is false, the tensors are views of the population's.
+    Otherwise they are copies, which `write_back` copies back.
+
+    Args:
+        clients: the whole population's state.
+        ids: `(n,)` increasing ids of the cohort's clients.
+        data: training samples of these clients.
+        training: settings.
+        seed: seed of the run.
+        round: index of the round, from 0.
+        copied: whether to always work on copies: autograd's checks do not let two threads change
+            parts of one tensor.
+        stage: index of the stage of the task stream, from 0.
+        apart: prefixes of the names of parameters whose gradients are clipped separately.
+        first: number of the population's first client, which keys the random generators.
+        found: what was computed from each client's samples alone, see `kept`; by default nothing
+            is kept.
+
+    Attributes:
+        params: leaf tensors `(n, …)` that require gradients, updated in place.
+        buffers: running statistics `(n, …)`.
+        memory: the method's own tensors `(n, …)`, updated in place.
+        epoch: index of the current local epoch.
+        records: name to the `(n,)` values recorded at each batch (losses, for the report).
+        scratch: temporary values of the method during this local update.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        ids: Tensor,
+        data: ClientData,
+        training: Training,
+        seed: int,
+        round: int,
+        copied: bool = False,
+        stage: int = 0,
+        apart: Sequence[str] = (),
+        first: int = 0,
+        found: Sequence[Params] = (),
+    ) -> None:
+        self.ids, self.data, self.training = ids, data, training
+        self.round, self.stage = round, stage
+        self.generators = [generator(seed, round, first + int(i)) for i in ids]
+        views = copied and is_range(ids)  # If the ids are no range, `take` returns copies already.
+        params, self.buffers, self.memory, *moments = (
+            {name: t.clone() if views else t for name, t in take(group, ids).items()}
+            for group in (
+                clients.params,
+                clients.buffers,
+                clients.memory,
+                *clients.moments.values(),
+            )
+        )
+        self.params = {name: t.detach().requires_grad_() for name, t in params.items()}
+        self._moments = dict(zip(clients.moments, moments, strict=True))
+        self._clients = clients
+        now = self._moments or zero_moments(self.params, training)
+        self._optimizer = Optimizer(self.params, now, training, round, apart)
+        self.epoch, self._found = 0, [found[int(i)] for i in ids] if found else []
+        self.records: dict[str, list[Tensor]] = {}
+        self.scratch: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def state(self) -> Params:
+        """Parameters and buffers together, as a model needs them."""
+        return {**self.params, **self.buffers}
+
+    @property
+    def last_epoch(self) -> bool:
+        """Return whether this is the last local epoch of the round."""
+        return self.epoch == self.training.epochs - 1
+
+    def fresh(self) -> Tensor:
+        """Return whether each client's optimiser has taken no step yet, `(n,)`."""
+        moments = [t for tensors in self._moments.values() for t in tensors.values()]
+        begun = [t.reshape(len(self), -1).any(1) for t in moments]
+        return ~torch.stack(begun).any(0) if begun else torch.ones(len(self), dtype=torch.bool)
+
+    def batches(
+        self, epochs: int | None = None, prepare: Callable[[Cohort], ClientData] | None = None
+    ) -> Iterator[Batch]:
+        """Yield the batches of some local epochs; update `epoch`.
+
+        Args:
+            epochs: number of epochs, by default the run's.
+            prepare: returns the samples of an epoch, at its start; by default `data`.
+        """
+        training, augment = self.training, self.data.augment
+        shuffled = self.generators if training.shuffle else None
+        for epoch in range(training.epochs if epochs is None else epochs):
+            self.epoch, data = epoch, prepare(self) if prepare else self.data
+            for batch in batches(data, training.batch_size, shuffled, training.drop_last):
+                yield augment(batch, self.generators) if augment else batch
+
+    @contextmanager
+    def training_only(self, *prefixes: str) -> Iterator[None]:
+        """Train only the parameters with these prefixes within the context."""
+        for name, p in self.params.items():
+            p.requires_grad_(name.startswith(prefixes))
+        try:
+            yield
+        finally:
+            for p in self.params.values():
+                p.requires_grad_(True)
+
+    def step(self, losses: Tensor) -> Params:
+        """Take an optimiser step of every client; return the gradients. `losses`: `(n,)`."""
+        self.record("loss", losses)
+        return self._optimizer.step(losses)
+
+    def record(self, name: str, values: Tensor) -> None:
+        """Record a `(n,)` value of this batch for the round's report."""
+        self.records.setdefault(name, []).append(values.detach())
+
+    def record_loss(self, losses: Tensor) -> None:
+        """Record the loss of a method without optimiser steps, which is the task's. `(n,)`."""
+        self.record("loss", losses)
+        self.record("task_loss", losses)
+
+    def kept(self, name: str, compute: Callable[[Cohort], Tensor]) -> Tensor:
+        """Return values that depend on the clients' samples alone; a process computes them once.
+
+        If those of all clients take more than `MOST_KEPT` bytes, they are computed every time.
+
+        Args:
+            name: its name.
+            compute: function of the cohort that returns `(n, …)`.
+        """
+        if self._found and all(name in own for own in self._found):
+            return torch.stack([own[name] for own in self._found])
+        result = compute(self)
+        if self._found and result[0].nbytes * len(self._clients) <= MOST_KEPT:
+            for own, t in zip(self._found, result, strict=True):
+                own[name] = t
+        return result
+
+    def rand(self, *shape: int) -> Tensor:
+        """Draw uniform numbers `(n, *shape)`, keyed by client so that cohorts do not matter."""
+        return torch.stack([torch.rand(shape, generator=g) for g in self.generators])
+
+    def write_back(self, sound: Tensor | None = None) -> None:
+        """Copy the cohort's state to the population, unless it is a view of it.
+
+        Args:
+            sound: `(n,)` whether to copy a client's state; by default all are copied.
+
+        Raises:
+            KeyError: for a name that the method's `init` did not add to all clients.
+        """
+        parts = dataclasses.replace(
+            self._clients,
+            params=self.params,
+            buffers=self.buffers,
+            moments=self._moments,
+            memory=self.memory,
+        )
+        some = slice(None) if sound is None or bool(sound.all()) else sound
+        ids = self.ids[some]
+        views = is_range(ids)
+        rows = slice(int(ids[0]), int(ids[-1]) + 1) if views else ids
+        for (_, whole), (_, part) in zip(self._clients.groups(), parts.groups(), strict=True):
+            for name, t in part.items():
+                if not views or t.data_ptr() != whole[name][rows].data_ptr():
+                    whole[name][rows] = t.detach()[some]
+
+
+def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
+    """Split clients into cohorts of at most `limit`, which are about equally large.
+
+    The clients of a cohort have the same number of samples, and so of batches, and their optimisers
+    have taken equally many steps, which makes the shared optimiser exact.
+
+    Args:
+        ids: `(n,)` increasing client ids.
+        clients: the whole population's state.
+        limit: largest number of clients in a cohort.
+
+    Returns:
+        Ids of each cohort, increasing.
+    """
+    steps = clients.moments.get(STEPS, {}).values()
+    plan_of = torch.stack([clients.sizes, *(s.cpu().long() for s in steps)], dim=1)
+    plans: dict[tuple[int, ...], list[int]] = {}
+    for i, plan in zip(ids.tolist(), plan_of[ids].tolist(), strict=True):
+        plans.setdefault(tuple(plan), []).append(i)
+    return [
+        torch.tensor(part)
+        for plan in plans.values()
+        for part in np.array_split(plan, math.ceil(len(plan) / limit))
+    ]

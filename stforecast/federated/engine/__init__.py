@@ -1,0 +1,1 @@
+"""Who runs a method: trainer, server, rounds, and how clients share the machine."""

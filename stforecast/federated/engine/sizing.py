@@ -1,0 +1,293 @@
+"""Cohort size and memory of a run, predicted from the machine and the model.
+
+On a CPU a cohort's parameters and gradients should fit its worker's share of the last-level cache;
+on a GPU the cohort fills the free memory.
+
+Choice of a run's precision: bfloat16 only where a measurement shows that it saves time.
+
+Choice of the device to compute on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data_prep.base import limits
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.training import STEPS, Training, moment_names
+from stforecast.federated.kernels.compiler import cache_folder, processor, tiles
+from stforecast.federated.uploads.payload import total_bytes
+
+CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+USUAL_CACHE = 16 * 2**20
+"""Assumed bytes if the system does not report its cache sizes."""
+
+FEWEST, MOST = 4, 64
+"""Bounds of a cohort on a CPU; with fewer clients, torch's overhead exceeds the computation."""
+
+ROWS = 1024
+"""Samples in a cohort's batch on a CPU, so that activations stay in cache."""
+
+COPIES = 3
+"""Memory of a client in training, with gradients and activations, over that of its parameters."""
+
+KEPT_FREE = 256 * 2**20
+"""Freed bytes that a thread's heap retains, see `keep_freed_memory`."""
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD = -1, -3, 32 * 2**20
+"""Parameters of glibc's `mallopt`."""
+
+WORTH_LOGGING = 10**9
+"""Smallest prediction, in bytes, that is logged at the start of a run."""
+
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def cohort_size(
+    population: Population, n_clients: int, batch_size: int, device: torch.device, workers: int = 1
+) -> int:
+    """Return the number of clients that train together; on a CPU, all workers get equal shares.
+
+    Args:
+        population: the model.
+        n_clients: clients of the federation.
+        batch_size: samples per batch.
+        device: device to compute on.
+        workers: cohorts that train at the same time.
+    """
+    if population.loops(device):
+        return 1
+    of_client = total_bytes(population.initial())
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return max(1, min(n_clients, free // 2 // (COPIES * of_client)))
+    if device.type != "cpu":
+        return n_clients
+    in_cache = cache_bytes() // workers // (2 * of_client)
+    most = max(FEWEST, min(in_cache, ROWS // batch_size, MOST))
+    turns = math.ceil(n_clients / (workers * most))
+    return max(FEWEST, math.ceil(n_clients / (workers * turns)))
+
+
+def cache_bytes() -> int:
+    """Return the size of the largest cache of the first core."""
+    sizes = [USUAL_CACHE]
+    for path in sorted(CPU_CACHES.glob("index*/size")):
+        if found := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
+            sizes.append(int(found[1]) * 2 ** (10 if found[2] == "K" else 20))
+    return max(sizes[1:], default=sizes[0])
+
+
+def keep_freed_memory() -> None:
+    """Let this process retain the memory that it frees, if the C library supports it.
+
+    By default, glibc returns the memory of a batch's activations and gradients to the system and
+    requests it again for the next batch, which takes a 20th of a round.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
+    mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Predicted memory of a run, in bytes.
+
+    Attributes:
+        clients: state of all clients: parameters, buffers and the optimiser's moments.
+        best: copy of the best round.
+        training: further memory of the cohorts in training.
+        data: samples.
+    """
+
+    clients: int
+    best: int
+    training: int
+    data: int
+
+    @property
+    def total(self) -> int:
+        """Total bytes, all in memory."""
+        return self.clients + self.best + self.resident
+
+    @property
+    def resident(self) -> int:
+        """Bytes that stay in memory if the clients' state is in files."""
+        return self.training + self.data
+
+    def fits(self, allowed: int | None = None) -> bool:
+        """Return whether all of it fits in memory; if not, the clients' states belong in files.
+
+        Args:
+            allowed: bytes that the run may take; by default the machine's free memory.
+
+        Raises:
+            InputError: if it does not fit even with the clients' states in files.
+        """
+        allowed = allowed or limits.memory()
+        if self.resident > allowed:
+            raise InputError(
+                f"the run needs {self.resident / 1e9:.1f} GB besides the clients' states, of "
+                f"{allowed / 1e9:.1f} GB; allow more memory, or take a smaller --cohort or fewer "
+                "cells"
+            )
+        return self.total <= allowed
+
+    def __str__(self) -> str:
+        """Describe the bytes in words, for the log."""
+        named = ("clients", self.clients), ("best round", self.best), ("training", self.training)
+        parts = ", ".join(
+            f"{name} {size / 1e9:.2f}" for name, size in (*named, ("data", self.data))
+        )
+        return f"{self.total / 1e9:.2f} GB ({parts})"
+
+
+def predicted_memory(
+    population: Population,
+    training: Training,
+    n_clients: int,
+    n_in_training: int,
+    data: Sequence[ClientData],
+    *,
+    best: bool,
+) -> Memory:
+    """Predict the memory of a run, without what its method adds.
+
+    Args:
+        population: the model.
+        training: optimiser and whether its state is kept.
+        n_clients: clients of the run.
+        n_in_training: clients that train at the same time.
+        data: samples.
+        best: whether a copy of the best round is kept.
+    """
+    of_client = total_bytes(population.initial())
+    copies = 1 + sum(name != STEPS for name in moment_names(training))
+    kept = 1 if training.optimizer_state == "round" else copies
+    return Memory(
+        clients=n_clients * of_client * kept,
+        best=n_clients * of_client if best else 0,
+        training=n_in_training * of_client * (copies + COPIES),
+        data=sum(t.untyped_storage().nbytes() for d in data for t in d.tensors.values()),
+    )
+
+
+def parse_bytes(text: str) -> int:
+    """Parse a size such as 8GB.
+
+    Raises:
+        InputError: if the text is not a size.
+
+    Example:
+        >>> parse_bytes("8GB"), parse_bytes("500 mb")
+        (8000000000, 500000000)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]B|)", text.strip().upper())
+    if not found or not float(found[1]):
+        raise InputError(f"memory is {text!r}; give a size such as 500MB or 8GB")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+log = logging.getLogger(__name__)
+
+REPETITIONS = 5
+"""Number of steps to measure in each precision, in turns; the fastest counts."""
+
+WORTH = 0.97
+"""Bfloat16 is taken if its time is at most this share of single precision's."""
+
+
+def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
+    """Return whether a training step of a population is faster in bfloat16.
+
+    The answer is kept on the machine, so that repeated and resumed runs compute the same numbers.
+    It is measured anew for another model, batch, number of threads or version of torch, and if the
+    processor has tiles for matrix products or no longer has them.
+
+    Args:
+        population: the model.
+        x: inputs of a batch, `(clients, batch, …)`, on a CPU.
+        threads: torch's threads in a step.
+    """
+    kept = _kept(population, x, threads)
+    if kept and kept.is_file():
+        pays, where = kept.read_text() == "yes", f", by {kept}"
+    else:
+        single, narrow = seconds(population, x, threads)
+        pays, where = narrow <= WORTH * single, ""
+        times = f"{1e3 * narrow:.2f} ms a step, single precision {1e3 * single:.2f} ms"
+        log.debug("bfloat16: %s", times)
+        if kept:
+            kept.write_text("yes" if pays else "no")
+    log.debug("precision: %s%s", "bfloat16" if pays else "single, which is faster here", where)
+    return pays
+
+
+def seconds(population: Population, x: Tensor, threads: int) -> tuple[float, float]:
+    """Return the seconds of a training step in single precision and in bfloat16."""
+    fastest = {False: float("inf"), True: float("inf")}
+    before, asked = torch.get_num_threads(), population.mixed
+    torch.set_num_threads(threads)
+    population.train()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(1 + REPETITIONS):
+                for mixed in fastest:
+                    population.mixed = mixed
+                    fastest[mixed] = min(fastest[mixed], _step(population, x))
+    finally:
+        population.mixed = asked
+        torch.set_num_threads(before)
+    return fastest[False], fastest[True]
+
+
+def _step(population: Population, x: Tensor) -> float:
+    """Return the seconds of a forward and a backward pass."""
+    params = {name: t.requires_grad_() for name, t in population.parameters(len(x)).items()}
+    state = {**params, **population.buffers(len(x))}
+    start = time.perf_counter()
+    prediction = population.decode(state, population.encode(state, x))
+    if prediction.requires_grad:
+        torch.autograd.grad(prediction.sum(), list(params.values()), allow_unused=True)
+    return time.perf_counter() - start
+
+
+def _kept(population: Population, x: Tensor, threads: int) -> Path | None:
+    """Return the file that keeps the answer; None without a folder that can be trusted."""
+    folder = cache_folder()
+    shapes = [(name, tuple(t.shape)) for name, t in population.initial().items()]
+    machine = processor(), tiles(), torch.__version__
+    about = *machine, repr(population.model), shapes, tuple(x.shape), threads
+    key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    return folder / f"bfloat16-{key}" if folder else None
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of this name; `auto` is a GPU if there is one, else the CPU.
+
+    Raises:
+        InputError: if the device is unknown or not available.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}; choose auto, cpu or cuda")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device is {name!r}, but torch finds no GPU; use --device cpu")
+    return torch.device(name)

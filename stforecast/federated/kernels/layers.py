@@ -1,0 +1,218 @@
+"""GRUs over many clients, forward and backward, matrix products included, in C.
+
+They are written by hand because memory bandwidth limits a round: a client's weights and activations
+stay in the cache from the first product to the last, and gates are computed from a product's
+registers.
+
+Convolutions over many clients, and ReLU with pooling, forward and backward, in C.
+
+Images are `(clients, batch, height, width, channels)` on a CPU, float32 or float64. Libraries
+rearrange an image's windows or its channels in every call; with the channels last, products read
+the images as they are.
+
+A linear layer with one output for each client, in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from stforecast.federated.kernels.compiler import call, precision, usable
+
+Weights = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Weights of the input `(clients, input_size, 3 hidden_size)` and of the hidden state `(clients,
+hidden_size, 3 hidden_size)`, and their biases `(clients, 3 hidden_size)`; see `ClientGRU`."""
+
+
+def grus_usable(xs: Sequence[Tensor], weights: Sequence[Weights]) -> bool:
+    """Return whether `stacked_grus` can run on these tensors."""
+    pairs = zip(xs, weights, strict=True)
+    return all(usable(ws[1].shape[1], x, *ws, products=True) for x, ws in pairs)
+
+
+def stacked_grus(xs: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
+    """Return the last hidden states of some one-layer GRUs for each client, concatenated.
+
+    If autocast asks for bfloat16, the factors of products with the hidden state are rounded to it,
+    also in the backward pass; sums, gates and gradients stay in single precision.
+
+    Args:
+        xs: input of each GRU, `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
+        weights: weights of each GRU.
+
+    Returns:
+        `(clients, batch, sum of hidden sizes)`.
+    """
+    return _StackedGRUs.apply(len(xs), *xs, *(w for ws in weights for w in ws))
+
+
+class _StackedGRUs(Function):
+    @staticmethod
+    def forward(ctx: Any, n: int, *tensors: Tensor) -> Tensor:
+        xs, weights = tensors[:n], [tensors[i : i + 4] for i in range(n, 5 * n, 4)]
+        ctx.widths = [w_hh.shape[1] for _, w_hh, _, _ in weights]
+        ctx.variant = precision(xs[0].dtype)
+        states = xs[0].new_empty(*xs[0].shape[:2], sum(ctx.widths))
+        parts = zip(xs, weights, states.split(ctx.widths, dim=2), strict=True)
+        ctx.save_for_backward(*(t for part in parts for t in _forward(ctx.variant, *part)))
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad if grad.stride(2) == 1 else grad.contiguous()
+        saved, n = ctx.saved_tensors, len(ctx.widths)
+        kept = [saved[i * len(saved) // n : (i + 1) * len(saved) // n] for i in range(n)]
+        needs_x = ctx.needs_input_grad[1 : n + 1]
+        parts = zip(kept, grad.split(ctx.widths, dim=2), needs_x, strict=True)
+        d_xs, d_weights = zip(*(_backward(ctx.variant, *part) for part in parts), strict=True)
+        return None, *d_xs, *(d_w for d_ws in d_weights for d_w in d_ws)
+
+
+def _forward(
+    variant: torch.dtype, x: Tensor, weights: Sequence[Tensor], states: Tensor
+) -> tuple[Tensor, ...]:
+    """Write a GRU's last states; return what its backward pass needs."""
+    clients, batch, steps, _ = x.shape
+    size = states.shape[2]
+    x = x if x.stride(3) == 1 else x.contiguous()
+    weights = [w.contiguous() for w in weights]
+    kept = x.new_empty(clients, 5 * steps - 1, batch, size)
+    call("gru_forward", variant, *_inputs(x, size), *weights, kept, states, states.stride(1))
+    return x, *weights, kept
+
+
+def _backward(
+    variant: torch.dtype, saved: Sequence[Tensor], grad: Tensor, needs_x: bool
+) -> tuple[Tensor | None, list[Tensor]]:
+    """Return the gradients of a GRU's input, if it is needed, and weights."""
+    x, *weights, kept = saved
+    d_x = x.new_empty(x.shape) if needs_x else None
+    d_weights = [w.new_empty(w.shape) for w in weights]
+    given = *_inputs(x, grad.shape[2]), *weights[:2], kept, grad, *grad.stride()[:2]
+    call("gru_backward", variant, *given, d_x, *d_weights)
+    return d_x, d_weights
+
+
+def _inputs(x: Tensor, size: int) -> tuple[int | Tensor, ...]:
+    """Return the first arguments of both passes: sizes, the input and its strides."""
+    clients, batch, steps, inputs = x.shape
+    return clients, steps, batch, inputs, size, x, *x.stride()[:3]
+
+
+def convolution_usable(x: Tensor, weight: Tensor) -> bool:
+    """Return whether `stacked_convolution` can run on these tensors."""
+    widths = weight.shape[1:3] if x.requires_grad else weight.shape[1:2]
+    return all(usable(width, x, weight) for width in widths)
+
+
+def stacked_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+    """Return the convolution of each client's images with its own weights, at a stride of 1.
+
+    Args:
+        x: `(clients, batch, height, width, in)`.
+        weight: `(clients, out, in, side, side)`.
+        bias: `(clients, out)`, or None.
+        padding: zeros around an image.
+
+    Returns:
+        `(clients, batch, height + 2 padding - side + 1, width + 2 padding - side + 1, out)`.
+    """
+    padded = F.pad(x, (0, 0, *[padding] * 4)) if padding else x
+    return _Convolution.apply(padded, weight, bias)
+
+
+class _Convolution(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, weight = x.contiguous(), weight.contiguous()
+        bias = bias if bias is None else bias.contiguous()
+        clients, batch, height, width, _ = x.shape
+        out, side = weight.shape[1], weight.shape[3]
+        y = x.new_empty(clients, batch, height - side + 1, width - side + 1, out)
+        call("convolution_forward", x.dtype, *x.shape, side, out, x, weight, bias, y)
+        ctx.save_for_backward(x, weight)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        out, side = weight.shape[1], weight.shape[3]
+        d_x = x.new_empty(x.shape) if ctx.needs_input_grad[0] else None
+        d_weight = weight.new_empty(weight.shape)
+        d_bias = x.new_empty(len(x), out) if ctx.needs_input_grad[2] else None
+        made = d_x, d_weight, d_bias
+        given = x, weight, grad.contiguous()
+        call("convolution_backward", x.dtype, *x.shape, side, out, *given, *made)
+        return made
+
+
+def relu_pool(x: Tensor) -> Tensor:
+    """Return the maximum of 2 × 2 pixels and 0, `(clients, batch, height/2, width/2, channels)`."""
+    return _ReluPool.apply(x)
+
+
+class _ReluPool(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        clients, batch, height, width, channels = x.shape
+        y = x.new_empty(clients, batch, height // 2, width // 2, channels)
+        call("relu_pool_forward", x.dtype, clients * batch, height, width, channels, x, y)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x, y = ctx.saved_tensors
+        clients, batch, height, width, channels = x.shape
+        d_x, sizes = x.new_empty(x.shape), (clients * batch, height, width, channels)
+        call("relu_pool_backward", x.dtype, *sizes, x, y, grad.contiguous(), d_x)
+        return d_x
+
+
+def column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
+    """Return `x W + b` for each client, where W has one column; the parts of x are summed first.
+
+    Args:
+        x: `(clients, batch, parts * width)` on a CPU, float32 or float64, where width is a multiple
+            of `LANES`.
+        weight: `(clients, width, 1)`.
+        bias: `(clients, 1)`.
+        parts: number of parts.
+
+    Returns:
+        `(clients, batch, 1)`.
+    """
+    return _Column.apply(x, weight, bias, parts)
+
+
+class _Column(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, parts: int) -> Tensor:
+        x = x if x.stride(2) == 1 else x.contiguous()
+        weight, bias = weight.contiguous(), bias.contiguous()
+        clients, batch, _ = x.shape
+        ctx.sizes = clients, batch, parts, weight.shape[1]
+        y = x.new_empty(clients, batch, 1)
+        call("column_forward", x.dtype, *ctx.sizes, x, *x.stride()[:2], weight, bias, y)
+        ctx.save_for_backward(x, weight, bias)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        found = x.new_empty(x.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+        given = x, *x.stride()[:2], weight, grad.contiguous()
+        call("column_backward", x.dtype, *ctx.sizes, *given, *found)
+        return *found, None

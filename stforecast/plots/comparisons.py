@@ -1,0 +1,353 @@
+"""Bar chart of test errors, one bar for each method.
+
+Distribution of test errors over clients.
+
+Critical difference diagram of mean ranks.
+
+Test errors against one setting.
+
+Errors by cell relative to those of one method.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from data_prep.base.errors import InputError, choose
+from stforecast.bench.curves import Curve, as_curves, draw_curves, outer_labels
+from stforecast.bench.drawing import ONE_COLUMN, SMALL, TWO_COLUMNS, add_legend, panels
+from stforecast.bench.ranking import critical_difference as draw_ranks
+from stforecast.bench.ranking import score_bars
+from stforecast.bench.run_groups import ALL, by_client
+from stforecast.bench.sweep import draw_sweep
+from stforecast.bench.tables import short
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.names import by_task
+from stforecast.comparison.rows import Row
+from stforecast.comparison.table import (
+    FEWEST_CLIENTS,
+    FEWEST_METHODS,
+    client_errors,
+    errors_by_cell,
+    rank_clients,
+)
+from stforecast.plots.figure import figure
+from stforecast.plots.scores import (
+    axis_name,
+    error_name,
+    error_rows,
+    pooled_errors,
+    refuse_different_tests,
+)
+from stforecast.results import ForecastRun
+
+
+@figure
+def bars(
+    runs: Sequence[ForecastRun],
+    *,
+    metric: str = "mse",
+    selection: str | None = None,
+    reference: str | None = None,
+    width: float = ONE_COLUMN,
+) -> Figure:
+    """Test error of each variant as a bar, such as a method with and without its parts.
+
+    Runs that differ only in the seed share one bar: their mean, with whiskers of one standard
+    deviation (with n - 1). The lowest is on top. As in Figure 5 of FUELS (arXiv 2404.03702).
+
+    Args:
+        runs: finished runs.
+        metric: error pooled over clients and steps; raw_… is in the data's units.
+        selection: model to evaluate: best, last, or another one of the run, such as "best
+            (global)"; by default the one selected by each run's settings.
+        reference: where to draw a line: the name of a bar, or a number such as a published error.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the metric, selection or bar is unknown, listing the known ones, or if no
+            error is finite.
+    """
+    unsorted = as_curves(runs)
+    errors = [pooled_errors(curve.runs, metric, selection) for curve in unsorted]
+    order = np.argsort([some.mean() for some in errors], kind="stable")
+    curves, errors = [unsorted[i] for i in order], [errors[i] for i in order]
+    means = [float(some.mean()) for some in errors]
+    if not np.isfinite(means).any():
+        raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
+    fig, ax = score_bars(curves, errors, width)
+    several = any(len(curve.runs) > 1 for curve in curves)
+    ax.set_xlabel(axis_name(metric, runs, selection, seeds=several))
+    if reference is not None:
+        named = {curve.name: mean for curve, mean in zip(curves, means, strict=True)}
+        level = _level(reference, named)
+        label = f"{reference}: {short(level)}" if reference in named else reference
+        ax.axvline(level, color="0.2", linestyle="--", linewidth=0.9, label=label)
+        add_legend(fig)
+    return fig
+
+
+def _level(reference: str, means: Mapping[str, float]) -> float:
+    """Return the position of the reference line."""
+    try:
+        level = means[reference] if reference in means else float(reference)
+    except ValueError as e:
+        names = ", ".join(means)
+        raise InputError(f"reference {reference!r} is neither a number nor a bar: {names}") from e
+    if not np.isfinite(level):
+        raise InputError(f"reference {reference!r} is not finite; name another")
+    return level
+
+
+HEIGHT = 2.3
+"""Height of a single panel in inches."""
+
+
+@figure
+def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
+    """Distribution of the test error over clients: the share of clients with an error of at most x.
+
+    The clients of runs that differ only in the seed are pooled. Curves are sorted by the mean, the
+    lowest first; more than six have a panel each. The dot marks the median; the mean
+    is the area to the left of the curve. As in Figure 3 (bottom) of FUELS (arXiv 2404.03702).
+
+    Args:
+        runs: finished runs.
+        metric: error of each client over all steps; raw_… is in the data's units.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the metric is unknown, listing the known ones, or if no client has an error.
+    """
+    curves = as_curves(runs)
+    pooled = [np.concatenate([_client_errors(run, metric) for run in c.runs]) for c in curves]
+    if not any(np.isfinite(errors).any() for errors in pooled):
+        raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
+    order = np.argsort([_mean(errors) for errors in pooled], kind="stable")
+    errors_of = {curves[i].name: pooled[i] for i in order}
+    curves = [curves[i] for i in order]
+    labels = [_label(curve, errors_of[curve.name]) for curve in curves]
+
+    def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
+        known = np.sort(_known(errors_of[curve.name]))
+        if len(known) and not curve.faint:
+            ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
+        shares = np.arange(len(known) + 1) / max(1, len(known))
+        ax.step([0.0, *known], shares, where="post", label=label, **curve.line)
+
+    fig, axes = draw_curves(curves, labels, draw, width, HEIGHT)
+    for ax in axes:
+        ax.set_xlim(left=0)
+        ax.set_ylim(0, 1.02)
+    name = f"test {error_name(metric, runs)}, per client"
+    outer_labels(axes, name, "share of clients", width, HEIGHT)
+    add_legend(fig)
+    return fig
+
+
+def _known(errors: np.ndarray) -> np.ndarray:
+    return errors[np.isfinite(errors)]
+
+
+def _mean(errors: np.ndarray) -> float:
+    known = _known(errors)
+    return float(known.mean()) if len(known) else np.inf
+
+
+def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
+    """Return the name of a curve with the median and the mean of its errors."""
+    known, label = _known(errors), curve.label
+    if len(known):
+        label += f": median {short(np.median(known))}, mean {short(known.mean())}"
+    if unknown := len(errors) - len(known):
+        label += f" ({unknown} of {len(errors)} clients have no finite error)"
+    return label
+
+
+def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
+    """Return the errors `(clients,)` over the whole horizon."""
+    return by_client(error_rows(run, metric))["value"].to_numpy()
+
+
+@figure
+def critical_difference(
+    runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = TWO_COLUMNS
+) -> Figure:
+    """Mean ranks of methods over clients, and bars across those that do not differ.
+
+    A critical difference diagram: methods are ranked at each client of each data set by the mean
+    error over seeds; bars join methods whose mean ranks are closer than the critical difference
+    (Nemenyi). Only main methods are ranked, not ablations in tables of their own, since each
+    further method makes the test weaker. As in Figure 1 of Demšar (JMLR 7, 2006).
+
+    Args:
+        runs: finished runs.
+        metric: error of each client over all steps; raw_… is in the data's units.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the metric is unknown, listing the known ones, or if there are too few
+            methods or clients.
+    """
+    as_curves(runs)  # Refuses no runs.
+    main = [run for run in runs if not run.table]
+    for run in main:
+        error_rows(run, metric)
+    tasks = by_task(main)
+    tables = [client_errors([Row(group) for group in rows], metric) for rows in tasks.values()]
+    errors = pd.concat(tables, join="inner", keys=tasks) if tables else pd.DataFrame()
+    ranking = rank_clients(errors, metric)
+    if ranking is None:
+        on = "" if len(tasks) < 2 else f" on all {len(tasks)} data sets"
+        raise InputError(
+            f"{errors.shape[1]} main methods{on} with {len(errors)} clients; ranks need at least "
+            f"{FEWEST_METHODS} methods and {FEWEST_CLIENTS} clients"
+        )
+    fig = draw_ranks(ranking, list(errors.columns), width)
+    absent = {name for table in tables for name in table.columns} - set(errors.columns)
+    absent |= {run.label for run in runs if run.table}
+    left_out = f"\nNot ranked: {', '.join(sorted(absent))}" if absent else ""
+    add_legend(fig, f"{ranking}{left_out}")
+    return fig
+
+
+@figure
+def sweep(
+    runs: Sequence[ForecastRun],
+    *,
+    setting: str | None = None,
+    metric: str = "mse",
+    selection: str | None = None,
+    width: float = ONE_COLUMN,
+) -> Figure:
+    """Test error against one setting, such as tau: one line for each method.
+
+    Each point is the mean of the runs that differ only in the seed, in a band of one standard
+    deviation (with n - 1). Runs are grouped into lines by method and other settings, not by label.
+    A method without the setting is a horizontal line. As in Figure 6 of FUELS (arXiv 2404.03702).
+
+    Args:
+        runs: finished runs.
+        setting: numeric setting on the x axis, logarithmic if its values span more than two
+            decades; optional if the runs differ in only one number.
+        metric: error pooled over clients and steps; raw_… is in the data's units.
+        selection: model to evaluate: best, last, or another one of the run, such as "best
+            (global)"; by default the one selected by each run's settings.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the setting, metric or selection is unknown, listing the known ones, or if no
+            two runs differ only in the setting.
+    """
+    return draw_sweep(
+        runs,
+        setting,
+        lambda some: pooled_errors(some, metric, selection),
+        _default,
+        lambda several: axis_name(metric, runs, selection, seeds=several),
+        width,
+    )
+
+
+def _default(run: ForecastRun, setting: str) -> object:
+    """Return the default of the setting."""
+    from stforecast.config import RunOptions, resolve
+
+    model = run.settings.get("model", RunOptions.model)
+    return resolve(run.method, model=model).flat().get(setting)
+
+
+ROW = 0.32
+"""Height of a row in inches."""
+
+N_WORST = 3
+"""Number of cells to name."""
+
+RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
+"""Labelled ratios on the axis."""
+
+
+@figure
+def cells(
+    runs: Sequence[ForecastRun],
+    *,
+    metric: str = "mse",
+    reference: str = SEASONAL,
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """Error of each method at each cell, as a ratio to the error of one method at that cell.
+
+    A point for each cell, sorted from the lowest ratio at the bottom of a row to the highest at its
+    top; a bar at the median. Rows are sorted by their medians. At the right: the share of cells
+    with a lower error than the reference, and the cells with the highest ratios. Errors are means
+    over seeds.
+
+    Args:
+        runs: runs tested on the same targets.
+        metric: error of each cell over all steps; raw_… is in the data's units.
+        reference: label of the runs to compare with; by default seasonal naive, which repeats the
+            day before.
+        width: width of the figure in inches.
+
+    Raises:
+        InputError: if the metric or reference is unknown, or the runs were tested on different
+            targets.
+    """
+    curves = as_curves(runs)
+    refuse_different_tests(runs)
+    base = _errors_of(reference, curves, metric)
+    others = [curve for curve in curves if curve.name != reference]
+    if not others:
+        raise InputError(f"{reference} is the only method here; add runs to compare with it")
+    ratios = [errors_by_cell(curve, metric)[ALL] / base for curve in others]
+    order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
+    fig, (ax,) = panels(width, 0.6 + ROW * len(others))
+    ax.set_xscale("log")
+    ax.axvline(1, color="0.2", linestyle="--", linewidth=0.9)
+    for row, place in enumerate(order):
+        _draw_row(ax, row, others[place], ratios[place])
+    labels = [textwrap.fill(others[place].label, int(5 * width)) for place in order]
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False, axis="y")
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(FixedLocator(RATIOS) if high > 2 * low else MaxNLocator(6))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel(f"test {error_name(metric, runs)} of a cell, divided by that of {reference}")
+    return fig
+
+
+def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
+    """Return the errors of the reference by cell."""
+    named = {curve.name: curve for curve in curves}
+    if reference in named:
+        return errors_by_cell(named[reference], metric)[ALL]
+    if reference != SEASONAL:
+        raise choose("reference", reference, [SEASONAL, *named])
+    return errors_by_cell(curves[0], metric, naive=True)[ALL]
+
+
+def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:
+    """Draw the points of one method, and describe them at the right."""
+    known = ratios[np.isfinite(ratios) & (ratios > 0)].sort_values(kind="stable")
+    n = len(known)
+    heights = row + 0.35 - 0.7 * (np.arange(n) + 0.5) / max(n, 1)
+    ax.plot(
+        known, heights, ".", color=curve.color, label=curve.label, markersize=4, alpha=0.6,
+        markeredgewidth=0,
+    )  # fmt: skip
+    if n:
+        ax.plot([known.median()] * 2, [row - 0.4, row + 0.4], color="0.1", linewidth=1.2)
+    seen = ratios.dropna()
+    worst = ", ".join(str(cell) for cell in seen.nlargest(N_WORST).index)
+    text = f"lower in {(seen < 1).mean():.0%} of cells\nhighest: {worst}" if len(seen) else "none"
+    ax.text(1.01, row, text, va="center", fontsize=SMALL - 1, transform=ax.get_yaxis_transform())

@@ -1,0 +1,299 @@
+"""Data sets of several domains, read from folders or from one `.npz` file.
+
+DomainNet: objects as clip art, infographics, paintings, sketches by hand and photos.
+
+Office-31: office objects from a shop's website and from two cameras.
+
+Office-Caltech10: the ten common classes of Office-31 and Caltech-256.
+
+Office-Home: everyday objects as art, clip art, product pictures and photos.
+
+PACS: objects as photos, art, cartoons and sketches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from pathlib import Path
+
+from data_prep.base.errors import InputError, reading
+from data_prep.base.limits import read_bounded
+from data_prep.base.registry import listed
+from vision.datasets.folder import Tree, find_images
+from vision.datasets.image_set import ImageSet
+from vision.datasets.npz import find_npz, read_npz
+
+
+@dataclass(frozen=True)
+class DomainFolders:
+    """Reader of a set stored as `DOMAIN/CLASS/*.jpg`, or else as a file `NAME*.npz`.
+
+    Attributes:
+        name: name of the set.
+        domains: names of the domains' folders; case, spaces, dashes and underscores do not matter.
+        folders: possible parents of these folders below the user's folder; "" is the folder itself.
+        source: where to get the files, for messages.
+        ignored: names of intermediate folders to skip.
+        split: function that applies an official split to the files found.
+    """
+
+    name: str
+    domains: Sequence[str]
+    folders: Sequence[str]
+    source: str
+    ignored: Sequence[str] = ()
+    split: Callable[[Tree], Tree] = lambda tree: tree
+
+    def read(self, root: Path, *, size: int | None, test_share: float, seed: int) -> ImageSet:
+        """Read the folders, or else the `.npz` file.
+
+        Args:
+            root: the user's folder.
+            size: height and width for files of different sizes.
+            test_share: share of each class in each domain that becomes the test part.
+            seed: seed of that split.
+
+        Raises:
+            InputError: if neither exists, a domain is missing or a file is damaged.
+        """
+        for folder in (root / f for f in self.folders):
+            names = {_bare(p.name): p.name for p in folder.glob("*") if p.is_dir()}
+            found = [names[_bare(d)] for d in self.domains if _bare(d) in names]
+            if not found:
+                continue
+            if missing := [d for d in self.domains if _bare(d) not in names]:
+                raise InputError(f"{folder}: found no folder {', '.join(missing)}; {self.source}")
+            tree = find_images(folder, self.source, domains=found, ignored=self.ignored)
+            tree = self.split(tree)
+            self._check_classes(tree)
+            return tree.read(self.name, size=size, test_share=test_share, seed=seed)
+        archive = find_npz(root, self.name)
+        if archive is None:
+            places = ", ".join(f or "the folder itself" for f in self.folders)
+            raise InputError(
+                f"{root}: found no folders {', '.join(self.domains)} (looked in {places}), nor a "
+                f"file {self.name}*.npz; {self.source}"
+            )
+        return read_npz(archive, self.name, test_share=test_share, seed=seed)
+
+    def _check_classes(self, tree: Tree) -> None:
+        """Raise an error if a domain lacks a class of another domain."""
+        there = set(zip(tree.domains, tree.classes, strict=True))
+        grid = itertools.product(sorted(set(tree.domains)), sorted(set(tree.classes)))
+        if missing := next((pair for pair in grid if pair not in there), None):
+            raise InputError(
+                f"{tree.folder / missing[0]}: found no images of {missing[1]}, a class of other "
+                f"domains; {self.source}"
+            )
+
+
+def _bare(name: str) -> str:
+    """Return the form in which names are compared; `Real World` and `real_world` are equal."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+SOURCE = "get DomainNet from https://ai.bu.edu/M3SDA/"
+LIST_FOLDERS = ("", "splits", "txt")
+MAX_LIST = 2**25
+"""Largest size of a list of images in bytes; the longest official one has 6 million."""
+
+
+def official_split(tree: Tree) -> Tree:
+    """Return the tree with the split of the official lists, if there is one.
+
+    The lists are `DOMAIN_train.txt` and `DOMAIN_test.txt` with lines `DOMAIN/CLASS/FILE NUMBER`,
+    beside the domains' folders or in `splits` or `txt`. Images that they do not name are left out,
+    as in the cleaned version.
+
+    Raises:
+        InputError: if a domain lacks a list that another has, or a list names an image that is
+            missing.
+    """
+    places = [tree.folder / folder for folder in LIST_FOLDERS]
+    home = next((place for place in places if any(place.glob("*_test.txt"))), None)
+    if home is None:
+        return tree
+    part: dict[str, bool] = {}
+    for domain in sorted(set(tree.domains)):
+        for name, is_test in (("train", False), ("test", True)):
+            path = home / f"{domain}_{name}.txt"
+            with reading(path, "as a list of images", SOURCE):
+                lines = read_bounded(path, MAX_LIST).decode().splitlines()
+            part |= {line.rpartition(" ")[0]: is_test for line in lines if line.strip()}
+    names = [path.relative_to(tree.folder).as_posix() for path in tree.paths]
+    if missing := part.keys() - set(names):
+        raise InputError(
+            f"{tree.folder / min(missing)}: no such image, which the lists in {home} name; {SOURCE}"
+        )
+    named = [name in part for name in names]
+    return replace(
+        tree,
+        paths=[*compress(tree.paths, named)],
+        classes=[*compress(tree.classes, named)],
+        domains=[*compress(tree.domains, named)],
+        is_test=[part[name] for name in compress(names, named)],
+    )
+
+
+DOMAINNET = DomainFolders(
+    name="domainnet",
+    domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+    folders=("domainnet", "DomainNet", "domain_net", ""),
+    source=SOURCE,
+    split=official_split,
+)
+
+
+@listed
+def domainnet(
+    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """DomainNet: 586,575 images of 345 classes in 6 domains, of many sizes, RGB.
+
+    Peng, Bai, Xia, Huang, Saenko, Wang, "Moment Matching for Multi-Source Domain Adaptation", ICCV
+    2019. Clip art 48,129, infograph 51,605, painting 72,266, quickdraw 172,500, real 172,947,
+    sketch 69,128. Read from the folders `DOMAIN/CLASS` and the official lists
+    `DOMAIN_train.txt` and `DOMAIN_test.txt`, or from a file `domainnet*.npz`. The whole set takes
+    7 GB of memory at 64 pixels; a folder with some of the classes, in all domains, does as well.
+
+    Args:
+        root: folder with the domains' folders, or with `domainnet`.
+        size: height and width of all images.
+        test_share: share of each class in each domain that becomes the test part, without lists.
+        seed: seed of that split.
+
+    Raises:
+        InputError: if a domain, a list, a listed image or `size` is missing, or a file is damaged.
+    """
+    return DOMAINNET.read(root, size=size, test_share=test_share, seed=seed)
+
+
+OFFICE31 = DomainFolders(
+    name="office31",
+    domains=("amazon", "dslr", "webcam"),
+    folders=("office31", "Office31", "office-31", "Office-31", "office", ""),
+    source="get Office-31 from https://faculty.cc.gatech.edu/~judy/domainadapt/",
+    ignored=("images",),
+)
+
+
+@listed
+def office31(
+    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """Office-31: 4,110 images of 31 classes in 3 domains, of many sizes, RGB.
+
+    Saenko, Kulis, Fritz, Darrell, "Adapting Visual Category Models to New Domains", ECCV 2010.
+    Amazon 2,817, DSLR 498, webcam 795. Read from the folders `DOMAIN/images/CLASS` or
+    `DOMAIN/CLASS`, or from a file `office31*.npz`. There is no official split.
+
+    Args:
+        root: folder with the domains' folders, or with `office31`.
+        size: height and width of all images.
+        test_share: share of each class in each domain that becomes the test part.
+        seed: seed of the split.
+
+    Raises:
+        InputError: if a domain or `size` is missing, or a file is damaged.
+    """
+    return OFFICE31.read(root, size=size, test_share=test_share, seed=seed)
+
+
+OFFICE_CALTECH10 = DomainFolders(
+    name="office-caltech10",
+    domains=("amazon", "caltech", "dslr", "webcam"),
+    folders=("office_caltech_10", "office-caltech10", "OfficeCaltech10", ""),
+    source="get the images of Office-Caltech10 (Gong et al., CVPR 2012)",
+)
+
+
+@listed
+def office_caltech10(
+    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """Office-Caltech10: 2,533 images of 10 classes in 4 domains, of many sizes, RGB.
+
+    Gong, Shi, Sha, Grauman, "Geodesic Flow Kernel for Unsupervised Domain Adaptation", CVPR 2012.
+    Amazon 958, Caltech 1,123, DSLR 157, webcam 295. Read from the folders `DOMAIN/CLASS`, or from
+    a file `office-caltech10*.npz`. There is no official split.
+
+    Args:
+        root: folder with the domains' folders, or with `office_caltech_10`.
+        size: height and width of all images.
+        test_share: share of each class in each domain that becomes the test part.
+        seed: seed of the split.
+
+    Raises:
+        InputError: if a domain or `size` is missing, or a file is damaged.
+    """
+    return OFFICE_CALTECH10.read(root, size=size, test_share=test_share, seed=seed)
+
+
+OFFICE_HOME = DomainFolders(
+    name="office-home",
+    domains=("art", "clipart", "product", "real_world"),
+    folders=(
+        "OfficeHomeDataset_10072016", "OfficeHome", "office_home", "office-home", "office_home_dg",
+        "",
+    ),
+    source="get Office-Home from https://www.hemanthdv.org/officeHomeDataset.html",
+)  # fmt: skip
+
+
+@listed
+def office_home(
+    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """Office-Home: 15,588 images of 65 classes in 4 domains, of many sizes, RGB.
+
+    Venkateswara, Eusebio, Chakraborty, Panchanathan, "Deep Hashing Network for Unsupervised Domain
+    Adaptation", CVPR 2017. Art 2,427, clip art 4,365, product 4,439, real world 4,357. Read from
+    the folders `DOMAIN/CLASS`, such as `Real World/Alarm_Clock`, or from a file `office-home*.npz`.
+    There is no official split.
+
+    Args:
+        root: folder with the domains' folders, or with `OfficeHomeDataset_10072016`.
+        size: height and width of all images.
+        test_share: share of each class in each domain that becomes the test part, if the folders
+            have no parts `train` and `val`.
+        seed: seed of the split.
+
+    Raises:
+        InputError: if a domain or `size` is missing, or a file is damaged.
+    """
+    return OFFICE_HOME.read(root, size=size, test_share=test_share, seed=seed)
+
+
+PACS = DomainFolders(
+    name="pacs",
+    domains=("art_painting", "cartoon", "photo", "sketch"),
+    folders=("", "PACS", "PACS/kfold", "pacs", "pacs/kfold", "pacs/images", "pacs_data", "kfold"),
+    source="get PACS from https://domaingeneralization.github.io",
+)
+
+
+@listed
+def pacs(
+    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+) -> ImageSet:
+    """PACS: 9,991 images of 7 classes in 4 domains, 227 × 227, RGB.
+
+    Li, Yang, Song, Hospedales, "Deeper, Broader and Artier Domain Generalization", ICCV 2017.
+    Photo 1,670, art 2,048, cartoon 2,344, sketch 3,929. Read from the folders `DOMAIN/CLASS`, or
+    from a file `pacs*.npz`. The official lists hold out whole domains, which is another task; here
+    the test part is a share of each class in each domain.
+
+    Args:
+        root: folder with the domains' folders, or with `PACS` or `PACS/kfold`.
+        size: height and width; None keeps 227.
+        test_share: share of each class in each domain that becomes the test part.
+        seed: seed of the split.
+
+    Raises:
+        InputError: if a domain is missing or a file is damaged.
+    """
+    return PACS.read(root, size=size, test_share=test_share, seed=seed)

@@ -1,0 +1,119 @@
+"""ImageNet-R: 200 classes of ImageNet as art, cartoons, toys and other renditions.
+
+Tiny-ImageNet: 200 classes of ImageNet at 64 × 64 pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from data_prep.base.errors import InputError, reading
+from data_prep.base.limits import read_bounded
+from data_prep.base.registry import listed
+from vision.datasets.files import MAX_TEXT, find, read_names
+from vision.datasets.folder import Tree, find_images
+from vision.datasets.image_set import ImageSet
+
+IMAGENET_R_SOURCE = "get imagenet-r.tar from https://github.com/hendrycks/imagenet-r and unpack it"
+
+
+@listed
+def imagenet_r(
+    root: Path,
+    *,
+    size: int | None = None,
+    renditions: bool = False,
+    test_share: float = 0.2,
+    seed: int = 0,
+) -> ImageSet:
+    """ImageNet-R: 30,000 images of 200 classes in 15 renditions, of many sizes, RGB.
+
+    Hendrycks et al., "The Many Faces of Robustness", ICCV 2021, arXiv 2006.16241. Read from the
+    official layout, `imagenet-r/WNID/RENDITION_*.jpg`. It was made for testing only and has no
+    official split; papers on continual learning use 0.2 for testing.
+
+    Args:
+        root: folder with `imagenet-r`.
+        size: height and width of all images.
+        renditions: whether renditions (art, cartoon, …), read from the file names, are the domains;
+            otherwise there is one domain.
+        test_share: share of each class in each domain that becomes the test part.
+        seed: seed of the split.
+
+    Raises:
+        InputError: if there are no images, a file is damaged, or `size` is missing.
+    """
+    tree = find_images(
+        find(root, ("imagenet-r",), ("",), IMAGENET_R_SOURCE, Path.is_dir),
+        IMAGENET_R_SOURCE,
+        splits={},
+    )
+    if renditions:
+        tree = replace(tree, domains=[path.name.partition("_")[0] for path in tree.paths])
+    return tree.read("imagenet-r", size=size, test_share=test_share, seed=seed)
+
+
+TINY_IMAGENET_SOURCE = "get http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it"
+
+
+@listed
+def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
+    """Tiny-ImageNet: 100,000 training and 10,000 test images of 200 classes, 64 × 64, RGB.
+
+    Le, Yang, "Tiny ImageNet Visual Recognition Challenge", Stanford CS 231N, 2015. Read from the
+    official layout: `wnids.txt`, `train/WNID/images/*.JPEG`, `val/images/*.JPEG` and
+    `val/val_annotations.txt`. The validation part is the test part, since the labels of the
+    official test images are secret. Class names are WordNet ids.
+
+    Args:
+        root: folder with `tiny-imagenet-200`, or that folder.
+        size: height and width; None keeps 64.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    wnids = find(root, ("wnids.txt",), ("tiny-imagenet-200", ""), TINY_IMAGENET_SOURCE)
+    classes = read_names(wnids, TINY_IMAGENET_SOURCE)
+    train = [
+        (path, wnid)
+        for wnid in classes
+        for path in sorted((wnids.parent / "train" / wnid / "images").glob("*.JPEG"))
+    ]
+    if empty := set(classes) - {wnid for _, wnid in train}:
+        raise InputError(
+            f"{wnids.parent / 'train'}: no images of {min(empty)}; {TINY_IMAGENET_SOURCE}"
+        )
+    val = _annotated(wnids.parent / "val", classes)
+    files = [*train, *val]
+    return Tree(
+        folder=wnids.parent,
+        paths=[path for path, _ in files],
+        classes=[wnid for _, wnid in files],
+        domains=[""] * len(files),
+        is_test=[i >= len(train) for i in range(len(files))],
+        source=TINY_IMAGENET_SOURCE,
+    ).read("tiny-imagenet", size=size)
+
+
+def _annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, str]]:
+    """Read images and classes from `val_annotations.txt`: file, class and box, tab-separated."""
+    listing = find(folder, ("val_annotations.txt",), ("",), TINY_IMAGENET_SOURCE)
+    known, found = set(classes), []
+    with reading(listing, "as text", TINY_IMAGENET_SOURCE):
+        lines = read_bounded(listing, MAX_TEXT).decode().splitlines()
+    for number, line in enumerate(lines, 1):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if wnid not in known or Path(name).name != name:
+            raise InputError(
+                f"{listing}, line {number}: image {name!r:.60} of class {wnid!r:.60}; expected the "
+                f"name of a file and a class of wnids.txt; {TINY_IMAGENET_SOURCE}"
+            )
+        found.append((folder / "images" / name, wnid))
+    if not found:
+        raise InputError(
+            f"{listing}: is empty; expected a line for each test image; {TINY_IMAGENET_SOURCE}"
+        )
+    return found

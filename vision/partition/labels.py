@@ -1,0 +1,193 @@
+"""Dirichlet partition: the images of each class are divided in random proportions.
+
+IID partition: every client has a random sample of the images.
+
+n-way k-shot partition: each client has a few classes and a few images of each.
+
+Shards partition: images sorted by class are cut into equal shards, some for each client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from data_prep.base.errors import InputError
+from vision.partition.base import Partitioner
+from vision.partition.pools import Pool, deal_classes
+
+DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """Division of each class among the clients in proportions from a Dirichlet distribution.
+
+    Clients differ in their class shares and in size. From Hsu, Qi, Brown, "Measuring the Effects of
+    Non-Identical Data Distribution for Federated Visual Classification", 2019, arXiv 1909.06335, in
+    the form of Yurochkin et al., ICML 2019, arXiv 1905.12022.
+
+    Attributes:
+        concentration: similarity of the clients, α. At 100 every client has nearly the class shares
+            of the whole set; at 1 all divisions of a class are equally likely. For 20 clients and
+            10 classes of 6,000 images, a client has on average images of 5.9 classes at 0.1, of 9.7
+            at 0.5 and of 10.0 at 1; but only 2.9, 5.3 and 6.4 classes have a share of 5 % or more,
+            and the two largest clients of a class hold 72, 40 and 31 % of it.
+        min_samples: smallest number of training images of a client. All proportions of a pool are
+            drawn again until each client has as many, at most 200 times.
+    """
+
+    name: ClassVar[str] = "dirichlet"
+
+    concentration: PositiveFloat = 0.5
+    min_samples: PositiveInt = 10
+
+    def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Draw proportions until all clients have enough images, then divide each class."""
+        n = len(pool.clients)
+        if n * self.min_samples > len(pool.train):
+            raise InputError(
+                f"{pool.domain} has {len(pool.train)} training images and {n} clients ask for at "
+                f"least {self.min_samples} each; use fewer clients or a smaller min_samples"
+            )
+        members = self._members(pool, rng)
+        sizes = np.array([len(ids) for ids in members])
+        numbers = np.random.default_rng(rng.initial_seed())
+        fewest = 0
+        for _ in range(DRAWS):
+            shares = numbers.dirichlet(np.full(n, self.concentration), len(members))
+            cuts = np.rint(shares.cumsum(1) * sizes[:, None]).astype(np.int64)[:, :-1]
+            counts = np.diff(cuts, axis=1, prepend=0, append=sizes[:, None])
+            fewest = max(fewest, int(counts.sum(0).min()))
+            if fewest >= self.min_samples:
+                break
+        else:
+            raise InputError(
+                f"dirichlet with concentration {self.concentration:g}: in {DRAWS} draws for {n} "
+                f"clients and {len(pool.train)} training images of {pool.domain}, the smallest "
+                f"client never had more than {fewest}; use a larger concentration, fewer clients "
+                f"or min_samples below {self.min_samples}"
+            )
+        pieces = [ids.tensor_split(cut.tolist()) for ids, cut in zip(members, cuts, strict=True)]
+        return [torch.cat([piece[i] for piece in pieces]) for i in range(n)]
+
+    @staticmethod
+    def _members(pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Return the shuffled training images of each class."""
+        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
+        labels = pool.images.labels[shuffled]
+        return [shuffled[labels == label] for label in pool.classes]
+
+
+@dataclass(frozen=True)
+class IID(Partitioner):
+    """Even division of shuffled images: no label skew; with one domain per client, domain shift.
+
+    All images are used; clients of a pool differ by at most one image.
+    """
+
+    name: ClassVar[str] = "iid"
+
+    def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Shuffle the images and divide them evenly."""
+        if len(pool.train) < len(pool.clients):
+            raise InputError(
+                f"{pool.domain} has {len(pool.train)} training images for {len(pool.clients)} "
+                "clients; each needs at least one"
+            )
+        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
+        return list(shuffled.tensor_split(len(pool.clients)))
+
+
+@dataclass(frozen=True)
+class NWay(Partitioner):
+    """Random choice of about n classes per client, with about k training images of each.
+
+    As in FedProto (Tan et al., AAAI 2022, arXiv 2105.00243), which PFPL follows: a client's n is
+    drawn uniformly from the integers `ways` ± `spread`, its k from `shots` ± `shot_spread`, and its
+    n classes from those of its domain. FedProto calls this half width a standard deviation. n is
+    limited to the range from 2 (a client with one class has nothing to learn; 1 if `ways` is 1) to
+    the number of classes; if that cuts the range, the mean is not `ways`.
+
+    Attributes:
+        ways: mean number of classes per client, n.
+        spread: largest difference of n from `ways`.
+        shots: training images per class, k; None divides the images of each class evenly among the
+            clients of the domain that have the class.
+        shot_spread: largest difference of k from `shots`; less than `shots`.
+    """
+
+    name: ClassVar[str] = "n-way"
+
+    ways: PositiveInt = 3
+    spread: NonNegativeInt = 1
+    shots: int | None = None
+    shot_spread: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values that do not go together."""
+        super().__post_init__()
+        if self.shots is None and self.shot_spread:
+            raise InputError(f"shot_spread is {self.shot_spread} but shots is not set; set both")
+        if self.shots is not None and self.shot_spread >= self.shots:
+            raise InputError(
+                f"shot_spread is {self.shot_spread} and shots {self.shots}; it must be less"
+            )
+
+    def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Draw each client's classes, then divide the images of each class."""
+        known = torch.tensor(pool.classes)
+        if self.ways > len(known):
+            raise InputError(
+                f"ways is {self.ways}; {pool.domain} has {len(known)} classes with training images"
+            )
+        low = max(min(2, self.ways), self.ways - self.spread)
+        high = min(len(known), self.ways + self.spread)
+        ways = _draw(low, high, len(pool.clients), rng)
+        classes = [known[torch.randperm(len(known), generator=rng)[:n]].tolist() for n in ways]
+        shots: list[int | None] = [None] * len(ways)
+        if self.shots is not None:
+            low, high = self.shots - self.shot_spread, self.shots + self.shot_spread
+            shots = list(_draw(low, high, len(ways), rng))
+        return deal_classes(pool, "train", classes, shots, rng)
+
+
+def _draw(low: int, high: int, n: int, rng: torch.Generator) -> list[int]:
+    """Draw `n` integers from `low` to `high`, both included."""
+    return torch.randint(low, high + 1, (n,), generator=rng).tolist()
+
+
+@dataclass(frozen=True)
+class Shards(Partitioner):
+    """Clients of equal size with few classes each.
+
+    From McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
+    Data", AISTATS 2017, arXiv 1602.05629. All images are used; if they cannot be divided evenly,
+    shards differ by one image.
+
+    Attributes:
+        shards: shards per client. A shard may extend from one class into the next, so a client may
+            have more classes than shards; or fewer, if two of its shards are of the same class.
+    """
+
+    name: ClassVar[str] = "shards"
+
+    shards: PositiveInt = 2
+
+    def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
+        """Sort the images by class, cut them into shards, and deal these in random order."""
+        n_shards = len(pool.clients) * self.shards
+        if n_shards > len(pool.train):
+            raise InputError(
+                f"{pool.domain} has {len(pool.train)} training images; {len(pool.clients)} clients "
+                f"with {self.shards} shards each need at least {n_shards}"
+            )
+        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
+        pieces = shuffled[pool.images.labels[shuffled].argsort(stable=True)].tensor_split(n_shards)
+        hands = torch.randperm(n_shards, generator=rng).split(self.shards)
+        return [torch.cat([pieces[i] for i in hand.tolist()]) for hand in hands]

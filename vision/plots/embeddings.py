@@ -1,0 +1,217 @@
+"""t-SNE of image features before and after FedTA's tail anchors.
+
+t-SNE of the prototypes of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from safetensors.numpy import load_file
+from sklearn.manifold import TSNE
+from sklearn.metrics import silhouette_score
+from torch import Tensor
+from torch.nn import functional as F
+
+from data_prep.base.errors import InputError
+from data_prep.base.registry import listed
+from stforecast.bench.curves import point_look
+from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, legend_point, panels
+from stforecast.federated.core.data import take
+from stforecast.federated.core.method import Participants
+from vision.learner import Learner, load_images, prepared
+from vision.methods.fedta import FedTA
+from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
+from vision.results import ImageRun
+from vision.streams import TaskStream
+
+NEIGHBOURS = 3
+"""t-SNE needs more samples than three times the perplexity."""
+
+
+@listed
+def anchors(
+    runs: Sequence[ImageRun],
+    *,
+    client: int = 0,
+    stage: int = 0,
+    perplexity: float = 15,
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """t-SNE of test images before and after the tail anchors, after all tasks (Figure 5).
+
+    A panel for each run shows the features of one task's images after the anchors; a panel to its
+    left, unless equal to that of the previous run, shows the features that select the anchors.
+    Colours are classes. Features lie on the unit sphere, as FedTA compares them by cosine. The
+    titles give the number of selected anchors, and the mean silhouette of the classes before t-SNE:
+    1 for well separated classes, 0 for overlapping ones.
+
+    Args:
+        runs: finished runs of fedta, e.g. with different numbers of anchors.
+        client: client whose anchors to draw.
+        stage: task whose test images to draw; the first was learned longest ago.
+        perplexity: perplexity of t-SNE, roughly the number of neighbours of an image.
+        width: width of the figure in inches.
+    """
+    runs = [r for r in runs if r.method == FedTA.name and r.settings["tail_anchor"]]
+    if not runs:
+        raise InputError("none of these is a run of fedta with tail anchors; draw one that is")
+    views = [_features(run, client, stage) for run in runs]
+    labels = views[0].labels
+    if any(not torch.equal(v.ids, views[0].ids) for v in views):
+        raise InputError(
+            "these runs have different images in that task; draw runs of one partition"
+        )
+    drawn: list[tuple[str, np.ndarray]] = []
+    for i, (run, view) in enumerate(zip(runs, views, strict=True)):
+        if not i or not np.array_equal(view.before, views[i - 1].before):
+            drawn.append(("before the anchors", view.before))
+        n = run.settings["anchors"]
+        drawn.append((f"{n} anchors, {view.chosen} chosen", view.behind))
+    columns = min(len(drawn), 3)
+    fig, axes = panels(width, width / columns + 0.7, len(drawn), n_columns=columns)
+    for ax, (title, features) in zip(axes, drawn, strict=True):
+        _panel(ax, features, labels, perplexity)
+        score = silhouette_score(features, labels, metric="cosine")
+        ax.set_title(f"{title}\nsilhouette {score:.2f}", fontsize=TEXT)
+    names = [runs[0].about["classes"][label] for label in np.unique(labels)]
+    add_legend(fig, points=[legend_point(n, *point_look(i)) for i, n in enumerate(names)])
+    return fig
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Ids and classes of n images, F_out `(n, d)`, F_TA `(n, width)`, and the anchors in use."""
+
+    ids: Tensor
+    labels: np.ndarray
+    before: np.ndarray
+    behind: np.ndarray
+    chosen: int
+
+
+def _features(run: ImageRun, client: int, stage: int) -> _Features:
+    """Compute the features of a client's test images of a stage, under the shared anchor pool.
+
+    Raises:
+        InputError: if the client or stage is unknown, or there are too few images to draw.
+    """
+    learner = Learner.load(run.folder)
+    config, (method, state) = learner.config, learner.fitted()
+    assert isinstance(method, FedTA)
+    images, _ = prepared(load_images(config), config)
+    tests = TaskStream.of(config.partition.split(images, config.run.seed)).test
+    if not (0 <= client < len(tests[0]) and 0 <= stage < len(tests)):
+        raise InputError(
+            f"{run.folder}: client is {client} and stage {stage}; there are clients 0 to "
+            f"{len(tests[0]) - 1} and stages 0 to {len(tests) - 1}"
+        )
+    ids, labels = tests[stage][client], images.labels[tests[stage][client]]
+    if len(labels.unique()) < 2 or len(ids) <= len(labels.unique()):
+        raise InputError(f"{run.folder}: {len(ids)} test images are too few to draw; use more")
+    one = torch.tensor([client])
+    clients = state.clients
+    payload = method.broadcast(state.server, Participants(one, clients.sizes[one], state.round))
+    params = {**take({**clients.params, **clients.memory}, one), **payload}
+    x = images.images[ids][None].to(params["anchor.values"].device)
+    with torch.no_grad():
+        before = method.features(params, x)
+        behind, chosen = method.anchored(params, before)
+    n_chosen = chosen.unique().numel()
+    return _Features(ids, labels.numpy(), _unit(before), _unit(behind), n_chosen)
+
+
+def _unit(features: Tensor) -> np.ndarray:
+    return F.normalize(features[0], dim=-1).cpu().double().numpy()
+
+
+def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray, perplexity: float) -> None:
+    most = (len(features) - 1) / NEIGHBOURS
+    flat = TSNE(perplexity=min(perplexity, most), init="pca", random_state=0).fit_transform(
+        features
+    )
+    for place, label in enumerate(np.unique(labels)):
+        color, marker = point_look(place)
+        x, y = flat[labels == label].T
+        ax.scatter(x, y, s=12, color=color, marker=marker, linewidths=0, alpha=0.9)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set(visible=True, color="0.8")
+
+
+@listed
+def prototypes(
+    runs: Sequence[ImageRun], *, perplexity: float = 10, width: float = TWO_COLUMNS
+) -> Figure:
+    """t-SNE of the local prototypes of a PFPL run and of each client's mixtures (Figure 3).
+
+    A panel for each domain shows its clients' prototypes in the colour of their class, joined by
+    lines to their mixtures (rings); other domains' prototypes are grey. All panels share one
+    embedding, so distances are comparable. A client with images of several domains is in the panel
+    of its most frequent one.
+
+    Args:
+        runs: finished runs of pfpl; the first is drawn.
+        perplexity: perplexity of t-SNE, roughly the number of neighbours of a prototype.
+        width: width of the figure in inches.
+    """
+    run = next((run for run in runs if run.method == PFPL.name), None)
+    if run is None:
+        raise InputError(f"none of these is a run of {PFPL.name}, whose prototypes are drawn")
+    local, mixed, client, label = _points(run)
+    if len(local) <= 3:
+        raise InputError(f"{run.folder}: {len(local)} prototypes are too few to draw; use more")
+    flat = TSNE(
+        perplexity=min(perplexity, (2 * len(local) - 1) / 3), init="pca", random_state=0
+    ).fit_transform(np.concatenate([local, mixed]))
+    here, there = flat[: len(local)], flat[len(local) :]
+    home = _home(run)[client]
+    domains = run.about["domains"]
+    present = [d for d in range(len(domains)) if (home == d).any()]
+    columns = min(len(present), 4)
+    fig, axes = panels(width, width / max(columns, 2) + 0.2, len(present), n_columns=columns)
+    for ax, d in zip(axes, present, strict=True):
+        _prototype_panel(ax, here, there, label, home == d)
+        ax.set_title(domains[d], fontsize=TEXT)
+    points = [legend_point(run.about["classes"][c], *point_look(c)) for c in np.unique(label)]
+    add_legend(fig, points=[*points, legend_point("its mixture", "0.4", "o", fillstyle="none")])
+    return fig
+
+
+def _points(run: ImageRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return local prototypes and mixtures `(n, d)`, and their clients and classes `(n,)`."""
+    state = load_file(run.folder / "model" / "state.safetensors")
+    local = torch.from_numpy(state["server/prototypes"])
+    known = torch.from_numpy(state["server/known"]).bool()
+    names = PFPLOptions.__dataclass_fields__
+    options = PFPLOptions(**{n: run.settings[n] for n in names})
+    mixed = mixtures(local, known, torch.arange(len(local)), options)
+    client, label = known.nonzero(as_tuple=True)
+    return local[known].numpy(), mixed[known].numpy(), client.numpy(), label.numpy()
+
+
+def _home(run: ImageRun) -> np.ndarray:
+    """Return the most frequent domain of each client's training images, `(clients,)`."""
+    table = run.partition()
+    counts = table[table["part"] == "train"].groupby(["client", "domain"])["samples"].sum()
+    home = counts.unstack(fill_value=0).idxmax(axis=1)
+    return home.map(run.about["domains"].index).to_numpy()
+
+
+def _prototype_panel(
+    ax: Axes, here: np.ndarray, there: np.ndarray, label: np.ndarray, own: np.ndarray
+) -> None:
+    x, y = here[~own].T
+    ax.scatter(x, y, s=8, color="0.85", linewidths=0)
+    for (x, y), (u, v), c in zip(here[own], there[own], label[own], strict=True):
+        color, marker = point_look(int(c))
+        ax.plot([x, u], [y, v], color=color, linewidth=0.5)
+        ax.scatter([u], [v], s=22, facecolors="none", edgecolors=color, linewidths=0.7)
+        ax.scatter([x], [y], s=12, color=color, marker=marker, linewidths=0)
+    ax.set_xticks([])
+    ax.set_yticks([])

@@ -1,0 +1,206 @@
+"""Base of references that fit a linear head at once on the features of a frozen backbone.
+
+They show which accuracy the features allow without a federation: with the images of all clients in
+one place, or with each client's own. In a task stream they see the images of all tasks so far, and
+forget nothing. Features are standardised by the training images' own mean and deviation. A run has
+one round in each stage, in which all clients take part, whatever the settings say.
+
+They need a model with a frozen backbone. For a model that is trained from scratch, `chance` and
+`central` are the references.
+
+Chance: all classes are equally likely, whatever the image.
+
+Its accuracy is exactly 1 / n among n classes, as equal logits count as shares of a correct
+prediction (`vision.evaluation.evaluate`). A row that is not above it has learned nothing. It serves
+any model and trains none.
+
+Linear probe: logistic regression on frozen features.
+
+Alain and Bengio: Understanding Intermediate Layers Using Linear Classifier Probes, 2016, arXiv
+1610.01644. Its accuracy is what a linear head on the backbone can reach, and so the bound of
+methods that train nothing else. The regression is scikit-learn's, with its L2 penalty, fitted by
+L-BFGS until it converges.
+
+Nearest class mean: the class whose mean feature is nearest to that of the image.
+
+Mensink, Verbeek, Perronnin, Csurka: Distance-Based Image Classification: Generalizing to New
+Classes at Near-Zero Cost, TPAMI 35(11), 2013. It trains nothing. The nearest mean has the
+largest cosine of standardised features. In a trial on frozen features of Office-Caltech10, this was
+more accurate than the nearest by distance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.nn import functional as F
+
+from stforecast.federated.core.method import Method, Task
+from stforecast.federated.core.options import CheckedOptions, names_of
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.training import Training
+from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
+from vision.models.vit import backbone_of
+
+ABSENT = -1e6
+"""Bias of a class without training images: it is predicted only if no other class is allowed."""
+
+
+OF_ROUNDS = names_of(Training, Uplink, Robust)
+"""Settings of training and uploads, which references do not read."""
+
+
+def once(training: Training) -> Training:
+    """Return the settings of one round for each stage, in which all clients take part."""
+    return dataclasses.replace(training, rounds=1, participation=1.0)
+
+
+class HeadReference(Method):
+    """A linear head on frozen features that is fitted in one go."""
+
+    paper = "reference"
+    keeps_data: ClassVar[bool] = True
+    unread = OF_ROUNDS - {"mixed_precision"}
+    defaults = MappingProxyType({"model": "vit"})
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, once(training), options)
+        backbone_of(population, self.name)
+
+    @abstractmethod
+    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Fit a head to the features of one client.
+
+        Args:
+            features: `(samples, width)`, standardised.
+            labels: `(samples,)` classes, of which `found = labels.unique()`.
+
+        Returns:
+            Weights `(width, found)` and biases `(found,)` of the classes among the labels.
+        """
+
+    @torch.no_grad()
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Fit each client's head to all of its images; send nothing."""
+        n = int(cohort.data.sizes[0])
+        x, y = (cohort.data.tensors[name][:, :n] for name in ("x", "y"))
+        features = self.population.encode(cohort.state, x)
+        for i, (own, labels) in enumerate(zip(features, y, strict=True)):
+            weight, bias = self._fitted(own, labels)
+            cohort.params["head.weight"][i], cohort.params["head.bias"][i] = weight, bias
+        logits = self.population.decode(cohort.state, features)
+        cohort.record_loss(self.task.loss(logits, {"x": x, "y": y}))
+        return {}
+
+    def _fitted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weights `(width, classes)` and biases `(classes,)` for features as they are."""
+        mean, scale = features.mean(0), features.std(0, correction=0)
+        scale = scale.where(scale > 0, 1)
+        found = labels.unique()
+        own_weight, own_bias = self.head((features - mean) / scale, labels)
+        weight = features.new_zeros(features.shape[1], self.task.n_keys)
+        bias = features.new_full((self.task.n_keys,), ABSENT)
+        weight[:, found] = own_weight / scale[:, None]
+        bias[found] = own_bias - mean @ weight[:, found]
+        return weight, bias
+
+
+class Chance(Method):
+    """Equal logits for every class."""
+
+    name = "chance"
+    summary = "guesses: each class is equally likely"
+    paper = "reference"
+    unread = OF_ROUNDS
+
+    def __init__(
+        self, population: Population, task: Task, training: Training, options: Any = None
+    ) -> None:
+        super().__init__(population, task, once(training), options)
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train nothing; report the cross-entropy of the guess."""
+        cohort.record_loss(torch.full((len(cohort),), math.log(self.task.n_keys)))
+        return {}
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(*x.shape[:2], self.task.n_keys, device=x.device)
+
+
+@dataclass(frozen=True)
+class LinearProbeOptions(CheckedOptions):
+    """Settings of the logistic regression.
+
+    Attributes:
+        inverse_penalty: inverse of the weight of the L2 penalty, scikit-learn's C.
+        iterations: largest number of steps of L-BFGS.
+    """
+
+    inverse_penalty: PositiveFloat = 0.1
+    iterations: PositiveInt = 1000
+
+
+class LinearProbeLocal(HeadReference):
+    """Logistic regression of each client on its own images."""
+
+    name = "linear_probe_local"
+    summary = "fits a logistic regression on each client's frozen features; nothing is sent"
+    Options = LinearProbeOptions
+    options: LinearProbeOptions
+
+    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Fit scikit-learn's multinomial logistic regression."""
+        from sklearn.linear_model import LogisticRegression  # slow to import
+
+        found = labels.unique()
+        if len(found) == 1:
+            return features.new_zeros(features.shape[1], 1), features.new_zeros(1)
+        model = LogisticRegression(C=self.options.inverse_penalty, max_iter=self.options.iterations)
+        model.fit(features.double().cpu().numpy(), labels.cpu().numpy())
+        weight, bias = (torch.from_numpy(t).to(features) for t in (model.coef_.T, model.intercept_))
+        if len(found) == 2:  # The log-odds of the second class.
+            weight, bias = weight * weight.new_tensor([0, 1]), bias * bias.new_tensor([0, 1])
+        return weight, bias
+
+
+class LinearProbe(LinearProbeLocal):
+    """Logistic regression on the images of all clients."""
+
+    name = "linear_probe"
+    summary = "fits a logistic regression on all clients' frozen features, in one place"
+    pooled: ClassVar[bool] = True
+
+
+class NearestMeanLocal(HeadReference):
+    """Class means of each client's own images."""
+
+    name = "nearest_mean_local"
+    summary = "predicts the class of the nearest mean of each client's frozen features; no training"
+
+    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the directions of the class means: their logits are cosines times ‖f‖."""
+        means = [features[labels == c].mean(0) for c in labels.unique()]
+        weight = F.normalize(torch.stack(means), dim=1).T
+        return weight, weight.new_zeros(weight.shape[1])
+
+
+class NearestMean(NearestMeanLocal):
+    """Class means of the images of all clients."""
+
+    name = "nearest_mean"
+    summary = "predicts the class of the nearest mean of all clients' frozen features; no training"
+    pooled: ClassVar[bool] = True
