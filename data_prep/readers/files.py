@@ -329,7 +329,8 @@ def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
         texts = column.unique()
         places = pl.arange(len(texts), eager=True)
         at = column.replace_strict(texts, places, return_dtype=pl.Int64)
-        return texts.to_numpy()[at.to_numpy().astype(np.intp)]
+        result: np.ndarray | pd.DatetimeIndex = texts.to_numpy()[at.to_numpy().astype(np.intp)]
+        return result
     values = column.to_numpy()
     if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
         return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)

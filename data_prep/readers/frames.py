@@ -338,7 +338,8 @@ def _place(
 
 def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
     """Return which values were recorded, in their shape."""
-    return ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+    result: np.ndarray = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+    return result
 
 
 def _rows_of_cells(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:

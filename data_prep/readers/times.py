@@ -82,7 +82,10 @@ def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
             "seconds or milliseconds since 1970 (years 1985 to 2030, one unit in all rows); write "
             "ISO 8601 such as 2013-11-01T00:00+01:00"
         )
-    return pd.to_datetime(np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True)
+    result: pd.DatetimeIndex = pd.to_datetime(
+        np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True
+    )
+    return result
 
 
 def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:

@@ -35,7 +35,7 @@ from data_prep.readers.hdf5 import NUMBER, open_hdf5, read_array
 from data_prep.readers.resampling import check_steps
 from data_prep.readers.times import check_time_zone, regular_steps
 
-SOURCES: tuple = ()
+SOURCES: tuple[()] = ()
 # Each service, and the variables whose sum replaces it in a cube without it.
 SERVICES = {"sms": ("sms_in", "sms_out"), "call": ("call_in", "call_out"), "net": ("internet",)}
 # Smallest value of a time since 1970 in each unit; smaller numbers are step numbers.
@@ -192,7 +192,8 @@ def _read_times(file: h5py.File, name: str) -> pd.DatetimeIndex:
     check_steps(axis, at, Origin(name, is_file=True), allow_gaps=False)
     if not times.equals(axis):
         raise InputError(f"{name}: idx is out of order or repeats a time; sort and deduplicate it")
-    return times
+    result: pd.DatetimeIndex = times
+    return result
 
 
 def _read_positions(

@@ -50,7 +50,7 @@ from data_prep.sets.roads.common import (
 from data_prep.sets.roads.dcrnn import read_frame
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
-SOURCES: tuple = ()
+SOURCES: tuple[()] = ()
 BY_HAND = (
     "fetch ca_his_raw_2019.h5 (or another year), ca_meta.csv and ca_rn_adj.npy by hand from "
     "https://www.kaggle.com/datasets/liuxu77/largest, which asks for an account"

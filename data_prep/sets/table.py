@@ -49,7 +49,7 @@ from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_c
 from data_prep.readers.layout import CELL, LAYOUTS, TIME, Layout, find_layout, find_time
 from data_prep.readers.resampling import Resampling, step_length
 
-SOURCES: tuple = ()
+SOURCES: tuple[()] = ()
 
 
 def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:

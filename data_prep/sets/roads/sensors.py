@@ -126,7 +126,8 @@ def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
         )
     weights = np.exp(-np.square(distance / std))
     weights[weights < threshold] = 0
-    return weights
+    result: np.ndarray = weights
+    return result
 
 
 def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:

@@ -66,7 +66,8 @@ class ClientData:
         """Split the clients, in order, into parts of at most `limit` with groups of equal size."""
         ids = torch.arange(len(self))
         if self.group_sizes is None:
-            return ids.split(limit)
+            result: Sequence[Tensor] = ids.split(limit)
+            return result
         _, lengths = self.group_sizes.unique_consecutive(return_counts=True)
         return [part for run in ids.split(lengths.tolist()) for part in run.split(limit)]
 

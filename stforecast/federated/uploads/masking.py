@@ -252,7 +252,8 @@ class SecureSums(CheckedOptions):
 
 def resolution(n: int) -> float:
     """Return the largest difference of a sum over n members to the exact one."""
-    return n / 2 ** (FRACTION + 1)
+    result: float = n / 2 ** (FRACTION + 1)
+    return result
 
 
 def length(shapes: Shapes) -> int:
