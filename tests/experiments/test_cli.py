@@ -340,6 +340,16 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     assert known["time"].unique().tolist() == ["2013-11-11 00:00:00+00:00"]
     assert (known["lower"] < known["internet"]).all()
     assert (known["internet"] < known["upper"]).all()
+    # An upper limit just above the threshold makes it no less probable.
+    stforecast(
+        "predict", tmp_path / "r", "--history", town, "--out", tmp_path / "g.csv", "--threshold",
+        400, "--upper-limit", 401,
+    )  # fmt: skip
+    limited = pd.read_csv(tmp_path / "g.csv")
+    assert limited["upper"].max() == 401
+    chances = limited.merge(known, on="cell")[["probability_above_x", "probability_above_y"]]
+    assert (chances["probability_above_x"] == chances["probability_above_y"]).all()
+    assert chances.gt(0).any(axis=None)
     for kind in ("intervals", "calibration"):
         assert stforecast("plot", kind, tmp_path / "r", "--out", tmp_path / "i.png")[0] == 0
     code, out, err = stforecast("leaks", tmp_path / "r", "--history", town)
