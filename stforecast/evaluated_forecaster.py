@@ -19,6 +19,7 @@ from stforecast.evaluation import (
     forecasts_dataset,
     on_new_data,
 )
+from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.fitted_forecaster import FittedForecaster
 from stforecast.forecast_tables import tidy
 
@@ -141,6 +142,10 @@ class EvaluatedForecaster(FittedForecaster):
             InputError: if it was loaded rather than fitted here.
         """
         return self._evaluated().data.parts()
+
+    def content(self) -> str:
+        """Return a fingerprint of all data that it was fitted on, which must be known."""
+        return fingerprint(*self._evaluated().data.series.identity())
 
     def roads(self) -> np.ndarray | None:
         """Return the weights `(cells, cells)` of the roads in the data it was fitted on, if known.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -50,11 +51,10 @@ def forecast_table(
         limits: lowest and highest possible value; forecasts outside become these.
 
     Raises:
-        InputError: if `steps` is below 1, no input was observed, or a forecast is not finite.
+        InputError: if `steps` is no whole number from 1, no input was observed, or a forecast is
+            not finite.
     """
-    steps = model.config.window.horizon if steps is None else steps
-    if steps < 1:
-        raise InputError(f"steps is {steps}; forecast at least 1")
+    steps = _n_steps(model, steps)
     missing = missing_inputs(series, model.config.window, model.predictor.reads_windows)
     unknown = _without_forecast(model, missing)
     warn_of_missing(series, missing, unknown)
@@ -83,6 +83,7 @@ def bound_tables(
     if calibration is None:
         return None
     coverage, horizon = config.coverage, config.window.horizon
+    n_steps = _n_steps(model, steps)
     missing = missing_inputs(series, config.window, model.predictor.reads_windows)
     unknown = _without_forecast(model, missing)
     z = model.scaler.transform(series.values)
@@ -92,7 +93,7 @@ def bound_tables(
     bounds = calibration.calibrated(asked, z, start, calendar).bounds[coverage]
     tables = []
     for part in bounds:
-        values = np.full((steps or horizon, len(model.cells)), np.nan)
+        values = np.full((n_steps, len(model.cells)), np.nan)
         values[:horizon] = part[:, 0].T[: len(values)]
         table = _table(model, values, series, unknown)
         table.attrs["coverage"] = coverage
@@ -101,6 +102,15 @@ def bound_tables(
     lowest, highest = interval.lower.min().to_numpy(), interval.upper.max().to_numpy()
     warn_of_far_bounds(series, lowest, highest)
     return interval
+
+
+def _n_steps(model: SavedForecaster, steps: int | None) -> int:
+    """Return the number of steps to forecast, by default the horizon."""
+    if steps is None:
+        return model.config.window.horizon
+    if not isinstance(steps, Integral) or steps < 1:
+        raise InputError(f"steps is {steps}; forecast at least 1, a whole number")
+    return int(steps)
 
 
 def _without_forecast(model: SavedForecaster, missing: np.ndarray) -> np.ndarray:

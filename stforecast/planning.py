@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 ROUNDING = 1e-4
 """Share of a cell's highest value by which a forecast may leave its bounds, as float32 rounds."""
 
+ANY = (-np.inf, np.inf)
+"""Limits of a service whose values may be any number."""
+
 Threshold = float | Mapping[object, float]
 """One threshold in the data's units, or one of each cell."""
 
@@ -55,28 +58,31 @@ def exceedance(
     upper: pd.DataFrame,
     threshold: Threshold,
     coverage: float,
+    limits: tuple[float, float] | None = None,
 ) -> pd.DataFrame:
     """Return the probability that each value exceeds a threshold.
 
     Args:
-        forecast: table (time × cell) of medians.
-        lower: lower bounds.
-        upper: upper bounds.
+        forecast: table (time × cell) of medians, not cut at limits: `predict(…, limits=ANY)`.
+        lower: lower bounds, not cut either.
+        upper: upper bounds, not cut either.
         threshold: one, or one of each cell.
         coverage: coverage of the interval between the bounds.
+        limits: lowest and highest possible value; by default those of the forecast.
 
     Returns:
         Probabilities; NaN where there is no bound.
 
     Raises:
-        InputError: if a cell has no threshold, or one that its values cannot have, or a forecast
-            lies outside its bounds.
+        InputError: if a cell has no threshold, or one that its values cannot exceed or always
+            exceed, a forecast lies outside its bounds, or the tables are cut at limits.
 
     >>> table = lambda value: pd.DataFrame({"a": [value]})
     >>> exceedance(table(10.0), table(8.0), table(14.0), 14.0, 0.9).round(3).iloc[0, 0].item()
     0.05
     """
-    limit = _limits(threshold, forecast)
+    limit = _limits(threshold, forecast, limits)
+    _check_uncut(forecast, lower, upper)
     centre = forecast.to_numpy(dtype=float)
     _check_inside(centre, forecast.columns, lower.to_numpy(), upper.to_numpy())
     reach = np.where(limit > centre, upper - centre, centre - lower).clip(0) / norm.ppf(
@@ -94,13 +100,17 @@ def plan(
     forecast: pd.DataFrame,
     interval: tuple[pd.DataFrame, pd.DataFrame] | None = None,
     threshold: Threshold | None = None,
+    limits: tuple[float, float] | None = None,
 ) -> pd.DataFrame:
     """Tabulate a forecast for a planner, one row for each cell.
 
     Args:
-        forecast: table (time × cell) from `Forecaster.predict`.
-        interval: lower and upper bounds from `Forecaster.predict_interval`.
+        forecast: table (time × cell) from `Forecaster.predict`; with bounds and a threshold from
+            `predict(…, limits=ANY)`, as for `exceedance`.
+        interval: lower and upper bounds from `Forecaster.predict_interval`, likewise.
         threshold: capacity or limit in the data's units, one or one of each cell.
+        limits: lowest and highest possible value, at which the table's values are cut; by default
+            those of the forecast.
 
     Returns:
         `busy_hour` and `busy_hour_mean`; `peak`, the highest forecast, and `peak_time`; with a
@@ -113,21 +123,23 @@ def plan(
     Raises:
         InputError: as `exceedance`.
     """
+    limits = _of_values(forecast, limits)
+    uncut, forecast = forecast, forecast.clip(*limits)
     known = forecast.dropna(axis="columns", how="all")
     table = busy_hour(forecast)
     table["peak"] = forecast.max()
     table["peak_time"] = known.idxmax().reindex(forecast.columns)
     if threshold is None:
         return table
-    limit = _limits(threshold, forecast)
+    limit = _limits(threshold, forecast, limits)
     table["threshold"] = limit
     table["headroom"] = limit - forecast.max()
     table["steps_above"] = (forecast > limit).sum().where(forecast.notna().any())
     if interval is not None:
         lower, upper = interval
         coverage = upper.attrs["coverage"]
-        table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.max(skipna=False)
-        chances = exceedance(forecast, lower, upper, threshold, coverage)
+        table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.clip(*limits).max(skipna=False)
+        chances = exceedance(uncut, lower, upper, threshold, coverage, limits)
         table["highest_probability"] = chances.max(skipna=False)
         _warn_of_steps_without_bounds(chances)
     return table
@@ -141,6 +153,22 @@ def _warn_of_steps_without_bounds(chances: pd.DataFrame) -> None:
             "of upper bounds and highest_probability are missing; train with --horizon %d",
             known, len(chances), len(chances),
         )  # fmt: skip
+
+
+def _check_uncut(*tables: pd.DataFrame) -> None:
+    """Refuse values at a limit, where tables were cut: the spread of the values is unknown there.
+
+    Args:
+        tables: the forecast, and bounds of the same limits.
+    """
+    cut = [limit for limit in _of_values(tables[0], None) if np.isfinite(limit)]
+    for limit in cut:
+        if any((table == limit).any(axis=None) for table in tables):
+            raise InputError(
+                f"forecasts or bounds are cut at {limit:g}, so that no probability follows from "
+                "them; give those of predict and predict_interval with limits=planning.ANY, and "
+                "the limits to planning"
+            )
 
 
 def _check_inside(
@@ -197,7 +225,15 @@ def _peaks(real: pd.Series, forecast: pd.Series) -> tuple[float, float, float, f
     return float(real.max()), float(forecast.max()), error, float(percent), float(late)
 
 
-def _limits(threshold: Threshold, forecast: pd.DataFrame) -> np.ndarray:
+def _of_values(forecast: pd.DataFrame, limits: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the lowest and highest possible value: those given, or those of the forecast."""
+    lowest, highest = forecast.attrs.get("limits", ANY) if limits is None else limits
+    return lowest, highest
+
+
+def _limits(
+    threshold: Threshold, forecast: pd.DataFrame, of_values: tuple[float, float] | None
+) -> np.ndarray:
     """Return the threshold of each cell `(cells,)`."""
     cells = forecast.columns
     if isinstance(threshold, Mapping):
@@ -210,8 +246,12 @@ def _limits(threshold: Threshold, forecast: pd.DataFrame) -> np.ndarray:
         limits = np.array([by_name[str(cell)] for cell in cells])
     else:
         limits = np.full(len(cells), float(threshold))
-    lowest, _ = forecast.attrs.get("limits", (-np.inf, np.inf))
-    if len(odd := limits[~(np.isfinite(limits) & (limits >= lowest))]):
-        wanted = f"{lowest:g} or more, as the data are" if np.isfinite(odd[0]) else "finite"
+    lowest, highest = _of_values(forecast, of_values)
+    possible = np.isfinite(limits) & (limits >= lowest) & (limits < highest)
+    if len(odd := limits[~possible]):
+        wanted = "finite"
+        if np.isfinite(odd[0]):
+            low, high = f"{lowest:g} or more", f"below {highest:g}"
+            wanted = f"{low if odd[0] < lowest else high}, as the data are"
         raise InputError(f"threshold is {odd[0]:g}; it must be {wanted}")
     return limits

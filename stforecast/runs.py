@@ -151,6 +151,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             **{name: begun[name] for name in NOTES if name in begun},
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
+            "content": forecaster.content(),
             **_privacy(forecaster),
         }
 

@@ -192,8 +192,9 @@ MAX_NAMES = 400
 
 log = logging.getLogger(__name__)
 
-LARGEST = 1e16
-"""Largest absolute value; sums of a million squares fit into single precision."""
+LARGEST = 2.0**53 - 1
+"""Largest absolute value: integers beyond are rounded without a word. Sums of a million squares fit
+into single precision."""
 
 
 def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
@@ -346,6 +347,6 @@ def refuse_empty(column: pd.Series, what: str, origin: Origin) -> None:
     empty = np.flatnonzero(column.isna())
     if empty.size:
         raise InputError(
-            f"{origin.at(empty[0])}: empty {what} ({empty.size} in all), expected one in every "
-            "row; fill it in or remove the row"
+            f"{origin.at(empty[0])}: empty {what} ({empty.size} in all; NA, N/A, NaN, nan and null "
+            "count as empty), expected one in every row; fill it in, rename it or remove the row"
         )

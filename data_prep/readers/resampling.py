@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from data_prep.readers.time_axis import TimeAxis
 
 
+WEEK, MONDAY = pd.Timedelta(days=7), pd.Timedelta(days=4)
+"""A week, and the first Monday after 1970-01-01, from which times count."""
+
 Records = tuple[np.ndarray, np.ndarray]
 """Times in ns and positions of the longer steps of one cell's records, each `(records,)`."""
 
@@ -127,7 +130,9 @@ class Resampling:
                 f"{name}: its records are {in_minutes(usual)} apart, more than the "
                 f"{in_minutes(self.step)} of --resample; give at least that"
             )
-        return regular_steps(times.floor(self.step), name, self.step)
+        # Times count from a Thursday; weeks begin on Mondays.
+        first = MONDAY if self.step % WEEK == pd.Timedelta(0) else pd.Timedelta(0)
+        return regular_steps((times - first).floor(self.step) + first, name, self.step)
 
     def merge_cells(
         self,

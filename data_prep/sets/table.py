@@ -157,9 +157,29 @@ def read(
         origin=origin,
     )
     found = find_layout(df, layout, time, cell, chosen, origin)
+    _check_read(found.kind, raw, cell, name, sheet)
     if found.kind == "wide":
         return from_frame(_wide(df, found, cells, origin), name=name, options=options)
     return _long(df, found, cells, options)
+
+
+def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
+    """Refuse options that the layout of the table does not read.
+
+    Raises:
+        InputError: naming the option and what reads it.
+    """
+    for option, value, reads, what in (
+        ("cell", cell != CELL and cell, kind == "long", "a long table"),
+        ("name", name != "value" and name, kind == "wide", "a wide table"),
+        ("sheet", sheet, raw.suffix == ".xlsx", "an Excel file"),
+    ):
+        if value and not reads:
+            found = "" if option == "sheet" else f", whose layout is {kind},"
+            raise InputError(
+                f"{raw.name}{found} has no use for {option} {value!r}: only {what} reads it; leave "
+                f"out --{option}" + ("" if option == "sheet" else ", or give another --layout")
+            )
 
 
 def _set_times(
@@ -208,7 +228,7 @@ def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOpt
 
 def _ids(column: pd.Series) -> pd.Series:
     """Return ids that were read as text as integers, if all of them look like integers."""
-    if not is_text(column):
+    if not is_text(column) or column.isna().all():
         return column
     at, texts = pd.factorize(column)
     ids = whole_numbers(pl.Series(list(texts), dtype=pl.String))

@@ -59,9 +59,11 @@ from stforecast.comparison.hours import hourly_errors
 from stforecast.config import Config, check_read, read_by, resolve
 from stforecast.data.clock import Calendar
 from stforecast.data.folds import FoldOptions, plan_folds
-from stforecast.data.series import as_cube, choose_service
+from stforecast.data.series import as_cube, as_series, choose_service
 from stforecast.data.splits import parse_split
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import distribute
+from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.plots import PLOTS
 from stforecast.results import ForecastRun, data_of
 from stforecast.runs import resume, run
@@ -194,6 +196,14 @@ class ForecastKind(Kind[ForecastRun]):
         """Return the cube's path."""
         return {"data": data_of(about).resolve()}
 
+    def content(self, job: Job[ForecastRun]) -> str | None:
+        """Return the fingerprint of the series and what else the method reads of the cube."""
+        if not job.data.is_file():
+            return None
+        window = resolve(job.entry.method, **job.settings).window
+        changed = job.data.stat().st_mtime_ns
+        return _fingerprint(job.data, changed, job.settings.get("service"), window)
+
     def tables(self, run: ForecastRun) -> dict[str, pd.DataFrame]:
         """Return the errors, and those by hour of local time."""
         hours = hourly_errors(run.forecasts()).assign(split="test")
@@ -232,6 +242,14 @@ def _check_service(data: Path, service: str | None) -> None:
     cube, name = as_cube(data)
     with cube:
         choose_service(cube, service, name)
+
+
+@cache
+def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSpec) -> str:
+    """Return the fingerprint of a series, once for all runs that read the same."""
+    series = as_series(data, service, window)
+    series = series.with_events(window.events) if window.events else series
+    return fingerprint(*series.identity())
 
 
 def simulated(city: City, out: Path, progress: bool) -> Path:

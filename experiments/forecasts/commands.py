@@ -24,6 +24,7 @@ from experiments.options import (
     peek,
 )
 from stforecast.default import DEFAULT_METHOD
+from stforecast.federated.runs.checkpointing import Stopped
 from stforecast.plots import PLOTS
 
 if TYPE_CHECKING:
@@ -75,11 +76,19 @@ def run_command(
     check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = (settings["service"] or "").split(",")
     settings = given(ctx, settings)
-    for service in services:
+    for place, service in enumerate(services, start=1):
         of = settings | ({"service": service.strip()} if service else {})
         folder = out if resume or len(services) == 1 else out / service.strip()
-        with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
-            finished = _run(data, method, folder, label, resume, of, after_round)
+        try:
+            with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
+                finished = _run(data, method, folder, label, resume, of, after_round)
+        except Stopped as stop:
+            if not (left := ",".join(services[place:])):
+                raise
+            again = f"{stop.again}, then give the same command with --service {left}"
+            if place == len(services) - 1:
+                again += f" --out {out / left.strip()}"
+            raise Stopped(stop.signal, stop.place, again) from stop
         click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
     say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
 
@@ -120,16 +129,15 @@ def _find(
     from stforecast.plots.figure import FittedRun
     from stforecast.results import ForecastRun, is_model
 
-    found: list[ForecastRun] = []
     if (history or events) and not any(map(is_model, folders)):
         raise InputError(
             f"{folders[0]}: runs are drawn with their own test results; leave out "
             f"{'--history' if history else '--events'}, or give a model such as that of adapt"
         )
-    for folder in folders:
-        if not is_model(folder):
-            found += ForecastRun.find([folder])
-        elif history is not None:
+    runs = [folder for folder in folders if not is_model(folder)]
+    found = ForecastRun.find(runs) if runs else []
+    for folder in filter(is_model, folders):
+        if history is not None:
             found.append(FittedRun.of_model(folder, history, events))
         else:
             raise InputError(

@@ -74,7 +74,7 @@ def predict(
     from stforecast.forecast_tables import Interval, long_table, on_clock
     from stforecast.forecaster import Forecaster
     from stforecast.limits import Limits
-    from stforecast.planning import plan
+    from stforecast.planning import ANY, exceedance, plan
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
@@ -86,12 +86,18 @@ def predict(
         lower_limit = 0.0 if non_negative else -math.inf
     given = (lower_limit, upper_limit)
     limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
-    table = on_clock(forecaster.predict(series, steps, limits=limits), clock)
-    interval = forecaster.predict_interval(series, steps, limits=limits)
-    if interval is not None:
-        interval = Interval(*(on_clock(bound, clock) for bound in interval))
-    by_cell = plan(table, interval, limit)
-    write_csv(_with_probability(long_table(table, interval), table, interval, limit), out)
+    # Probabilities follow from bounds that are not cut at the limits.
+    used = limits if limit is None else ANY
+    uncut = on_clock(forecaster.predict(series, steps, limits=used), clock)
+    table, interval = uncut.clip(*limits), forecaster.predict_interval(series, steps, limits=used)
+    bounds = interval and Interval(*(on_clock(bound, clock) for bound in interval))
+    interval = bounds and Interval(*(bound.clip(*limits) for bound in bounds))
+    by_cell = plan(uncut, bounds, limit, limits)
+    long = long_table(table, interval)
+    if limit is not None and bounds is not None:
+        chances = exceedance(uncut, *bounds, limit, bounds.upper.attrs["coverage"], limits)
+        long["probability_above"] = chances.melt()["value"].to_numpy().round(DECIMALS)
+    write_csv(long, out)
     by_cell = by_cell.round({"highest_probability": DECIMALS}).rename_axis("cell")
     if plan_file is not None:
         write_csv(by_cell.reset_index(), plan_file)
@@ -160,18 +166,6 @@ def read_threshold(text: str) -> Threshold:
             "each cell; remove the others"
         )
     return dict(zip(table["cell"], table["threshold"], strict=True))
-
-
-def _with_probability(
-    long: pd.DataFrame, table: pd.DataFrame, interval: Interval | None, limit: Threshold | None
-) -> pd.DataFrame:
-    """Append the probability of exceeding the threshold, if there are bounds."""
-    from stforecast.planning import exceedance
-
-    if limit is None or interval is None:
-        return long
-    chances = exceedance(table, *interval, limit, interval.upper.attrs["coverage"])
-    return long.assign(probability_above=chances.melt()["value"].to_numpy().round(DECIMALS))
 
 
 def made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:

@@ -47,9 +47,10 @@ from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Kind, Scenario
+from stforecast.federated.runs.checkpoint import fingerprint
 from vision.config import Config, check_read, read_by, resolve
 from vision.evaluation import possible_names
-from vision.learner import load_images
+from vision.learner import load_images, prepared
 from vision.methods import METHODS
 from vision.plots import PLOTS
 from vision.results import ImageRun, resume, run
@@ -137,6 +138,15 @@ class ImageKind(Kind[ImageRun]):
     def check_data(self, job: Job[ImageRun]) -> None:
         """Refuse missing images."""
         load_images(resolve(job.entry.method, **job.settings))
+
+    def content(self, job: Job[ImageRun]) -> str | None:
+        """Return the fingerprint of the clients' images; None if they cannot be read."""
+        config = resolve(job.entry.method, **job.settings)
+        try:
+            images, _ = prepared(load_images(config), config)
+        except InputError:
+            return None
+        return fingerprint(*images.identity())
 
     def rounds(self, config: Config) -> int:
         """Return the number of rounds of all stages together."""

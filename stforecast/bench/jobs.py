@@ -79,7 +79,7 @@ class Job(Generic[R]):
         """Return the run if it is finished.
 
         Raises:
-            InputError: if the folder holds another run, finished or not.
+            InputError: if the folder holds another run, finished or not, or one on other data.
         """
         if is_begun(self.folder):
             self._refuse_other(read_begun(self.folder, self.kind.run_type.command))
@@ -87,7 +87,16 @@ class Job(Generic[R]):
             return None
         found = self.kind.run_type.open(self.folder)
         self._refuse_other(found.about)
+        self._refuse_changed(found.about)
         return found
+
+    def _refuse_changed(self, found: Mapping[str, Any]) -> None:
+        """Refuse a finished run whose data have changed since; older versions recorded none."""
+        if "content" in found and self.kind.content(self) not in (None, found["content"]):
+            raise InputError(
+                f"{self.folder} was run on other data: {self.data} has changed since; delete it or "
+                "choose another --out"
+            )
 
     def _refuse_other(self, found: Mapping[str, Any]) -> None:
         settings = {"method": self.entry.method, **self.settings}

@@ -153,6 +153,10 @@ class Kind(ABC, Generic[R]):
         """Return the facts that identify a run, besides its settings."""
         return {}
 
+    @abstractmethod
+    def content(self, job: Job[R]) -> str | None:
+        """Return the fingerprint of a job's data, as `run.json` has it; None without the data."""
+
     def tables(self, run: R) -> dict[str, pd.DataFrame]:
         """Return the tables of a run that a benchmark gathers, by name of the CSV file."""
         return {"metrics": run.metrics()}

@@ -55,7 +55,10 @@ def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
 
 
 def joined_errors(
-    runs: Iterable[ForecastRun], metric: str, selection: str | None = None
+    runs: Iterable[ForecastRun],
+    metric: str,
+    selection: str | None = None,
+    beside: Iterable[ForecastRun] = (),
 ) -> ModelErrors:
     """Compute the errors on the test parts of all folds.
 
@@ -63,13 +66,19 @@ def joined_errors(
         runs: runs of one seed.
         metric: name of the error, as for `model_errors`.
         selection: model, as for `model_errors`.
+        beside: runs tested on the same targets that these are shown with; scaled errors have the
+            scales of the first of each fold, as in `read_errors`.
 
     Raises:
         InputError: as `model_errors`.
     """
-    return join_errors(
-        [model_errors(run.forecasts(), metric, selection) for run in folds_of(runs).values()]
-    )
+    first, parts = folds_of(beside), []
+    for fold, run in folds_of(runs).items():
+        forecasts = run.forecasts()
+        if fold in first and first[fold].folder != run.folder:
+            forecasts = _scaled_as(first[fold].forecasts(), run, forecasts, [Wanted(metric)])
+        parts.append(model_errors(forecasts, metric, selection))
+    return join_errors(parts)
 
 
 def join_errors(parts: Sequence[ModelErrors]) -> ModelErrors:

@@ -4,8 +4,10 @@ import shutil
 
 import pandas as pd
 import pytest
+import xarray as xr
 
 from data_prep.base.errors import InputError
+from data_prep.cube import write_cube
 from experiments.bench_command import execute
 from experiments.forecasts import benchmark
 from stforecast.bench.jobs import run_grid
@@ -181,6 +183,24 @@ def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
     copy.write_bytes(town.read_bytes())
     with pytest.raises(InputError, match=r"was run with other settings \(data\)"):
         run_grid(grid.replace(data=[copy]), tmp_path / "out")
+
+
+@pytest.mark.parametrize("service", ["internet", "sms"])
+def test_finished_runs_on_data_that_changed_since_are_refused(write, town, tmp_path, service):
+    """The training part changed, which no target of the test part shows."""
+    copy = tmp_path / "copy.nc"
+    shutil.copy(town, copy)
+    methods = '["last_value", { method = "ridge", inputs = "internet" }]'
+    grid = write(methods, 'services = ["sms"]', data=f'["{copy}"]')
+    run_grid(grid, tmp_path / "out")
+    assert len(run_grid(grid, tmp_path / "out").runs) == 2
+    cube = xr.load_dataset(town)
+    cube[service][:50] = 2 * cube[service][:50]
+    write_cube(cube, copy)
+    run = "ridge" if service == "internet" else "last_value"
+    match = rf"{run}.* was run on other data: .*copy\.nc has changed since"
+    with pytest.raises(InputError, match=match):
+        run_grid(grid, tmp_path / "out")
 
 
 def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):

@@ -17,6 +17,8 @@ from data_prep import DATA_SETS
 from data_prep.cube import open_cube, write_cube
 from experiments import cli as module
 from experiments.cli import cli, main
+from stforecast import runs
+from stforecast.federated.runs.checkpointing import Stopped
 from stforecast.forecaster import Forecaster
 from stforecast.leaks import Leak
 from stforecast.plots import PLOTS
@@ -87,6 +89,20 @@ def test_numbers_for_scripts_are_json(stforecast, run_folder, town, tmp_path):
     assert {"name": "quick", "kind": "benchmark", "of": "forecasts"}.items() <= next(
         row.items() for row in json.loads(out) if row["name"] == "quick"
     )
+
+
+def test_a_stop_in_the_first_of_several_services_says_how_to_get_all(
+    stforecast, town, tmp_path, monkeypatch
+):
+    def stopped(method, data, out, *args, **options):
+        raise Stopped(2, "after round 1", f"go on with: stforecast run --resume {out}")
+
+    monkeypatch.setattr(runs, "run", stopped)
+    args = ["run", "--data", town, "--service", "sms,internet", "--method", "solo", *SPLIT]
+    code, _, err = stforecast(*args, "--out", tmp_path)
+    assert code == 130
+    assert f"--resume {tmp_path}/sms, then give the same command with --service internet " in err
+    assert err.splitlines()[-1].endswith(f"--out {tmp_path}/internet")
 
 
 def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
@@ -340,6 +356,16 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     assert known["time"].unique().tolist() == ["2013-11-11 00:00:00+00:00"]
     assert (known["lower"] < known["internet"]).all()
     assert (known["internet"] < known["upper"]).all()
+    # An upper limit just above the threshold makes it no less probable.
+    stforecast(
+        "predict", tmp_path / "r", "--history", town, "--out", tmp_path / "g.csv", "--threshold",
+        400, "--upper-limit", 401,
+    )  # fmt: skip
+    limited = pd.read_csv(tmp_path / "g.csv")
+    assert limited["upper"].max() == 401
+    chances = limited.merge(known, on="cell")[["probability_above_x", "probability_above_y"]]
+    assert (chances["probability_above_x"] == chances["probability_above_y"]).all()
+    assert chances.gt(0).any(axis=None)
     for kind in ("intervals", "calibration"):
         assert stforecast("plot", kind, tmp_path / "r", "--out", tmp_path / "i.png")[0] == 0
     code, out, err = stforecast("leaks", tmp_path / "r", "--history", town)

@@ -126,9 +126,14 @@ def test_a_history_that_does_not_fit_is_refused(fitted, table, change, message):
         fitted("solo").predict(change(table))
 
 
-def test_no_steps_are_refused(fitted, table):
-    with pytest.raises(InputError, match="steps is 0; forecast at least 1"):
-        fitted("ridge").predict(table, 0)
+@pytest.mark.parametrize("steps", [0, 1.5])
+def test_no_steps_and_half_steps_are_refused(fitted, table, tiny, steps):
+    match = f"steps is {steps}; forecast at least 1, a whole number"
+    with pytest.raises(InputError, match=match):
+        fitted("ridge").predict(table, steps)
+    forecaster = Forecaster("ridge", **read_by("ridge", {**tiny, "intervals": "conformal"}))
+    with pytest.raises(InputError, match=match):
+        forecaster.fit(table).predict_interval(table, steps)
 
 
 def test_a_zoned_table_is_forecast_in_its_zone_by_its_local_calendar(table, tiny):

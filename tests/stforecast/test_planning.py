@@ -7,7 +7,7 @@ import xarray as xr
 from scipy.stats import norm
 
 from data_prep.base.errors import InputError
-from stforecast.planning import busy_hour, exceedance, peak_errors, plan
+from stforecast.planning import ANY, busy_hour, exceedance, peak_errors, plan
 
 TIMES = pd.date_range("2024-03-01 08:00", periods=4, freq="30min", tz="Asia/Kolkata")
 
@@ -106,3 +106,35 @@ def test_errors_of_daily_peaks():
     found = peak_errors(ds)
     assert found.drop(columns="day").to_numpy().tolist() == [["a", 50.0, 40.0, -10.0, -20.0, 2.0]]
     assert found["day"].tolist() == [pd.Timestamp("2024-03-01")]
+
+
+def test_probabilities_follow_from_bounds_that_are_not_cut_at_the_limits():
+    """Cut at 0 and 12, the same bounds would give 0.95 and 0.05 at any threshold near these."""
+    limits = (0.0, 12.0)
+    centre, lower, upper = table([5.0]), table([-3.0]), table([17.0])
+    upper.attrs["coverage"] = 0.9
+    free = plan(centre, (lower, upper), 11.0, limits).loc["a"]
+    assert free["highest_probability"] == pytest.approx(norm.sf(6 / 12 * norm.ppf(0.95)))
+    assert (free["headroom"], free["headroom_95"]) == (6.0, -1.0)
+    zero = exceedance(centre, lower, upper, 0.0, 0.9, limits)
+    np.testing.assert_allclose(zero, norm.sf(-5 / 8 * norm.ppf(0.95)))
+    # A median below the lowest value is no certainty of the lowest value.
+    low = exceedance(centre - 7, lower - 7, upper - 7, 0.0, 0.9, limits)
+    np.testing.assert_allclose(low, norm.sf(2 / 12 * norm.ppf(0.95)))
+
+
+def test_tables_that_are_cut_at_limits_give_no_probability():
+    centre, bounds = table([5.0]), (table([0.0]), table([17.0]))
+    centre.attrs["limits"] = (0.0, np.inf)
+    with pytest.raises(InputError, match=r"cut at 0, so that no probability.*limits=planning\.ANY"):
+        exceedance(centre, *bounds, 11.0, 0.9)
+    centre.attrs["limits"] = ANY
+    assert exceedance(centre, *bounds, 11.0, 0.9).notna().all(axis=None)
+
+
+@pytest.mark.parametrize("threshold", [100.0, 101.0])
+def test_thresholds_that_nothing_can_exceed_are_refused(threshold):
+    centre = table([50.0])
+    with pytest.raises(InputError, match=f"threshold is {threshold:g}; it must be below 100"):
+        plan(centre, None, threshold, (0.0, 100.0))
+    assert plan(centre, None, 99.0, (0.0, 100.0))["headroom"].item() == 49

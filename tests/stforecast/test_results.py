@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -246,3 +247,14 @@ def test_epsilon_names_the_statistics_that_cross_clients(cube_path, tiny, tmp_pa
     settings = {**tiny, "service": "internet", "scale": "global", "clip": 1.0, "noise": "gaussian"}
     privacy = run("fedavg", cube_path, tmp_path / "run", settings).about["privacy"]
     assert any(name.startswith("scale global") for name in privacy["not_covered"])
+
+
+def test_a_copy_of_a_run_counts_once_and_another_seed_counts(finished, tmp_path, caplog):
+    for name in ("a", "copy", "other"):
+        shutil.copytree(finished.folder, tmp_path / name)
+    about = json.loads((tmp_path / "other" / "run.json").read_text())
+    about["settings"]["seed"] += 1
+    (tmp_path / "other" / "run.json").write_text(json.dumps(about))
+    found = ForecastRun.find([tmp_path])
+    assert [run.folder.name for run in found] == ["a", "other"]
+    assert f"{tmp_path / 'copy'} is a copy of {tmp_path / 'a'}, and is left out" in caplog.text

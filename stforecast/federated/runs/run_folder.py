@@ -392,10 +392,31 @@ class Run(ABC):
     def find(cls, folders: Iterable[str | os.PathLike[str]]) -> list[Self]:
         """Open every finished run in the given folders and below them, in order of name.
 
+        A copy of a run counts once, with a warning, as it is no further evidence.
+
         Raises:
             InputError: if a folder has none.
         """
-        return [cls.open(folder) for folder in find_folders(map(Path, folders), cls.command)]
+        runs: list[Self] = []
+        alike: dict[str, list[Self]] = {}
+        for run in map(cls.open, find_folders(map(Path, folders), cls.command)):
+            others = alike.setdefault(run._identity(), [])
+            if twin := next((r for r in others if r._results() == run._results()), None):
+                if twin.folder.resolve() != run.folder.resolve():
+                    log.warning("%s is a copy of %s, and is left out", run.folder, twin.folder)
+                continue
+            others.append(run)
+            runs.append(run)
+        return runs
+
+    def _identity(self) -> str:
+        """Return the contents of `run.json`, except for how long the run took."""
+        kept = {k: v for k, v in self.about.items() if k != "versions" and "seconds" not in k}
+        return json.dumps(kept, sort_keys=True)
+
+    def _results(self) -> bytes:
+        path = self.folder / "metrics.csv"
+        return path.read_bytes() if path.exists() else b""
 
     @property
     def method(self) -> str:

@@ -54,6 +54,12 @@ def test_finished_runs_are_kept_and_images_checked_first(write_grid, tmp_path):
     again = run_grid(grid.replace(seeds=[1, 2]), tmp_path)
     kept = [(r.folder / "run.json").stat().st_mtime_ns for r in again.runs]
     assert times == kept[:2]
+    about = again.runs[0].folder / "run.json"
+    whole = about.read_text()
+    about.write_text(whole.replace('"content": "sha256:', '"content": "sha256:0'))
+    with pytest.raises(InputError, match="was run on other data: digits8x8 has changed since"):
+        run_grid(grid, tmp_path)
+    about.write_text(whole)
     with pytest.raises(InputError, match="was run with other settings \\(rounds\\)"):
         run_grid(grid.replace(settings={"rounds": 2}), tmp_path)
     with pytest.raises(InputError, match="found no train-images-idx3-ubyte"):
