@@ -101,7 +101,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
-        test, left_out, doubtful = coordinator.test_errors, coordinator.left_out, {}
+        test, left_out = coordinator.test_errors, coordinator.left_out
+        doubtful: dict[int, str] = {}
         if not run.secure:
             sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
             test, odd, doubtful = pooled_errors(
