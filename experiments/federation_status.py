@@ -44,6 +44,8 @@ def _facts(s: Standing, now: datetime) -> list[str]:
         lines.append("test errors: " + ", ".join(f"{n} {v:.4g}" for n, v in s.test.items()))
     for n, why in s.errors_left_out.items():
         lines.append(f"without those of node {n}: {_short(why)}")
+    for n, why in s.errors_doubtful.items():
+        lines.append(f"node {n} is doubtful: {_short(why, 90)}")
     if s.since and s.state in (WAITING, RUNNING):
         ago = (now - datetime.fromisoformat(s.since)).total_seconds()
         lines.append(f"last event: {ago:.0f} s ago")

@@ -231,6 +231,8 @@ def _ids(column: pd.Series) -> pd.Series:
     if not is_text(column) or column.isna().all():
         return column
     at, texts = pd.factorize(column)
+    if not len(texts):
+        return column
     ids = whole_numbers(pl.Series(list(texts), dtype=pl.String))
     return column if ids.dtype == pl.String else pd.Series(ids.to_numpy()[at]).where(at >= 0)
 

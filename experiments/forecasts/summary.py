@@ -12,7 +12,7 @@ from data_prep.base.text import counted, in_minutes
 from experiments.forecasts.interval_table import nominal_coverage, refit_notes
 from experiments.forecasts.report import further_columns, is_pooled
 from stforecast.bench.run_groups import group_runs
-from stforecast.bench.tables import plain, traffic_sentence
+from stforecast.bench.tables import plain, privacy_sentence, traffic_sentence
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row
 from stforecast.comparison.table import per_cent
@@ -46,12 +46,8 @@ def summary(run: ForecastRun) -> str:
     if chosen := run.about.get("chosen"):
         texts = (f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.items())
         lines.append(f"chosen on the validation part: {', '.join(texts)}")
-    if guarantee := run.about.get("privacy"):
-        lines.append(
-            f"({guarantee['epsilon']:.3g}, {guarantee['delta']:g})-differential privacy of "
-            f"{guarantee['of']} over {guarantee['uploads']} uploads"
-            f"; not covered: {'; '.join(guarantee.get('not_covered', []))}"
-        )
+    if guarantee := privacy_sentence(run.about):
+        lines.append(guarantee)
     rows = [Row(group) for group in group_runs([run])]
     (line,) = leaderboard(rows, "raw_mae").lines
     if line.skill is not None:

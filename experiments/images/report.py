@@ -15,6 +15,7 @@ from stforecast.bench.tables import (
     markdown,
     mean_seconds,
     plain,
+    privacy_sentence,
     sections,
     spread,
     traffic_sentence,
@@ -57,9 +58,10 @@ def summary(run: ImageRun) -> str:
         "mean over clients of the accuracy on their test images; the best round is selected by the "
         "test accuracy itself",
         judged_note({run.judged(view) for view in run.views}),
+        privacy_sentence(run.about),
         f"run in {run.folder}",
     ]
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))
 
 
 def judged_note(found: Collection[str]) -> str:

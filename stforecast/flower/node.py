@@ -212,7 +212,13 @@ class FlowerNode:
         own = select(pooled(table), split="test", selection=config.run.select)
         errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
         _, known = self.data.test_targets
-        return self.node.report(message, errors, int(known.sum()), saved)
+        has_best = config.run.select == "last" or self.node.has_best(message)
+        if not has_best:
+            log.warning(
+                "this node was not there for the best round, %d: its models and errors are those "
+                "of another one, and do not count in the federation's", message.about["best"],
+            )  # fmt: skip
+        return self.node.report(message, errors, int(known.sum()), saved, has_best)
 
     def _save(self, state: State) -> None:
         """Save the clients' models with the server's last message as a forecaster."""

@@ -73,6 +73,7 @@ class Standing:
         nodes: nodes that joined, by Flower's number.
         refused: why nodes were not let in, by Flower's number.
         errors_left_out: why nodes do not count in the test errors, by Flower's number.
+        errors_doubtful: why nodes that count in them are doubtful.
         rounds_lost: rounds that were repeated, as no aggregate of their uploads was sound.
         sums_recovered: secure sums that were complete though nodes left them.
         sums_lost: secure sums that were lost, so that their rounds were repeated.
@@ -92,6 +93,7 @@ class Standing:
     nodes: dict[int, NodeStanding] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     errors_left_out: dict[int, str] = field(default_factory=dict)
+    errors_doubtful: dict[int, str] = field(default_factory=dict)
     rounds_lost: int = 0
     sums_recovered: int = 0
     sums_lost: int = 0
@@ -169,6 +171,12 @@ class Standing:
 
     def _on_errors_left_out(self, event: Mapping[str, Any]) -> None:
         self.errors_left_out[event["node"]] = event["reason"]
+
+    def _on_errors_doubtful(self, event: Mapping[str, Any]) -> None:
+        self.errors_doubtful[event["node"]] = event["reason"]
+
+    def _on_bounded(self, event: Mapping[str, Any]) -> None:
+        self.nodes.setdefault(event["node"], NodeStanding()).reason = event["reason"]
 
     def _on_round_lost(self, event: Mapping[str, Any]) -> None:
         self.rounds_lost, self.lost_because = self.rounds_lost + 1, event["reason"]

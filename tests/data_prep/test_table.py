@@ -295,6 +295,7 @@ def test_the_frame_of_a_user_loses_no_column():
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,inf\n", "line 3: column 'v' holds 'inf'"),
         ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: cannot read time 'yesterday'"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,,2\n", "line 3: empty cell id"),
+        ("time,cell,v\n2024-01-01,,2\n2024-01-02,,2\n", "line 2: empty cell id"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1\n", "line 3: 2 fields, expected 3"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2,9\n", "line 3: 4 fields, expected 3"),
         ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02,1,2\n", "line 3: 0 fields, expected 3"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, reading
 from data_prep.base.text import some
 from data_prep.readers.columns import Origin, numbers, require_columns
 from data_prep.readers.delimited import Dialect
@@ -214,7 +214,10 @@ def _has_no_header(path: Path) -> bool:
     """Return whether a text file's first field is a number."""
     if not path.is_file() or path.suffix != ".csv":
         return False
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with (
+        reading(path.name, "as a table", "get it again"),
+        path.open(encoding="utf-8-sig", errors="replace") as file,
+    ):
         first = file.readline(MAX_ID).partition(",")[0].strip()
     return first.isascii() and first.isdigit()
 

@@ -283,7 +283,7 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
             header = file.readline(MAX_HEADER)
         if len(header) == MAX_HEADER:
             raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
-        _check_end(path)
+        _check_whole(path)
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
         table = table.rename(columns=as_named)
         for name in table.columns.intersection(list(text)):
@@ -297,9 +297,11 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
     return table
 
 
-def _check_end(path: Path) -> None:
-    """Refuse a table without a line end after its last line; `write_csv` writes one."""
+def _check_whole(path: Path) -> None:
+    """Refuse a table with a hole of zeros, or without the line end that `write_csv` writes."""
     with path.open("rb") as file:
+        if any(b"\0" in part for part in iter(lambda: file.read(2**20), b"")):
+            raise InputError(f"{path}: holds bytes of zero where text was expected; {AGAIN}")
         file.seek(max(0, path.stat().st_size - 1))
         if file.read(1) != b"\n":
             n = path.read_bytes().count(b"\n") + 1

@@ -37,6 +37,16 @@ def test_run_plot_diagnose(capsys, tmp_path):
     assert "of 3 clients" in out
 
 
+def test_a_run_with_noise_prints_its_guarantee(capsys, tmp_path):
+    pytest.importorskip("dp_accounting")
+    private = ["--clip", "1", "--noise", "gaussian", "--noise-std", "1"]
+    code, out, _ = call(capsys, "vision", "run", "--out", tmp_path / "run", *TINY,
+                        "--method", "fedavg", "--norm", "group", *private)  # fmt: skip
+    assert code == 0
+    found = json.loads((tmp_path / "run" / "run.json").read_text())["privacy"]
+    assert f"({found['epsilon']:.3g}, 1e-05)-differential privacy of a client's training" in out
+
+
 def test_help_describes_every_option(capsys):
     code, out, _ = call(capsys, "vision", "run", "--help", "--partition", "dirichlet")
     assert code == 0
