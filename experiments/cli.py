@@ -25,7 +25,7 @@ from experiments.images import commands as image_commands
 from experiments.options import HELP, Choice, SuggestingGroup
 from experiments.stand_ins import use_stand_ins
 from stforecast.bench.progress import Heartbeat
-from stforecast.federated.runs.checkpointing import Stopped
+from stforecast.federated.runs.signals import Stopped
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(allocate|enough) memory|Storage size calculation|failed to map segment|"

@@ -30,7 +30,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
         yield Trainer
         return
     # Importing them takes a while.
-    from stforecast.bench.ray import ray_actors
+    from stforecast.bench.ray_actors import ray_actors
     from stforecast.federated.engine.spread import SpreadTrainer, check_parts
 
     if METHODS[config.method].pooled:

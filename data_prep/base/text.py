@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
 
 def counted(n: int, noun: str) -> str:
@@ -45,3 +47,22 @@ def in_minutes(length: datetime.timedelta) -> str:
     if days.is_integer():
         return counted(int(days), "day")
     return f"{length / datetime.timedelta(minutes=1):g} minutes"
+
+
+def slug(text: str) -> str:
+    """Convert a text to the name of a file or folder.
+
+    >>> slug("w/o inter")
+    'w-o-inter'
+    """
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.").lower() or "-"
+
+
+def shown(path: Path) -> str:
+    """Return a path relative to the working folder, or only its name if it lies outside.
+
+    >>> shown(Path.cwd() / "data" / "milan.nc"), shown(Path("/somewhere/else/milan.nc"))
+    ('data/milan.nc', 'milan.nc')
+    """
+    full, here = path.resolve(), Path.cwd()
+    return full.relative_to(here).as_posix() if full.is_relative_to(here) else path.name

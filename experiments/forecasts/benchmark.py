@@ -47,13 +47,13 @@ from pydantic import ConfigDict, StrictInt
 
 from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, choose
+from data_prep.base.text import slug
 from data_prep.city.simulate import simulate
 from experiments.forecasts.report import results_table
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Fold, Kind, Scenario
-from stforecast.bench.run_groups import slug
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
 from stforecast.config import Config, check_read, read_by, resolve

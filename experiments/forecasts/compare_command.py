@@ -148,10 +148,10 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     """Draw the figures, those of single tasks once for each; a failed one is only logged."""
     import inspect
 
+    from data_prep.base.text import slug
     from stforecast.bench.curves import labels_of
     from stforecast.bench.drawing import Look, looking, save_figure
     from stforecast.bench.figures import dates_tested
-    from stforecast.bench.run_groups import slug
     from stforecast.comparison.leaderboard import APART
     from stforecast.comparison.names import by_task
     from stforecast.plots import PLOTS

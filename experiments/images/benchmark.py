@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.base.errors import InputError, choose
+from data_prep.base.text import slug
 from experiments.config_file import IMAGES
 from experiments.images.answers import Claim, answers, parse_claims
 from experiments.images.report import results_table
@@ -46,7 +47,6 @@ from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Kind, Scenario
-from stforecast.bench.run_groups import slug
 from vision.config import Config, check_read, read_by, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from data_prep.base.errors import InputError, choose
+from data_prep.base.text import slug
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
-from stforecast.bench.run_groups import R, slug
+from stforecast.bench.run_groups import R
 from stforecast.federated.runs.run_folder import Run
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from data_prep.base.errors import InputError, choose
+from data_prep.base.text import shown
 from stforecast.bench.figures import FigureSpec, parse_figures
 from stforecast.bench.grid_file import (
     Entry,
@@ -20,7 +21,7 @@ from stforecast.bench.grid_file import (
 )
 from stforecast.bench.kind import Kind, Scenario
 from stforecast.bench.published import Published, parse_published
-from stforecast.bench.run_groups import R, shown
+from stforecast.bench.run_groups import R
 
 
 @dataclass(frozen=True)

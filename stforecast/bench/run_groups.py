@@ -1,15 +1,10 @@
-"""Groups of runs with unique names, and rows of their tables.
-
-Names of files and folders.
-"""
+"""Groups of runs with unique names, and rows of their tables."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
@@ -145,22 +140,3 @@ def by_client(errors: pd.DataFrame) -> pd.DataFrame:
 def by_step(errors: pd.DataFrame) -> pd.DataFrame:
     """Select errors of single steps ahead, over all clients."""
     return errors[(errors["client"] == ALL) & (errors["horizon"] != ALL)]
-
-
-def slug(text: str) -> str:
-    """Convert a text to the name of a file or folder.
-
-    >>> slug("w/o inter")
-    'w-o-inter'
-    """
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-.").lower() or "-"
-
-
-def shown(path: Path) -> str:
-    """Return a path relative to the working folder, or only its name if it lies outside.
-
-    >>> shown(Path.cwd() / "data" / "milan.nc"), shown(Path("/somewhere/else/milan.nc"))
-    ('data/milan.nc', 'milan.nc')
-    """
-    full, here = path.resolve(), Path.cwd()
-    return full.relative_to(here).as_posix() if full.is_relative_to(here) else path.name

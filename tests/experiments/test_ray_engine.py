@@ -19,8 +19,8 @@ from data_prep.sets.telecom_italia import cdr
 from experiments.benchmarks.actors import main as benchmark_of_actors
 from experiments.cli import main
 from stforecast import Forecaster
-from stforecast.bench import ray as ray_actors
 from stforecast.bench import ray as ray_engine
+from stforecast.bench import ray_actors
 from stforecast.bench.jobs import run_grid
 from stforecast.bench.ray import ray_map
 

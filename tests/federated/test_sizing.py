@@ -124,7 +124,7 @@ def test_where_even_files_do_not_help_the_run_is_refused(federate):
 
 NEW_PAGES = """
 import resource, torch
-from stforecast.federated import sizing
+from stforecast.federated.engine import sizing
 
 def new_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,8 +1,6 @@
 """Checkpointing of a run: saving its rounds, stopping on a signal, and resuming.
 
 Resuming changes no number: a run that was killed at any time and resumed equals one that was not.
-
-Exception for a run that was stopped by a signal.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import logging
 import math
 import shutil
 import signal
-import signal as signals
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,26 +26,8 @@ from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
+from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.uploads.payload import total_bytes
-
-
-class Stopped(BaseException):
-    """Raised if a signal stops a run that can be resumed; like `KeyboardInterrupt`, no `Exception`.
-
-    Attributes:
-        signal: number of the signal; the exit code is 128 more.
-        place: progress of the run.
-        again: instructions to resume.
-    """
-
-    def __init__(self, signal: int, place: str, again: str) -> None:
-        super().__init__(signal, place, again)
-        self.signal, self.place, self.again = signal, place, again
-
-    def __str__(self) -> str:
-        """Describe the stop in one line."""
-        return f"stopped by {signals.Signals(self.signal).name} {self.place}; {self.again}"
-
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from stforecast.federated.core.data import Stream
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.runs import checkpointing
 from stforecast.federated.runs.checkpoint import newest_first
-from stforecast.federated.runs.checkpointing import Checkpointer, Stopped
+from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
 

@@ -1,0 +1,127 @@
+"""Actors of Ray (extra `ray`) for the clients of one run; see `federated.engine.spread`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted
+from stforecast.bench.ray import cluster
+from stforecast.federated.engine.spread import Lost, Part
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
+    """Connect to Ray, or start it, and end the actors afterwards.
+
+    Args:
+        n: number of actors; 0 takes as many as the cluster has cores for.
+        threads: cores of each actor.
+        most: largest number of actors if `n` is 0.
+
+    Raises:
+        InputError: if Ray is not installed or has too few cores.
+    """
+    with cluster(n * threads or None) as ray:
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        n = n or max(1, min(most, cores // threads))
+        if n * threads > cores:
+            raise InputError(
+                f"{counted(n, 'actor')} with {counted(threads, 'core')} each, but the Ray cluster "
+                f"has {counted(cores, 'core')}; take fewer --actors or --workers"
+            )
+        log.info("clients train in %s of Ray", counted(n, "actor"))
+        actors = RayActors(ray, n, threads)
+        send_as_arrays(ray)
+        try:
+            yield actors
+        finally:
+            actors.end()
+            ray.util.deregister_serializer(Tensor)
+
+
+class RayActors:
+    """Actors of Ray; see `stforecast.federated.engine.spread.Actors`.
+
+    Args:
+        ray: the connected package.
+        n: number of actors.
+        threads: cores of each actor.
+    """
+
+    def __init__(self, ray: Any, n: int, threads: int) -> None:
+        self._ray, self._n, self._threads = ray, n, threads
+        self._type = ray.remote(num_cpus=threads, max_restarts=0)(_Process)
+        self.handles: dict[int, Any] = {}
+        self._begun: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        """Return the number of actors."""
+        return self._n
+
+    def start(self, i: int, make: Callable[[], Part]) -> None:
+        """Start an actor and let it make its part."""
+        self._end(i)
+        self.handles[i] = self._type.remote(self._threads)
+        self._begun[i] = self.handles[i].begin.remote(make)
+
+    def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Call methods of parts at the same time; an error in a part is raised here."""
+        asked = {i: self.handles[i].call.remote(*call) for i, call in calls.items()}
+        return {i: self._answer(i, ref) for i, ref in asked.items()}
+
+    def _answer(self, i: int, ref: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get([self._begun[i], ref])[1]
+        except errors.RayTaskError as e:
+            raise (e.cause or e) from e
+        except errors.RayError as e:
+            return Lost(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}")
+
+    def end(self) -> None:
+        """End all actors."""
+        for i in list(self.handles):
+            self._end(i)
+
+    def _end(self, i: int) -> None:
+        if i in self.handles:
+            self._ray.kill(self.handles.pop(i))
+
+
+class _Process:
+    """What runs in an actor's process."""
+
+    def __init__(self, threads: int) -> None:
+        import ray
+
+        torch.set_num_threads(threads)
+        send_as_arrays(ray)
+
+    def begin(self, make: Callable[[], Part]) -> None:
+        self._part = make()
+
+    def call(self, name: str, *args: Any) -> Any:
+        return getattr(self._part, name)(*args)
+
+
+def send_as_arrays(ray: Any) -> None:
+    """Let Ray move tensors as arrays, without the rest of the memory that they are views of."""
+    ray.util.register_serializer(Tensor, serializer=_to_array, deserializer=_to_tensor)
+
+
+def _to_array(t: Tensor) -> np.ndarray:
+    return t.detach().cpu().contiguous().numpy()
+
+
+def _to_tensor(array: np.ndarray) -> Tensor:
+    return torch.tensor(array)  # A copy, as Ray's memory is read-only.
