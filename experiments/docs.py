@@ -1,7 +1,7 @@
 """Generated parts of the documentation.
 
     python -m experiments.docs                              # tables of the guides
-    python -m experiments.docs tutorials                    # what the tutorials print and draw
+    python -m experiments.docs tutorials                    # what README and tutorials print
     python -m experiments.docs results/milan25 results/city # docs/results/, these benchmarks
 
 The first takes a minute, as it measures what methods send. A part lies between
@@ -120,7 +120,7 @@ def run_tutorial(page: Path) -> None:
 def main(folders: tuple[Path, ...]) -> None:
     """Update the page of methods, run the tutorials, or gather benchmarks."""
     if folders == (Path("tutorials"),):
-        for page in sorted(TUTORIALS.glob("*.md")):
+        for page in (ROOT / "README.md", *sorted(TUTORIALS.glob("*.md"))):
             run_tutorial(page)
     elif folders:
         gather(folders, RESULTS)

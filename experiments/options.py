@@ -353,7 +353,7 @@ def check_run(folder: Path) -> None:
     """Refuse a path that is no folder, before slow packages are imported.
 
     Raises:
-        InputError: if it is none.
+        InputError: if it is not a folder.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no run here; give the folder of a run or of Forecaster.save")
@@ -367,7 +367,7 @@ def check_runs(folders: Iterable[Path], command: str = "stforecast run") -> None
         command: command that writes such runs.
 
     Raises:
-        InputError: naming the first that is none.
+        InputError: naming the first path that is not a folder.
     """
     for folder in folders:
         if not folder.is_dir():

@@ -247,7 +247,18 @@ def test_every_list_of_this_test_is_about_what_stands_there(document):
 
 
 def test_the_readme_can_be_typed_from_top_to_bottom(place):
-    read_aloud("README.md")
+    read_the_readme()
+
+
+def test_the_numbers_of_the_readme_stand_on_the_pages_that_it_links():
+    rows = [row for row in (ROOT / "README.md").read_text().splitlines() if row.startswith("| ")]
+    checked = 0
+    for row in rows:
+        for page in re.findall(r"\]\((docs/[^)#]+)", row):
+            text, numbers = (ROOT / page).read_text(), re.findall(r"\*\*([\d.,]+)\*\*", row)
+            assert [n for n in numbers if not re.search(rf"\b{re.escape(n)}\b", text)] == []
+            checked += len(numbers)
+    assert checked > 7
 
 
 @pytest.mark.parametrize(
@@ -273,15 +284,19 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
     [pytest.param(d, marks=[pytest.mark.slow] if Path(d).stem in SLOW else []) for d in TUTORIALS],
 )
 def test_tutorials_print_what_they_show(document, place):
-    """Of each line that is shown, the first word is printed: numbers may differ by machine."""
     text = (ROOT / document).read_text()
+    check_printed(text)
+    drawn = pictures(text)
+    assert all((place / name).exists() for name in drawn)
+    assert all((ROOT / "docs" / "tutorials" / "figures" / name).exists() for name in drawn)
+
+
+def check_printed(text):
+    """Of each line that is shown, the first word is printed: numbers may differ by machine."""
     for shown, printed in steps(text):
         assert first_words(shown) - {"…"} <= first_words(printed), (
             "run: python -m experiments.docs tutorials"
         )
-    drawn = pictures(text)
-    assert all((place / name).exists() for name in drawn)
-    assert all((ROOT / "docs" / "tutorials" / "figures" / name).exists() for name in drawn)
 
 
 def first_words(text):
@@ -292,7 +307,7 @@ def first_words(text):
 
 @pytest.mark.slow
 def test_the_readme_can_be_typed_with_its_own_benchmark(place):
-    read_aloud("README.md", slow=True)
+    read_the_readme(slow=True)
 
 
 @pytest.mark.slow
@@ -302,17 +317,15 @@ def test_images_can_be_typed_with_their_own_images(place, data_dir):
         do("docs/images.md", line)
 
 
-def read_aloud(document, slow=False):
-    """Type the commands; the Python blocks come once their data are there."""
-    pythons = [b.text for b in blocks(document) if b.language == "python"]
-    for line in shortened(document, slow):
-        if pythons and line.startswith("stforecast bench"):
-            for text in pythons:
-                exec(text, {})
-            pythons = []
-        if not reason_not_to_run(document, line):
-            do(document, line, slow)
-    assert not pythons
+def read_the_readme(slow=False):
+    """Run the blocks that show what they print, then check or type what stands outside them."""
+    text = (ROOT / "README.md").read_text()
+    for old, new in SHORTER["README.md"].items():
+        text = text.replace(old, new)
+    check_printed(text)
+    for line in shortened("README.md", slow):
+        if line.startswith(tuple(CHECKED)):
+            do("README.md", line, slow)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -35,7 +35,7 @@ CELLS, DRAWS = (1, 2, 4), 3
 SPLIT = "time:0.65,0.15,0.2"
 
 MANY = 10**6
-"""A limit of rounds for each cell that is none."""
+"""A limit of rounds for each cell that is never reached."""
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedlean": ("fedlean", {}),

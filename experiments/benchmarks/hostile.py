@@ -139,7 +139,7 @@ class WireLink(Link):
         return set(self.configs)
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Return each node's answer after the way there and back."""
+        """Return each node's answer, encoded and decoded as on a real link."""
         return {node: self._answer(node, message) for node, message in messages.items()}
 
     def _answer(self, node: int, message: Message) -> Message | str:

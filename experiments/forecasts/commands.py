@@ -24,7 +24,7 @@ from experiments.options import (
     peek,
 )
 from stforecast.default import DEFAULT_METHOD
-from stforecast.federated.runs.checkpointing import Stopped
+from stforecast.federated.runs.signals import Stopped
 from stforecast.plots import PLOTS
 
 if TYPE_CHECKING:

@@ -173,7 +173,7 @@ def as_runs(things: Any) -> list[ForecastRun]:
             the names to draw them under.
 
     Raises:
-        InputError: naming what is none of these.
+        InputError: if `things` has another type; names it.
     """
     if isinstance(things, Mapping):
         return [

@@ -150,7 +150,7 @@ def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:
 def _read_roads(path: Path, cells: np.ndarray) -> tuple[pd.DataFrame, Origin]:
     """Read roads: `from`, `to`, `cost`, and the positions `row` and `column` of their ends.
 
-    A position is -1 where the sensor is none of the cells.
+    A position is -1 if the sensor is not among the cells.
     """
     df, origin = _read_named(path, ("from", "to", "cost"), n_ids=2)
     cost = _filled(df["cost"], origin)
