@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stforecast.data.prepared import open_cube
-    from stforecast.forecaster import Forecaster
-    from stforecast.quick_forecast import forecast
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.quick import forecast
 
     __version__: str
 
@@ -35,7 +35,7 @@ def list_methods() -> pd.DataFrame:
         A row for each method, with its `summary`, whether it is `federated`, whether it pools the
         records of all cells, which a federation would not allow (`pooled`), and its `paper`.
     """
-    from stforecast.description import methods_frame
+    from stforecast.forecasting.description import methods_frame
 
     return methods_frame()
 
@@ -43,11 +43,11 @@ def list_methods() -> pd.DataFrame:
 def __getattr__(name: str) -> Any:
     """Import on first use, so that importing the core alone stays fast."""
     if name == "Forecaster":
-        from stforecast.forecaster import Forecaster
+        from stforecast.forecasting.forecaster import Forecaster
 
         return Forecaster
     if name == "forecast":
-        from stforecast.quick_forecast import forecast
+        from stforecast.forecasting.quick import forecast
 
         return forecast
     if name == "open_cube":
@@ -58,7 +58,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("stforecast")
-    if name in ("planning", "plots", "tracking"):
+    if name == "planning":
+        from stforecast.forecasting import planning
+
+        return planning
+    if name in ("plots", "tracking"):
         from importlib import import_module
 
         return import_module(f"stforecast.{name}")

@@ -56,15 +56,15 @@ from stforecast.bench.kind import AfterRound, Fold, Kind, Scenario
 from stforecast.bench.run_groups import slug
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
-from stforecast.config import Config, check_read, read_by, resolve
 from stforecast.data.clock import Calendar
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.series import as_cube, choose_service
 from stforecast.data.splits import parse_split
 from stforecast.federated.core.options import distribute
+from stforecast.forecasting.config import Config, check_read, read_by, resolve
+from stforecast.forecasting.results import ForecastRun, data_of
+from stforecast.forecasting.runs import resume, run
 from stforecast.plots import PLOTS
-from stforecast.results import ForecastRun, data_of
-from stforecast.runs import resume, run
 
 
 @dataclass(frozen=True)

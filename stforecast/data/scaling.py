@@ -1,11 +1,11 @@
-"""Z-scores per cell or over all cells, fitted on the training part."""
+"""Z-scores per cell or over all cells, fitted on the training part, and limits of the values."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from stforecast.data.covariates import PREFIX, CovariateScaler, with_covariates
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
     from stforecast.data.series import Series
+
 
 SCOPES = ("cell", "global")
 
@@ -154,3 +155,35 @@ def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> N
             f"steps: {names}; leave them out of the table, by --cells not:{','.join(shown)} of "
             "`prepare table`, or train on a longer part"
         )
+
+
+class _Pair(NamedTuple):
+    lower: float
+    upper: float
+
+
+class Limits(_Pair):
+    """Lowest and highest possible value in the data's units; infinite for none."""
+
+    def __new__(cls, lower: float = -np.inf, upper: float = np.inf) -> Self:
+        """Refuse limits between which nothing lies, and NaN.
+
+        Raises:
+            InputError: naming both.
+        """
+        if not lower < upper:
+            raise InputError(
+                f"lower_limit is {lower:g} and upper_limit is {upper:g}; the first must be lower"
+            )
+        return super().__new__(cls, lower, upper)
+
+    def scores(self, scaler: Scaler, n_cells: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the z-scores of both, each `(cells, 1, 1)`.
+
+        They equal the targets of these values in all their digits.
+        """
+        low, high = (
+            scaler.transform(np.full((1, n_cells), limit)).astype(np.float32).T[..., None]
+            for limit in self
+        )
+        return low, high

@@ -24,10 +24,8 @@ from typing import Any, NamedTuple
 from data_prep.base.errors import InputError
 from data_prep.base.text import in_minutes
 from stforecast.bench.run_groups import pooled, select
-from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.evaluation import Evaluation, error_table
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import flatten
 from stforecast.federated.core.state import Clients, State
@@ -39,8 +37,10 @@ from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.hand_over import SECURE_ONLY
 from stforecast.flower.settings import RunSettings
-from stforecast.saved_forecaster import SavedForecaster
-from stforecast.trained_method import (
+from stforecast.forecasting.config import Config, resolve, sections
+from stforecast.forecasting.evaluate import Evaluation, error_table
+from stforecast.forecasting.model import SavedForecaster
+from stforecast.forecasting.trained_method import (
     TrainedMethod,
     build_method,
     cells_of_clients,

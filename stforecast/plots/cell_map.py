@@ -24,11 +24,11 @@ from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, pa
 from stforecast.bench.run_groups import ALL
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
-from stforecast.forecast_tables import as_predicted
+from stforecast.forecasting.predict import as_predicted
+from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.report.places import Places, places
-from stforecast.results import ForecastRun, data_of
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
 """Colours of each quantity; those of coverage diverge from what the intervals promise."""

@@ -22,13 +22,13 @@ from stforecast.comparison.hours import clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line, Task
 from stforecast.comparison.names import error_title, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
+from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
 from stforecast.report.places import places
 from stforecast.report.series import looks, losses, series
 from stforecast.report.sheets import DataSheet, RunsSheet, data_sheet, forecasts_sheet
 from stforecast.report.tables import Arrays, Table, number, share
-from stforecast.results import ForecastRun, data_of, units_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 
 KEEPING = ["fedlean", "fedavg", "fedrep", "fuels", "ditto", "pfedme", "fedda_clusters", "fedtrees"]
 BASELINES = ["ridge", "historical_average", "boosting", "seasonal_day"]

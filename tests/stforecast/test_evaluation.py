@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stforecast import Forecaster, trained_method
+from stforecast import Forecaster
 from stforecast.baselines.ridge import Ridge
-from stforecast.config import read_by
 from stforecast.data import series as reading
-from stforecast.trained_method import TrainedMethod
+from stforecast.forecasting import trained_method
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.trained_method import TrainedMethod
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
-from stforecast.fitting import Fitted
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.fit import Fitted
 
 WINDOW = {"closeness": 3, "periods": 0}
 

@@ -5,13 +5,13 @@ import pytest
 from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.seasonal import LastValue
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.series import as_cube, as_series
 from stforecast.data.splits import Cut
 from stforecast.data.window_spec import WindowSpec
-from stforecast.leaks import compare, forecast_leaks
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.leaks import compare, forecast_leaks
 
 CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 STARTS = np.arange(30, 60)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 from stforecast.metrics.point import evaluate
 
 PROTOCOL = {"closeness": 12, "periods": 0, "horizon": 12, "period": 288, "scale": "global"}

@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 import stforecast
 from data_prep.base.errors import InputError, python_names
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 from stforecast.tracking import Callback, MLflow, TensorBoard, WeightsAndBiases
 
 ANY = (-np.inf, np.inf)

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import read_by
-from stforecast.results import ForecastRun
-from stforecast.rolling import Rolling
-from stforecast.runs import resume, run
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.rolling import Rolling
+from stforecast.forecasting.runs import resume, run
 
 RIDGE = {"service": "internet", "split": "days:6,1,3", "periods": 0}
 

@@ -7,13 +7,13 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import CovariateCalendar, Covariates, CovariateScaler
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.leaks import forecast_leaks
 
 SETTINGS = {
     "service": "call", "split": "days:7,1,2", "closeness": 1, "periods": 0, "inputs": "sms",

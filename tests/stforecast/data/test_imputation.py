@@ -4,10 +4,10 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import IMPUTE, impute, input_windows, make_windows
+from stforecast.forecasting.config import read_by
 
 GAPS = np.array([[1.0, np.nan], [np.nan, 5.0], [3.0, np.nan], [np.nan, np.nan], [np.nan, 7.0]])
 TWO_STEPS_A_WEEK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta(days=3.5))

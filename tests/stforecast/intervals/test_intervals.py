@@ -8,15 +8,15 @@ from safetensors.numpy import load_file
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.prepared import prepare
+from stforecast.data.scaling import Limits
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
+from stforecast.forecasting.config import read_by
 from stforecast.intervals.bands import Bands, IntervalOptions, clipped, widened
 from stforecast.intervals.calibration import Forecasts, calibrate
 from stforecast.intervals.radii import ErrorScale
-from stforecast.limits import Limits
 from stforecast.methods import METHODS
 from stforecast.metrics.point import evaluate_intervals
 from stforecast.metrics.quantiles import pair_coverages

@@ -9,9 +9,9 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.runs import run
 from stforecast.methods import METHODS
-from stforecast.runs import run
 
 SETTINGS = {"split": "days:7,1,2", "rounds": 2, "device": "cpu", "model": "linear", "seed": 3}
 OWN = {

@@ -5,13 +5,13 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import defaults, resolve
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
+from stforecast.forecasting.config import defaults, resolve
+from stforecast.forecasting.runs import facts_of
 from stforecast.methods.fedlean import DAY_CYCLES, MAP, OWN, n_linear, relative, solve, symmetric
 from stforecast.models import MODELS
-from stforecast.runs import facts_of
 
 SPLIT = "days:15,3,3"
 SMALL = {"split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}

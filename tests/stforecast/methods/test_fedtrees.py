@@ -21,8 +21,8 @@ from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+from stforecast.forecasting.task import ForecastTask, LossOptions
 from stforecast.methods.fedtrees import FedTrees, FedTreesOptions, residuals
-from stforecast.task import ForecastTask, LossOptions
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -1,4 +1,4 @@
-"""Fitting and restoring of the configured method, federated or not."""
+"""Fitting and restoring of the configured method, federated or not, as a predictor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pandas as pd
 from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
-from stforecast.config import Config, reads_target
 from stforecast.data.anchors import CHOSEN, LEVEL, targets
 from stforecast.data.clients import Partition
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_finite
 from stforecast.federated.runs.unfinished_run import AfterRound
-from stforecast.predictor import Predictor
-from stforecast.trained_method import TrainedMethod, train
+from stforecast.forecasting.config import Config, reads_target
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.trained_method import TrainedMethod, train
 
 log = logging.getLogger(__name__)
 

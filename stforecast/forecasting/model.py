@@ -12,16 +12,15 @@ import pandas as pd
 
 from data_prep.base.errors import InputError
 from data_prep.readers.times import check_time_zone
-from stforecast.config import Config
 from stforecast.data.clients import Partition, one_per_cell
-from stforecast.data.scaling import Scaler
+from stforecast.data.scaling import Limits, Scaler
 from stforecast.data.series import LOCAL
 from stforecast.federated.runs.model_files import AGAIN, check_finite, write_model
-from stforecast.fitting import restore
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.fit import restore
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.results import MODEL
 from stforecast.intervals.calibration import PREFIX, Calibration
-from stforecast.limits import Limits
-from stforecast.predictor import Predictor
-from stforecast.results import MODEL
 
 
 @dataclass(frozen=True, eq=False)

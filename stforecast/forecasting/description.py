@@ -10,7 +10,7 @@ import pandas as pd
 
 from data_prep.base.text import counted
 from stforecast.data import dates as durations
-from stforecast.saved_forecaster import SavedForecaster
+from stforecast.forecasting.model import SavedForecaster
 
 
 def call(params: Mapping[str, Any]) -> str:

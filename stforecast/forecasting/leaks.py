@@ -17,7 +17,7 @@ from stforecast.data.clock import Calendar
 from stforecast.data.covariates import CovariateCalendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
-from stforecast.predictor import Predictor
+from stforecast.forecasting.predictor import Predictor
 
 TOLERANCE = 1e-5
 """Smaller changes, in z-scores, are rounding."""

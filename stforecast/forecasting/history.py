@@ -12,11 +12,11 @@ import pandas as pd
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, in_minutes
+from stforecast.data.scaling import Limits
 from stforecast.data.series import Data, Series, as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
-from stforecast.limits import Limits
 
 log = logging.getLogger(__name__)
 

@@ -20,12 +20,13 @@ from data_prep.sets.table import read
 from stforecast.comparison.errors import SEASONAL, variables
 from stforecast.data.dates import in_words
 from stforecast.data.series import as_cube, choose_service
-from stforecast.default import DEFAULT_METHOD
+from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
-    from stforecast.backtest import Backtest
-    from stforecast.forecast_tables import Interval
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.backtest import Backtest
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.predict import Interval
+
 
 SPLIT = "time:0.7,0.15,0.15"
 """Parts to train on, to choose and calibrate on, and to check on."""
@@ -43,7 +44,7 @@ class Plan:
 
     Attributes:
         service: variable to forecast.
-        settings: settings by flat name, see `stforecast.config`.
+        settings: settings by flat name, see `stforecast.forecasting.config`.
         assumed: what was assumed and how to change it, by topic.
     """
 
@@ -125,7 +126,7 @@ def forecast(
         method: name of a method.
         folds: number of further models, each tested on the span after its training, for a check
             with an interval; 0 for none.
-        **settings: any setting of `stforecast.config`, such as `rounds=50`.
+        **settings: any setting of `stforecast.forecasting.config`, such as `rounds=50`.
 
     Raises:
         InputError: if the data or settings cannot be used.
@@ -137,7 +138,7 @@ def forecast(
         >>> result.forecast.round(0)["a"].tolist(), result.check.mae < 1e-6
         ([100.0, 113.0, 125.0], True)
     """
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.forecaster import Forecaster
 
     cube = _open(data)
     plan = make_plan(cube, horizon, service, method, settings)
@@ -170,7 +171,7 @@ def make_plan(
     Raises:
         InputError: if the service is unknown, the horizon is below 1 or the data have one step.
     """
-    from stforecast.config import defaults  # imports torch
+    from stforecast.forecasting.config import defaults  # imports torch
 
     for name in given.keys() & {"horizon", "service"}:
         raise InputError(f"{name} is given twice; give --{name}, not --set {name}=…")

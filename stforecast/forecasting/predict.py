@@ -10,16 +10,16 @@ import xarray as xr
 
 from data_prep.base.errors import InputError
 from stforecast.data.anchors import season_of_anchors
+from stforecast.data.scaling import Limits
 from stforecast.data.series import Series
-from stforecast.history import (
+from stforecast.forecasting.history import (
     missing_inputs,
     warn_of_far_bounds,
     warn_of_missing,
     warn_of_past_events,
 )
+from stforecast.forecasting.model import SavedForecaster
 from stforecast.intervals.bands import Bands, raw_bands
-from stforecast.limits import Limits
-from stforecast.saved_forecaster import SavedForecaster
 
 DIGITS = 7
 """Significant digits of written forecasts: those of float32, in which models compute."""

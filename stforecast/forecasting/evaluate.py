@@ -1,4 +1,8 @@
-"""Evaluation of a predictor on the validation and the test part of its data."""
+"""Evaluation of a fitted model on the validation and the test part of its data.
+
+Seasonal naive is the yardstick of skill and of scaled errors. Its season is a day; where a step
+does not divide a day, it is one step, so that the forecast is the last value.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,70 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from stforecast.config import Config
+from stforecast.data.anchors import repeat_season
 from stforecast.data.clients import Partition
+from stforecast.data.clock import Calendar
+from stforecast.data.dates import DAY, divides_a_day
 from stforecast.data.prepared import PreparedSeries, Targets
-from stforecast.data.scaling import Scaler
+from stforecast.data.scaling import Limits, Scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
-from stforecast.history import warn_of_far_bounds
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.history import warn_of_far_bounds
+from stforecast.forecasting.predictor import Predictor
 from stforecast.intervals.bands import Bands, clipped, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
-from stforecast.limits import Limits
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals
-from stforecast.predictor import Predictor
-from stforecast.seasonal import seasonal_forecast, seasonal_scale
+
+
+def season_of(calendar: Calendar) -> int:
+    """Return the steps of a season.
+
+    >>> import pandas as pd
+    >>> start = pd.Timestamp("2013-11-01")
+    >>> season_of(Calendar(start, pd.Timedelta("10min"))), season_of(Calendar(start, 7 * DAY))
+    (144, 1)
+    """
+    return int(DAY // calendar.step) if divides_a_day(calendar.step) else 1
+
+
+def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
+    """Forecast the test part by the latest value at the same time of day.
+
+    Returns:
+        `(cells, windows, horizon)` float32 z-scores; None if the first window has less than a
+        season of history.
+    """
+    season, starts = season_of(data.calendar), data.split.test
+    if starts.min() < season:
+        return None
+    return repeat_season(data.z, starts, data.window.horizon, season, data.calendar)
+
+
+def seasonal_scale(data: PreparedSeries) -> Scale:
+    """Return the errors of seasonal naive, one season ahead, on the steps to fit a scaler on.
+
+    Hyndman and Koehler: Another Look at Measures of Forecast Accuracy, International Journal of
+    Forecasting 22, 2006, equation in section 3 (MASE); Makridakis et al.: The M5 Accuracy
+    Competition, International Journal of Forecasting 38, 2022, section 4.1 (RMSSE). Both papers
+    divide by the errors one step ahead of the last value; here a season takes the place of a step.
+
+    Returns:
+        Errors in the data's units; NaN for a cell without two observed values a season apart, and
+        where they are all equal.
+    """
+    values, fit, season = data.series.values, data.split.fit, season_of(data.calendar)
+    steps = np.arange(fit.start + season, fit.stop)
+    before = data.calendar.before(steps, season) if season > 1 else steps - season
+    differences = values[steps] - values[np.maximum(before, fit.start)]
+    seen = np.isfinite(differences)
+    counts = np.maximum(seen.sum(axis=0), 1)
+    squares, sizes = (np.where(seen, d, 0.0) for d in (differences**2, np.abs(differences)))
+    mae, mse = sizes.sum(axis=0) / counts, squares.sum(axis=0) / counts
+    return Scale(np.where(mae > 0, mae, np.nan), np.where(mse > 0, np.sqrt(mse), np.nan))
+
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,749 @@
+"""The forecaster: fit, predict, evaluate, save and load."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, choose, for_python
+from data_prep.base.limits import check_size
+from data_prep.base.text import counted
+from stforecast.bench.run_groups import pooled
+from stforecast.data.clients import Partition, one_per_cell
+from stforecast.data.dates import WEEK, period_warning
+from stforecast.data.events import is_table
+from stforecast.data.folds import FoldOptions, plan_folds
+from stforecast.data.prepared import prepare
+from stforecast.data.scaling import Limits, Scaler
+from stforecast.data.series import Data, Series, as_series, zeros
+from stforecast.data.splits import Split
+from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
+from stforecast.forecasting import DEFAULT_METHOD
+from stforecast.forecasting.adapt import AdaptOptions, adapt
+from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
+from stforecast.forecasting.config import Config, check_covariates, check_read, read_by, resolve
+from stforecast.forecasting.description import as_html, in_words
+from stforecast.forecasting.evaluate import (
+    By,
+    Evaluation,
+    check_calibration,
+    error_table,
+    forecasts_dataset,
+    on_new_data,
+)
+from stforecast.forecasting.fit import fit
+from stforecast.forecasting.history import (
+    Trained,
+    read_history,
+    read_series,
+    warn_of_constants,
+    warn_of_outliers,
+    warn_of_values_outside,
+)
+from stforecast.forecasting.leaks import Leak, forecast_leaks
+from stforecast.forecasting.model import SavedForecaster
+from stforecast.forecasting.predict import Interval, bound_tables, forecast_table, reach, tidy
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.results import MODEL
+from stforecast.forecasting.rolling import roll
+from stforecast.intervals.calibration import Calibration
+from stforecast.tracking import Callback, each
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Parameters:
+    """Base of an estimator whose parameters are a method's name and flat settings.
+
+    `sklearn.base.clone`, `GridSearchCV` and the like work with it.
+
+    Args:
+        method: name of a method.
+        **settings: any setting of `stforecast.forecasting.config`.
+    """
+
+    def __init__(self, method: str, **settings: Any) -> None:
+        self._given = {"method": method, **settings}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the method and the settings as they were given; others have their defaults.
+
+        Args:
+            deep: without effect; no setting is an estimator.
+        """
+        return dict(self._given)
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; the forecaster is then to be fitted again.
+
+        Args:
+            **settings: `method`, or any setting of `stforecast.forecasting.config`.
+
+        Raises:
+            InputError: for an unknown method, setting or value.
+        """
+        type(self).__init__(self, **{**self._given, **settings})
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the properties that scikit-learn asks of an estimator."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            input_tags=InputTags(allow_nan=True),
+        )
+
+
+class FittedForecaster(Parameters):
+    """What a forecaster does once it is fitted or loaded; see `stforecast.Forecaster`."""
+
+    asked: Config
+    config: Config
+    train_seconds_: float
+    cells: np.ndarray
+    step: pd.Timedelta
+    service: str
+    units: str
+    time_zone: str | None
+    scaler: Scaler
+    non_negative: bool
+    clients: Partition
+    adapted: bool
+    trained_on: Mapping[str, str]
+
+    _fitted: dict[str, Predictor]
+    _evaluations: dict[str, Evaluation]
+    _calibration: Calibration | None
+
+    @for_python
+    def predict(
+        self,
+        history: Data | Series,
+        steps: int | None = None,
+        *,
+        limits: tuple[float, float] | None = None,
+        events: str | os.PathLike[str] | None = None,
+    ) -> pd.DataFrame:
+        """Forecast what follows the end of `history`, in the data's own units.
+
+        Args:
+            history: data of at least the cells that the model was fitted on; of others a warning
+                says how to adapt to them. The values of a table (time × cell) are taken to be of
+                the fitted service, in its unit. A `Series` from `read` is used directly. Times in
+                another zone are converted to the model's, which calendar and lags follow.
+            steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
+                forecasts are fed back as inputs.
+            limits: lowest and highest possible value, infinite for none; forecasts outside become
+                these. By default the settings `lower_limit` and `upper_limit`, and 0 as the lowest
+                if no value of the training part was below 0, as in counts, traffic and speeds.
+            events: table of the events known for the forecast's times, for a model that reads
+                events (`stforecast.data.events`); by default that of the fit, which is not saved.
+
+        Returns:
+            Table (time × cell) with the times of the forecast steps, in the time zone of the
+            history: that of a table's index, or that of a cube; without one if the times of the
+            history have none. `attrs` names `service` and `units`, and the lowest and highest
+            possible value as `limits`.
+
+        Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
+        without any observed input gets no forecast (NaN).
+
+        Raises:
+            InputError: if the history lacks cells, has another step length or unit, is too short,
+                has no observed input, or times that cannot be placed in the model's zone.
+        """
+        model = self._model()
+        series = self.read(history, events)
+        return forecast_table(model, series, steps, Limits(*(limits or model.limits)))
+
+    @for_python
+    def predict_interval(
+        self,
+        history: Data | Series,
+        steps: int | None = None,
+        *,
+        limits: tuple[float, float] | None = None,
+        events: str | os.PathLike[str] | None = None,
+    ) -> Interval | None:
+        """Return bounds of the forecast; those beyond the model's horizon are NaN.
+
+        Args:
+            history: as for `predict`.
+            steps: as for `predict`.
+            limits: as for `predict`; bounds outside become these.
+            events: as for `predict`.
+
+        Returns:
+            Lower and upper bounds in the data's own units, with the nominal `coverage` in `attrs`;
+            None if the settings ask for no intervals.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        model = self._model(calibrated=True)
+        series = self.read(history, events)
+        return bound_tables(model, series, steps, Limits(*(limits or model.limits)))
+
+    @property
+    def limits(self) -> Limits:
+        """Lowest and highest value of its forecasts and bounds, in the data's units."""
+        return self._model().limits
+
+    @for_python
+    def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
+        """Read the series of the fitted cells from a history, to forecast from it repeatedly.
+
+        Args:
+            history: as for `predict`.
+            events: as for `predict`.
+
+        Raises:
+            InputError: as `predict`, except for missing values.
+        """
+        self._chosen()
+        needed = reach(self._model())
+        return read_history(
+            history, self._trained(), self.cells, needed, self._events(history, events),
+            lengthened=self.adapted,
+        )  # fmt: skip
+
+    def _trained(self) -> Trained:
+        """Return what a history is compared with."""
+        return Trained(self.service, self.units, self.step, self.time_zone, self.config.window)
+
+    def _events(
+        self, history: Data | Series, events: str | os.PathLike[str] | None
+    ) -> str | os.PathLike[str] | None:
+        """Return the table of events to read: the given one, or that of the fit."""
+        has_own = isinstance(history, Series) and history.calendar.events is not None
+        fitted = self.asked.window.events
+        return fitted if events is None and is_table(fitted) and not has_own else events
+
+    @for_python
+    def plot(
+        self,
+        history: Data | Series | None = None,
+        *,
+        cells: Sequence[Any] | None = None,
+        steps: int | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw the end of a history and the forecast that follows it, with its bounds.
+
+        Args:
+            history: as for `predict`; by default the data it was fitted on.
+            cells: ids of the cells to draw, at most six; by default the one of the highest mean.
+            steps: as for `predict`.
+            ax: axes to draw on; by default those of a new figure, `plot().figure`.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InputError: as `predict`; for an unknown cell; if it was loaded and no history is given.
+        """
+        from stforecast.plots.outlook import draw_outlook
+
+        series = self._evaluated().data.series if history is None else self.read(history)
+        tables = self.predict(series, steps), self.predict_interval(series, steps)
+        return draw_outlook(series, *tables, cells, ax)
+
+    def find_leaks(self, history: Data | Series) -> list[Leak]:
+        """Find windows whose inputs or forecasts depend on later values.
+
+        Args:
+            history: as for `predict`; windows of its last quarter are tested.
+
+        Returns:
+            The leaks, see `stforecast.forecasting.leaks`; empty if none was found.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        series, window = self.read(history), self.config.window
+        z = self.scaler.transform(series.values)
+        starts = np.arange(max(reach(self._model()), len(z) - len(z) // 4), len(z))
+        calendar = self.scaler.calendar(series)
+        return forecast_leaks(self._chosen(), z, starts, window, calendar)
+
+    def _model(self, *, calibrated: bool = False) -> SavedForecaster:
+        """Return the fitted model without its data.
+
+        Args:
+            calibrated: whether to include the calibration of its intervals, if it has any.
+
+        Raises:
+            InputError: if it is not fitted.
+        """
+        predictor = self._chosen()
+        return SavedForecaster(
+            self.config, self.cells, self.step, self.service, self.units, self.scaler, predictor,
+            self._interval_calibration() if calibrated else None, self.non_negative, self.clients,
+            self.adapted, self.trained_on, self.time_zone,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Return the call that makes it, and what it was fitted on."""
+        return in_words(self.get_params(), self._model() if self._fitted else None)
+
+    def _chosen(self) -> Predictor:
+        if not self._fitted:
+            raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
+        return self._fitted[self.config.run.select]
+
+    def _evaluated(self) -> Evaluation:
+        """Return the evaluation of the selected model."""
+        if not self._evaluations:
+            raise InputError("evaluation needs the data: fit this forecaster, do not load it")
+        return self._evaluations[self.config.run.select]
+
+    def _interval_calibration(self) -> Calibration | None:
+        """Return what calibrates bounds; None without intervals."""
+        if self._calibration is None and self._evaluations and self.config.has_intervals:
+            self._calibration = self._evaluated().calibration()
+        return self._calibration
+
+
+class EvaluatedForecaster(FittedForecaster):
+    """What a forecaster tells of its errors; see `stforecast.Forecaster`."""
+
+    @for_python
+    def evaluate(self, data: Data | Series | None = None, by: By = "cell") -> pd.DataFrame:
+        """Compute the errors on the data it was fitted on, or on other data.
+
+        Args:
+            data: other data of the fitted cells, all of which is tested, from the first step that
+                the model's inputs reach back from; by default the validation and test parts of the
+                data it was fitted on.
+            by: whose errors the rows have, in the column `client`: each `cell`'s, or each
+                `client`'s for all its cells together.
+
+        Returns:
+            One row for each client (and "all"), horizon step (and "all"), split, selection and
+            metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units; with intervals,
+            also `coverage`, `width`, `pinball` and `crps` on the test part. Selections are "last"
+            and "best", and e.g. "last (global)" for a method's other models. A split without
+            windows has no rows. Other data have rows of the split "test" and of the selected model;
+            `mase` and `rmsse`, which need training data, are left out, and errors of intervals are
+            of the widest alone.
+
+        Raises:
+            InputError: without `data`, if it was loaded rather than fitted here; if `data` do not
+                suit the model, or for an unknown `by`.
+        """
+        if by not in get_args(By):
+            raise choose("by", by, get_args(By))
+        if data is None:
+            self._evaluated()
+            return error_table(self._evaluations, by)
+        return error_table({self.config.run.select: self._on(data)}, by)
+
+    @for_python
+    def score(self, data: Data | Series | None = None, y: None = None) -> float:
+        """Return the coefficient of determination R² of the forecasts; the highest is best.
+
+        1 for no error; 0 for the mean of each cell over the tested data. It is of z-scores, over
+        all cells and steps ahead. scikit-learn's searches maximise it.
+
+        Args:
+            data: as for `evaluate`; by default the test part of the data it was fitted on.
+            y: without effect; scikit-learn passes it.
+
+        Raises:
+            InputError: as `evaluate`.
+        """
+        return (self._evaluated() if data is None else self._on(data)).r2()
+
+    def _on(self, data: Data | Series) -> Evaluation:
+        model = self._model(calibrated=True)
+        return on_new_data(
+            model.config, self.read(data), model.scaler, model.predictor, model.calibration,
+            model.limits, self.clients,
+        )  # fmt: skip
+
+    @for_python
+    def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
+        """Return the forecasts of the test part, or of other data, with the observed targets.
+
+        Args:
+            data: as for `evaluate`; by default the test part of the data it was fitted on.
+
+        Returns:
+            `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
+            data's units; `time` is the first forecast step, `horizon` counts from 1. With
+            intervals, also `lower` and `upper` of the widest and the attribute `coverage`; bounds
+            that cover 50 % are `lower_50` and `upper_50`, and so on. The forecasts of other
+            selections, such as those of the last round, are `y_hat_last` and the like; the
+            attribute `selection` of each names its selections. `seasonal_naive` repeats the day
+            before, unless there is none. By `cell` alone: `std`, of the z-scores, `seasonal_mae`
+            and `seasonal_rmse`, which scaled errors divide by, and `lon` and `lat` if known.
+            Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"),
+            `time_zone` if the clock is UTC, and `lower_limit` and `upper_limit`, if any, to which
+            `predict` moves forecasts. Those here are as the model gives them, and so are their
+            errors.
+
+        Raises:
+            InputError: as `evaluate`.
+        """
+        select = self.config.run.select
+        if data is None:
+            self._evaluated()
+            found = forecasts_dataset(self._evaluations, select)
+        else:
+            found = forecasts_dataset({select: self._on(data)}, select)
+        limits = {f"{k}_limit": v for k, v in self.limits._asdict().items() if np.isfinite(v)}
+        return found.assign_attrs(limits)
+
+    @property
+    def predict_seconds_(self) -> float:
+        """Seconds that the selected model's forecasts of the test part took."""
+        return self._evaluated().seconds
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the forecasts of the test part, a row for each cell, step and window.
+
+        Returns:
+            Columns `cell`, `time` (of the target, in the cube's time zone if it has one), `horizon`
+            (steps ahead), and those of `test_forecasts`: `y`, `y_hat`, bounds and the like.
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        return tidy(self.test_forecasts())
+
+    def parts(self) -> dict[str, dict[str, str] | None]:
+        """Return the first and last target step of each part of the data it was fitted on.
+
+        Returns:
+            `training`, `validation` and `test`, each with `first` and `last` in local time; None
+            for a part without windows.
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        return self._evaluated().data.parts()
+
+    def roads(self) -> np.ndarray | None:
+        """Return the weights `(cells, cells)` of the roads in the data it was fitted on, if known.
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        return self._evaluated().data.series.adjacency
+
+    def _pooled_errors(self) -> dict[str, float]:
+        """Return the errors over all cells and steps, by split and metric: `test/mse`."""
+        table = self.evaluate()
+        table = pooled(table[table["selection"] == self.config.run.select])
+        names = table["split"] + "/" + table["metric"]
+        return dict(zip(names, table["value"].astype(float), strict=True))
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        model = self._model() if self._fitted else None
+        parts = self.parts() if self._evaluations else {}
+        return as_html(self.get_params(), model, parts, self.train_seconds_)
+
+
+log = logging.getLogger(__name__)
+
+
+class Forecaster(EvaluatedForecaster):
+    """Forecasts traffic with a federated method or a reference forecaster.
+
+    Args:
+        method: name of a method, see `stforecast list methods`.
+        **settings: any setting of `stforecast.forecasting.config`, e.g. `rounds=50`,
+        `split="days:20,5,5"`.
+
+    Attributes:
+        asked: all settings as given.
+        config: the resolved settings; after `fit`, with windows in steps of the data and with what
+            was chosen on the validation part.
+        rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
+        refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
+        cells: `(cells,)` ids; this and the following are set by `fit` and `load`.
+        clients: the client of each cell, see `stforecast.data.clients`.
+        step: length of a time step.
+        service: name of the forecast variable.
+        units: unit of the service.
+        time_zone: zone of the data, which calendar and lags follow; see `Series.time_zone`.
+        non_negative: whether no value of the training part was below 0.
+        data_name: path or title of the data that it was fitted on.
+        trained_on: `data`, their name, and `first` and `last` target of the training part.
+        split: windows of each part of the data that it was fitted on.
+        train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
+
+    Raises:
+        InputError: for an unknown method, setting or value.
+
+    Example:
+        >>> import numpy as np, pandas as pd
+        >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
+        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+        >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
+        >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
+        >>> forecaster.predict(table).round(0).to_numpy().tolist()
+        [[100.0, 200.0]]
+    """
+
+    def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
+        super().__init__(method, **settings)
+        self.asked: Config = for_python(resolve)(method, **settings)
+        for_python(check_read)(method, settings)
+        self.config = self.asked
+        self.rounds_ = pd.DataFrame()
+        self.refits_ = pd.DataFrame()
+        self.train_seconds_, self.adapted, self.trained_on = 0.0, False, {}
+        self._fitted: dict[str, Predictor] = {}
+        self._evaluations: dict[str, Evaluation] = {}
+        self._calibration: Calibration | None = None
+        self.cells: np.ndarray
+        self.clients: Partition
+        self.step: pd.Timedelta
+        self.service: str
+        self.units: str
+        self.time_zone: str | None
+        self.split: Split
+        self.scaler: Scaler
+        self.non_negative: bool
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
+        """Return a forecaster of recorded settings, of which a method may read only some.
+
+        Args:
+            settings: all settings by flat name, and the method.
+        """
+        return cls(**read_by(settings["method"], settings))
+
+    @for_python
+    def fit(
+        self,
+        data: Data,
+        after_round: Callable[[RoundReport], None] | None = None,
+        checkpointer: Checkpointer | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Train on the training part of `data` and select the model on its validation part.
+
+        Args:
+            data: a cube, a wide table (time × cell) or the path of a cube.
+            after_round: called with each round's report, e.g. to draw a progress bar.
+            checkpointer: writes checkpoints of the training and resumes from the newest one.
+            callbacks: told when the training begins, after each round and at its end; such as those
+                of `stforecast.tracking`, for TensorBoard, MLflow and Weights & Biases.
+
+        Returns:
+            The fitted forecaster.
+
+        Raises:
+            InputError: if the data cannot be used with these settings.
+        """
+        asked = self.asked
+        check_covariates(asked)
+        series = as_series(data, asked.data.service, asked.window)
+        if table := asked.window.events:
+            series = series.with_events(table)
+        step = series.calendar.step
+        config = self.config = asked.at(step)
+        if warning := period_warning(step, config.window.period):
+            log.warning(warning)
+        prepared = prepare(
+            series, config.window, config.data.split, config.data.scale, config.clients
+        )
+        config = dataclasses.replace(config, window=prepared.window)
+        config = self.config = config.for_cells(len(series.cells))
+        if config.training != asked.training:
+            log.info(
+                "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
+                asked.training.rounds, counted(len(series.cells), "cell"),
+            )  # fmt: skip
+        warn_of_constants(series, prepared.split.fit)
+        warn_of_values_outside(series, config.data.limits(non_negative=False))
+        warn_of_outliers(series, prepared.split.fit)
+        check_calibration(config, prepared)
+        begin = time.perf_counter()
+        for callback in callbacks:
+            callback.begin({"data": series.name, **config.flat()})
+        fitted = fit(config, prepared, each(after_round, callbacks), checkpointer)
+        config = self.config = fitted.config
+        prepared, self._fitted, self.rounds_ = fitted.data, fitted.predictors, fitted.rounds
+        # A resumed run has trained its first rounds before.
+        of_rounds = float(self.rounds_["seconds"].sum()) if len(self.rounds_) else 0.0
+        self.train_seconds_ = max(time.perf_counter() - begin, of_rounds)
+        if config.rolling.refit != "never":
+            rolling, self.refits_ = roll(config, self._chosen(), prepared, checkpointer)
+            self._fitted[config.run.select] = rolling
+        self._calibration, self.adapted = None, False
+        models = {id(p): Evaluation(config, prepared, p) for p in self._fitted.values()}
+        self._evaluations = {name: models[id(p)] for name, p in self._fitted.items()}
+        self.cells, self.step, self.clients = series.cells, step, prepared.clients
+        self.service, self.units = series.service, series.units
+        self.time_zone = series.time_zone
+        self.split, self.scaler = prepared.split, prepared.scaler
+        self.non_negative, self.data_name = prepared.non_negative, series.name
+        self.trained_on = {"data": series.name, **(prepared.parts()["training"] or {})}
+        for callback in callbacks:
+            callback.end(self._pooled_errors())
+        return self
+
+    @for_python
+    def adapt(
+        self, history: Data | Series, days: float = 3.0, *, rounds: int = 10, fine_tune: int = 0,
+        events: str | os.PathLike[str] | None = None,
+    ) -> Forecaster:  # fmt: skip
+        """Make a forecaster of the cells of a history, of which some are new to this one.
+
+        Cells that it knows keep the part that they have. New ones get forecasts from the shared
+        part, and train a personal part of their own by the method's local update, as
+        `stforecast.forecasting.adapt` says; nothing is sent. This forecaster stays as it is.
+
+        Args:
+            history: data of new cells, with or without cells that it knows. It may be shorter than
+                the inputs reach back: steps before it count as missing. New cells are scaled by
+                all of it, and by the mean scale of the trained cells without a reading.
+            days: days at the end of the history that train new cells; 0 for the shared part alone.
+            rounds: local updates of what a new cell keeps to itself.
+            fine_tune: epochs in which a new cell fits the global model to its own data, for methods
+                that average one model; none by default.
+            events: table of the events in the history, for a model that reads events.
+
+        Returns:
+            A forecaster as one that was loaded: save, predict, evaluate on data, plot a history.
+
+        Raises:
+            InputError: if no cell is new, the history is too short for the days, or the method
+                cannot be adapted.
+        """
+        options = AdaptOptions(days, rounds, fine_tune)
+        self._chosen()
+        table = self._events(history, events)
+        series = read_series(history, self._trained(), table)
+        adapted = adapt(self._model(calibrated=True), series, options)
+        other = Forecaster.recorded(adapted.config.flat())
+        other._restore(adapted)
+        return other
+
+    def backtest(
+        self,
+        data: Data,
+        folds: int = 3,
+        test: str = "",
+        validation: str = "",
+        gap: str = "",
+        train: str = "",
+        *,
+        progress: bool = False,
+    ) -> Backtest:
+        """Test these settings on successive spans, each with a forecaster fitted before it.
+
+        This forecaster stays as it is; its split is not used. With `refit`, refits within a test
+        span use every window known by then, those of the gap included: a gap delays the first
+        model only.
+
+        Args:
+            data: as for `fit`.
+            folds: number of test spans; they follow each other, and the last ends with the data.
+            test: length of each test span, such as "7d"; by default 30 % of the time divided by the
+                folds.
+            validation: length of each validation span; by default that of a test span, "0d" for
+                none.
+            gap: time from the end of validation to the first test target; none by default.
+            train: length of the training span, a window that slides; by default it begins with the
+                data and grows.
+            progress: whether to show a progress bar.
+
+        Returns:
+            Errors, forecasts and dates of all folds.
+
+        Raises:
+            InputError: if the folds do not fit in the data, or the windows in a fold.
+        """
+        options = FoldOptions(folds, test, validation, gap, train)
+        series = as_series(data, self.asked.data.service)
+        windows = {self.asked.method: self.asked.window}
+        plan = plan_folds(len(series.values), series.calendar, windows, options)
+
+        def tested(split: str) -> FoldResult:
+            fitted = Forecaster.recorded({**self.asked.flat(), "split": split}).fit(data)
+            return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.parts())
+
+        return run_folds(plan, tested, progress=progress)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save the forecaster as `forecaster.json` and `state.safetensors`.
+
+        Args:
+            folder: created if it does not exist.
+
+        Returns:
+            The folder.
+        """
+        self._model(calibrated=True).write(Path(folder))
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Forecaster:
+        """Load a saved forecaster or that of a run folder; nothing is unpickled.
+
+        Args:
+            folder: a run folder, or the folder given to `save`.
+            device: device to compute on, regardless of the one used for training.
+
+        Raises:
+            InputError: naming the file that is missing, damaged or of another version.
+        """
+        folder, about, arrays = read_model(Path(folder), MODEL, "Forecaster.save")
+        with restoring(folder):
+            self = cls.recorded({**about["settings"], "device": device})
+            self._restore(SavedForecaster.of_files(self.asked, about, arrays))
+            self._rehearse()
+        if self.time_zone is None:
+            log.warning(
+                "%s was saved without the time zone of its data: it cannot be checked that a "
+                "history's times have the same zone; fit the model again to keep it", folder,
+            )  # fmt: skip
+        return self
+
+    def _rehearse(self) -> None:
+        """Forecast once from zeros, so that arrays that do not fit the settings fail here."""
+        # Forecasters that read no windows look back a week at most.
+        season = 0 if self._chosen().reads_windows else math.ceil(WEEK / self.step)
+        n_steps = max(2, reach(self._model()), season)
+        check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
+        times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
+        empty = zeros(
+            times, self.cells, self.service, self.config.window, self.units, self.time_zone
+        )
+        with np.errstate(all="ignore"):
+            forecast = self.predict(empty)
+        if not np.isfinite(forecast.to_numpy()).all():
+            raise InputError(f"its forecasts are not finite; {AGAIN}")
+
+    def _restore(self, saved: SavedForecaster) -> None:
+        self.config, self.scaler = saved.config, saved.scaler
+        self._calibration = saved.calibration
+        self.service, self.units = saved.service, saved.units
+        self.time_zone = saved.time_zone
+        self.step, self.cells = saved.step, saved.cells
+        self.clients = saved.clients or one_per_cell(saved.cells)
+        self.non_negative, self.adapted = saved.non_negative, saved.adapted
+        self.trained_on = saved.trained_on
+        self._fitted = {self.config.run.select: saved.predictor}
