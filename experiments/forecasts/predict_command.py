@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.planning import Threshold
-    from stforecast.forecasting.predict import Interval
+    from stforecast.forecasting.tables import Interval
 
 
 DECIMALS = 4
@@ -74,7 +74,7 @@ def predict(
     from stforecast.federated.runs.run_folder import write_csv
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.planning import plan
-    from stforecast.forecasting.predict import Interval, long_table, on_clock
+    from stforecast.forecasting.tables import Interval, long_table, on_clock
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
@@ -122,7 +122,7 @@ def write_forecast(
 ) -> tuple[pd.DataFrame, Interval | None]:
     """Write the forecast after a history with its bounds, in local time; return both."""
     from stforecast.federated.runs.run_folder import write_csv
-    from stforecast.forecasting.predict import Interval, long_table, on_clock
+    from stforecast.forecasting.tables import Interval, long_table, on_clock
 
     series = forecaster.read(history, events)
     table = on_clock(forecaster.predict(series), "local")

@@ -39,7 +39,7 @@ from stforecast.flower.hand_over import SECURE_ONLY
 from stforecast.flower.settings import RunSettings
 from stforecast.forecasting.config import Config, resolve, sections
 from stforecast.forecasting.evaluate import Evaluation, error_table
-from stforecast.forecasting.model import SavedForecaster
+from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.trained_method import (
     TrainedMethod,
     build_method,
@@ -200,7 +200,8 @@ class FlowerNode:
             name: TrainedMethod(config, method, state, self.data.clients, view)
             for name, state in states.items()
         }
-        evaluations = {n: Evaluation(config, self.data, t) for n, t in trained.items()}
+        models = {n: FittedModel.of(config, self.data, t) for n, t in trained.items()}
+        evaluations = {n: Evaluation(model, self.data) for n, model in models.items()}
         table = error_table(evaluations)
         write_csv(table, self.folder / "metrics.csv")
         if not self.data.clients.by_cell:
@@ -216,7 +217,7 @@ class FlowerNode:
 
     def _save(self, state: State) -> None:
         """Save the clients' models with the server's last message as a forecaster."""
-        series, config, divided = self.data.series, alone(self.config), self.data.clients
+        config = alone(self.config)
         method = build_method(config, cells_of_clients(config, self.data))
         whole = {**state.clients.params, **state.clients.buffers, **state.server}
         clients = Clients(
@@ -226,12 +227,8 @@ class FlowerNode:
             sizes=state.clients.sizes,
         )
         alone_state = State(clients, {}, state.round, state.seed)
-        predictor = TrainedMethod(config, method, alone_state, divided)
-        SavedForecaster(
-            config, series.cells, series.calendar.step, series.service, series.units,
-            self.data.scaler, predictor, non_negative=self.data.non_negative, clients=divided,
-            time_zone=series.time_zone,
-        ).write(self.folder / "model")  # fmt: skip
+        predictor = TrainedMethod(config, method, alone_state, self.data.clients)
+        FittedModel.of(config, self.data, predictor).save(self.folder / "model")
 
 
 def make_node(

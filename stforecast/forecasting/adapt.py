@@ -47,8 +47,7 @@ from stforecast.federated.methods.two_models import PERSONAL
 from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import fit_baseline
-from stforecast.forecasting.model import SavedForecaster
-from stforecast.forecasting.predict import reach
+from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod, build_method, client_samples
@@ -251,7 +250,7 @@ class AdaptOptions(CheckedOptions):
     fine_tune: NonNegativeInt = 0
 
 
-def adapt(model: SavedForecaster, series: Series, options: AdaptOptions) -> SavedForecaster:
+def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedModel:
     """Return a model of the cells of a history.
 
     Args:
@@ -287,7 +286,7 @@ def adapt(model: SavedForecaster, series: Series, options: AdaptOptions) -> Save
     )  # fmt: skip
 
 
-def new_cells(model: SavedForecaster, series: Series, days: float) -> PreparedSeries:
+def new_cells(model: FittedModel, series: Series, days: float) -> PreparedSeries:
     """Return the series of new cells, scaled, with the last days as training part.
 
     Steps before the history count as missing, so each target of these days is a training target.
@@ -318,7 +317,7 @@ def new_cells(model: SavedForecaster, series: Series, days: float) -> PreparedSe
         of_covariates = CovariateScaler.fit(series.covariates, whole, like=known)
         scaler = dataclasses.replace(scaler, covariates=of_covariates)
     if model.predictor.reads_windows:
-        series = series.preceded(max(0, reach(model) - held + n_steps))
+        series = series.preceded(max(0, model.reach - held + n_steps))
     elif n_steps:
         series = series.since(held - n_steps)
     end = len(series.values)
@@ -328,7 +327,7 @@ def new_cells(model: SavedForecaster, series: Series, days: float) -> PreparedSe
     return PreparedSeries(series, config.window, split, scaler, z, clients)
 
 
-def _scaler(model: SavedForecaster, series: Series) -> Scaler:
+def _scaler(model: FittedModel, series: Series) -> Scaler:
     """Return the scaler of new cells; see the module's docstring."""
     if model.config.data.scale == "global":
         return model.scaler
@@ -342,7 +341,7 @@ def _scaler(model: SavedForecaster, series: Series) -> Scaler:
     return dataclasses.replace(model.scaler, mean=mean, std=std, covariates=None)
 
 
-def _joined_scaler(model: SavedForecaster, new: Scaler, ids: np.ndarray) -> Scaler:
+def _joined_scaler(model: FittedModel, new: Scaler, ids: np.ndarray) -> Scaler:
     old, covariates = model.scaler, None
     if old.covariates and new.covariates:
         covariates = old.covariates.joined(new.covariates, ids)
@@ -353,7 +352,7 @@ def _joined_scaler(model: SavedForecaster, new: Scaler, ids: np.ndarray) -> Scal
 
 
 def _adapted(
-    model: SavedForecaster, data: PreparedSeries, ids: np.ndarray, options: AdaptOptions
+    model: FittedModel, data: PreparedSeries, ids: np.ndarray, options: AdaptOptions
 ) -> tuple[Config, Predictor]:
     """Return the settings and the predictor of the cells `ids`."""
     predictor = model.predictor

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +14,15 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, choose, for_python
-from data_prep.base.limits import check_size
-from data_prep.base.text import counted
 from stforecast.bench.run_groups import pooled
-from stforecast.data.clients import Partition, one_per_cell
-from stforecast.data.dates import WEEK, period_warning
+from stforecast.data.clients import Partition
 from stforecast.data.events import is_table
 from stforecast.data.folds import FoldOptions, plan_folds
-from stforecast.data.prepared import prepare
-from stforecast.data.scaling import Limits, Scaler
-from stforecast.data.series import Data, Series, as_series, zeros
+from stforecast.data.scaling import Limits
+from stforecast.data.series import Data, Series, as_series
 from stforecast.data.splits import Split
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.model_files import AGAIN, read_model, restoring
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
@@ -38,45 +31,67 @@ from stforecast.forecasting.description import as_html, in_words
 from stforecast.forecasting.evaluate import (
     By,
     Evaluation,
-    check_calibration,
     error_table,
     forecasts_dataset,
     on_new_data,
 )
-from stforecast.forecasting.fit import fit
+from stforecast.forecasting.fit import fit, prepare_series
 from stforecast.forecasting.history import (
-    Trained,
-    read_history,
     read_series,
-    warn_of_constants,
-    warn_of_outliers,
-    warn_of_values_outside,
 )
-from stforecast.forecasting.leaks import Leak, forecast_leaks
-from stforecast.forecasting.model import SavedForecaster
-from stforecast.forecasting.predict import Interval, bound_tables, forecast_table, reach, tidy
-from stforecast.forecasting.predictor import Predictor
-from stforecast.forecasting.results import MODEL
+from stforecast.forecasting.leaks import Leak, model_leaks
+from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import roll
-from stforecast.intervals.calibration import Calibration
+from stforecast.forecasting.tables import Interval, tidy
 from stforecast.tracking import Callback, each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Parameters:
-    """Base of an estimator whose parameters are a method's name and flat settings.
-
-    `sklearn.base.clone`, `GridSearchCV` and the like work with it.
+class Forecaster:
+    """Forecasts traffic with a federated method or a reference forecaster.
 
     Args:
-        method: name of a method.
-        **settings: any setting of `stforecast.forecasting.config`.
+        method: name of a method, see `stforecast list methods`.
+        **settings: any setting of `stforecast.forecasting.config`, such as `rounds=50` or
+            `split="days:20,5,5"`.
+
+    Attributes:
+        asked: all settings as given.
+        rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
+        refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
+        train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
+
+    Raises:
+        InputError: for an unknown method, setting or value.
+
+    Example:
+        >>> import numpy as np, pandas as pd
+        >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
+        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+        >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
+        >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
+        >>> forecaster.predict(table).round(0).to_numpy().tolist()
+        [[100.0, 200.0]]
     """
 
-    def __init__(self, method: str, **settings: Any) -> None:
+    def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
         self._given = {"method": method, **settings}
+        self.asked: Config = for_python(resolve)(method, **settings)
+        for_python(check_read)(method, settings)
+        self.rounds_, self.refits_, self.train_seconds_ = pd.DataFrame(), pd.DataFrame(), 0.0
+        self._model: FittedModel | None = None
+        self._evaluations: dict[str, Evaluation] = {}
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
+        """Return a forecaster of recorded settings, of which a method may read only some.
+
+        Args:
+            settings: all settings by flat name, and the method.
+        """
+        return cls(**read_by(settings["method"], settings))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the method and the settings as they were given; others have their defaults.
@@ -108,27 +123,131 @@ class Parameters:
             input_tags=InputTags(allow_nan=True),
         )
 
+    @property
+    def model_(self) -> FittedModel:
+        """What was fitted, with the calibration of its intervals.
 
-class FittedForecaster(Parameters):
-    """What a forecaster does once it is fitted or loaded; see `stforecast.Forecaster`."""
+        Raises:
+            InputError: if the forecaster is not fitted.
+        """
+        model = self._fitted()
+        if model.calibration is None and self._evaluations and model.config.has_intervals:
+            calibration = self._evaluation().calibration()
+            self._model = model = dataclasses.replace(model, calibration=calibration)
+        return model
 
-    asked: Config
-    config: Config
-    train_seconds_: float
-    cells: np.ndarray
-    step: pd.Timedelta
-    service: str
-    units: str
-    time_zone: str | None
-    scaler: Scaler
-    non_negative: bool
-    clients: Partition
-    adapted: bool
-    trained_on: Mapping[str, str]
+    def _fitted(self) -> FittedModel:
+        """Return the model, which may not be calibrated yet."""
+        if self._model is None:
+            raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
+        return self._model
 
-    _fitted: dict[str, Predictor]
-    _evaluations: dict[str, Evaluation]
-    _calibration: Calibration | None
+    def _evaluation(self, selection: str | None = None) -> Evaluation:
+        """Return the evaluation of the selected model, or of that of another selection."""
+        if not self._evaluations:
+            raise InputError("evaluation needs the data: fit this forecaster, do not load it")
+        return self._evaluations[selection or self.config.run.select]
+
+    @property
+    def config(self) -> Config:
+        """The resolved settings; once fitted, with steps of the data and what was chosen."""
+        return self.asked if self._model is None else self._model.config
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Ids of the fitted cells, `(cells,)`."""
+        return self._fitted().cells
+
+    @property
+    def clients(self) -> Partition:
+        """The client of each cell, see `stforecast.data.clients`."""
+        return self._fitted().clients
+
+    @property
+    def step(self) -> pd.Timedelta:
+        """Length of a time step."""
+        return self._fitted().step
+
+    @property
+    def service(self) -> str:
+        """Name of the forecast variable."""
+        return self._fitted().service
+
+    @property
+    def units(self) -> str:
+        """Unit of the service."""
+        return self._fitted().units
+
+    @property
+    def time_zone(self) -> str | None:
+        """Zone of the data, which calendar and lags follow; see `Series.time_zone`."""
+        return self._fitted().time_zone
+
+    @property
+    def limits(self) -> Limits:
+        """Lowest and highest value of its forecasts and bounds, in the data's units."""
+        return self._fitted().limits
+
+    @property
+    def split(self) -> Split:
+        """Windows of each part of the data that it was fitted on."""
+        return self._evaluation().data.split
+
+    @property
+    def data_name(self) -> str:
+        """Path or title of the data that it was fitted on."""
+        return self._evaluation().data.series.name
+
+    @for_python
+    def fit(
+        self,
+        data: Data,
+        after_round: Callable[[RoundReport], None] | None = None,
+        checkpointer: Checkpointer | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Train on the training part of `data` and select the model on its validation part.
+
+        Args:
+            data: a cube, a wide table (time × cell) or the path of a cube.
+            after_round: called with each round's report, e.g. to draw a progress bar.
+            checkpointer: writes checkpoints of the training and resumes from the newest one.
+            callbacks: told when the training begins, after each round and at its end; such as those
+                of `stforecast.tracking`, for TensorBoard, MLflow and Weights & Biases.
+
+        Returns:
+            The fitted forecaster.
+
+        Raises:
+            InputError: if the data cannot be used with these settings.
+        """
+        check_covariates(self.asked)
+        series = as_series(data, self.asked.data.service, self.asked.window)
+        if table := self.asked.window.events:
+            series = series.with_events(table)
+        config, prepared = prepare_series(self.asked, series)
+        begin = time.perf_counter()
+        for callback in callbacks:
+            callback.begin({"data": series.name, **config.flat()})
+        fitted = fit(config, prepared, each(after_round, callbacks), checkpointer)
+        config, prepared, predictors = fitted.config, fitted.data, fitted.predictors
+        # A resumed run has trained its first rounds before.
+        of_rounds = float(fitted.rounds["seconds"].sum()) if len(fitted.rounds) else 0.0
+        self.train_seconds_ = max(time.perf_counter() - begin, of_rounds)
+        self.rounds_, self.refits_, select = fitted.rounds, pd.DataFrame(), config.run.select
+        if config.rolling.refit != "never":
+            rolling, self.refits_ = roll(config, predictors[select], prepared, checkpointer)
+            predictors[select] = rolling
+        evaluations = {
+            id(p): Evaluation(FittedModel.of(config, prepared, p), prepared)
+            for p in predictors.values()
+        }
+        self._evaluations = {name: evaluations[id(p)] for name, p in predictors.items()}
+        self._model = self._evaluations[select].model
+        for callback in callbacks:
+            callback.end(self._pooled_errors())
+        return self
 
     @for_python
     def predict(
@@ -167,9 +286,8 @@ class FittedForecaster(Parameters):
             InputError: if the history lacks cells, has another step length or unit, is too short,
                 has no observed input, or times that cannot be placed in the model's zone.
         """
-        model = self._model()
-        series = self.read(history, events)
-        return forecast_table(model, series, steps, Limits(*(limits or model.limits)))
+        model = self._fitted()
+        return model.predict(self.read(history, events), steps, limits and Limits(*limits))
 
     @for_python
     def predict_interval(
@@ -195,14 +313,8 @@ class FittedForecaster(Parameters):
         Raises:
             InputError: as `predict`.
         """
-        model = self._model(calibrated=True)
         series = self.read(history, events)
-        return bound_tables(model, series, steps, Limits(*(limits or model.limits)))
-
-    @property
-    def limits(self) -> Limits:
-        """Lowest and highest value of its forecasts and bounds, in the data's units."""
-        return self._model().limits
+        return self.model_.bounds(series, steps, limits and Limits(*limits))
 
     @for_python
     def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
@@ -215,16 +327,7 @@ class FittedForecaster(Parameters):
         Raises:
             InputError: as `predict`, except for missing values.
         """
-        self._chosen()
-        needed = reach(self._model())
-        return read_history(
-            history, self._trained(), self.cells, needed, self._events(history, events),
-            lengthened=self.adapted,
-        )  # fmt: skip
-
-    def _trained(self) -> Trained:
-        """Return what a history is compared with."""
-        return Trained(self.service, self.units, self.step, self.time_zone, self.config.window)
+        return self._fitted().read(history, self._events(history, events))
 
     def _events(
         self, history: Data | Series, events: str | os.PathLike[str] | None
@@ -259,7 +362,7 @@ class FittedForecaster(Parameters):
         """
         from stforecast.plots.outlook import draw_outlook
 
-        series = self._evaluated().data.series if history is None else self.read(history)
+        series = self._evaluation().data.series if history is None else self.read(history)
         tables = self.predict(series, steps), self.predict_interval(series, steps)
         return draw_outlook(series, *tables, cells, ax)
 
@@ -275,52 +378,7 @@ class FittedForecaster(Parameters):
         Raises:
             InputError: as `predict`.
         """
-        series, window = self.read(history), self.config.window
-        z = self.scaler.transform(series.values)
-        starts = np.arange(max(reach(self._model()), len(z) - len(z) // 4), len(z))
-        calendar = self.scaler.calendar(series)
-        return forecast_leaks(self._chosen(), z, starts, window, calendar)
-
-    def _model(self, *, calibrated: bool = False) -> SavedForecaster:
-        """Return the fitted model without its data.
-
-        Args:
-            calibrated: whether to include the calibration of its intervals, if it has any.
-
-        Raises:
-            InputError: if it is not fitted.
-        """
-        predictor = self._chosen()
-        return SavedForecaster(
-            self.config, self.cells, self.step, self.service, self.units, self.scaler, predictor,
-            self._interval_calibration() if calibrated else None, self.non_negative, self.clients,
-            self.adapted, self.trained_on, self.time_zone,
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        """Return the call that makes it, and what it was fitted on."""
-        return in_words(self.get_params(), self._model() if self._fitted else None)
-
-    def _chosen(self) -> Predictor:
-        if not self._fitted:
-            raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
-        return self._fitted[self.config.run.select]
-
-    def _evaluated(self) -> Evaluation:
-        """Return the evaluation of the selected model."""
-        if not self._evaluations:
-            raise InputError("evaluation needs the data: fit this forecaster, do not load it")
-        return self._evaluations[self.config.run.select]
-
-    def _interval_calibration(self) -> Calibration | None:
-        """Return what calibrates bounds; None without intervals."""
-        if self._calibration is None and self._evaluations and self.config.has_intervals:
-            self._calibration = self._evaluated().calibration()
-        return self._calibration
-
-
-class EvaluatedForecaster(FittedForecaster):
-    """What a forecaster tells of its errors; see `stforecast.Forecaster`."""
+        return model_leaks(self._fitted(), self.read(history))
 
     @for_python
     def evaluate(self, data: Data | Series | None = None, by: By = "cell") -> pd.DataFrame:
@@ -349,7 +407,7 @@ class EvaluatedForecaster(FittedForecaster):
         if by not in get_args(By):
             raise choose("by", by, get_args(By))
         if data is None:
-            self._evaluated()
+            self._evaluation()
             return error_table(self._evaluations, by)
         return error_table({self.config.run.select: self._on(data)}, by)
 
@@ -367,14 +425,10 @@ class EvaluatedForecaster(FittedForecaster):
         Raises:
             InputError: as `evaluate`.
         """
-        return (self._evaluated() if data is None else self._on(data)).r2()
+        return (self._evaluation() if data is None else self._on(data)).r2()
 
     def _on(self, data: Data | Series) -> Evaluation:
-        model = self._model(calibrated=True)
-        return on_new_data(
-            model.config, self.read(data), model.scaler, model.predictor, model.calibration,
-            model.limits, self.clients,
-        )  # fmt: skip
+        return on_new_data(self.model_, self.read(data))
 
     @for_python
     def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
@@ -402,7 +456,7 @@ class EvaluatedForecaster(FittedForecaster):
         """
         select = self.config.run.select
         if data is None:
-            self._evaluated()
+            self._evaluation()
             found = forecasts_dataset(self._evaluations, select)
         else:
             found = forecasts_dataset({select: self._on(data)}, select)
@@ -412,7 +466,7 @@ class EvaluatedForecaster(FittedForecaster):
     @property
     def predict_seconds_(self) -> float:
         """Seconds that the selected model's forecasts of the test part took."""
-        return self._evaluated().seconds
+        return self._evaluation().seconds
 
     def to_frame(self) -> pd.DataFrame:
         """Return the forecasts of the test part, a row for each cell, step and window.
@@ -436,7 +490,7 @@ class EvaluatedForecaster(FittedForecaster):
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._evaluated().data.parts()
+        return self._evaluation().data.parts()
 
     def roads(self) -> np.ndarray | None:
         """Return the weights `(cells, cells)` of the roads in the data it was fitted on, if known.
@@ -444,7 +498,7 @@ class EvaluatedForecaster(FittedForecaster):
         Raises:
             InputError: if it was loaded rather than fitted here.
         """
-        return self._evaluated().data.series.adjacency
+        return self._evaluation().data.series.adjacency
 
     def _pooled_errors(self) -> dict[str, float]:
         """Return the errors over all cells and steps, by split and metric: `test/mse`."""
@@ -452,157 +506,6 @@ class EvaluatedForecaster(FittedForecaster):
         table = pooled(table[table["selection"] == self.config.run.select])
         names = table["split"] + "/" + table["metric"]
         return dict(zip(names, table["value"].astype(float), strict=True))
-
-    def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
-        model = self._model() if self._fitted else None
-        parts = self.parts() if self._evaluations else {}
-        return as_html(self.get_params(), model, parts, self.train_seconds_)
-
-
-log = logging.getLogger(__name__)
-
-
-class Forecaster(EvaluatedForecaster):
-    """Forecasts traffic with a federated method or a reference forecaster.
-
-    Args:
-        method: name of a method, see `stforecast list methods`.
-        **settings: any setting of `stforecast.forecasting.config`, e.g. `rounds=50`,
-        `split="days:20,5,5"`.
-
-    Attributes:
-        asked: all settings as given.
-        config: the resolved settings; after `fit`, with windows in steps of the data and with what
-            was chosen on the validation part.
-        rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
-        refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
-        cells: `(cells,)` ids; this and the following are set by `fit` and `load`.
-        clients: the client of each cell, see `stforecast.data.clients`.
-        step: length of a time step.
-        service: name of the forecast variable.
-        units: unit of the service.
-        time_zone: zone of the data, which calendar and lags follow; see `Series.time_zone`.
-        non_negative: whether no value of the training part was below 0.
-        data_name: path or title of the data that it was fitted on.
-        trained_on: `data`, their name, and `first` and `last` target of the training part.
-        split: windows of each part of the data that it was fitted on.
-        train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
-
-    Raises:
-        InputError: for an unknown method, setting or value.
-
-    Example:
-        >>> import numpy as np, pandas as pd
-        >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
-        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
-        >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
-        >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
-        >>> forecaster.predict(table).round(0).to_numpy().tolist()
-        [[100.0, 200.0]]
-    """
-
-    def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
-        super().__init__(method, **settings)
-        self.asked: Config = for_python(resolve)(method, **settings)
-        for_python(check_read)(method, settings)
-        self.config = self.asked
-        self.rounds_ = pd.DataFrame()
-        self.refits_ = pd.DataFrame()
-        self.train_seconds_, self.adapted, self.trained_on = 0.0, False, {}
-        self._fitted: dict[str, Predictor] = {}
-        self._evaluations: dict[str, Evaluation] = {}
-        self._calibration: Calibration | None = None
-        self.cells: np.ndarray
-        self.clients: Partition
-        self.step: pd.Timedelta
-        self.service: str
-        self.units: str
-        self.time_zone: str | None
-        self.split: Split
-        self.scaler: Scaler
-        self.non_negative: bool
-
-    @classmethod
-    def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
-        """Return a forecaster of recorded settings, of which a method may read only some.
-
-        Args:
-            settings: all settings by flat name, and the method.
-        """
-        return cls(**read_by(settings["method"], settings))
-
-    @for_python
-    def fit(
-        self,
-        data: Data,
-        after_round: Callable[[RoundReport], None] | None = None,
-        checkpointer: Checkpointer | None = None,
-        *,
-        callbacks: Sequence[Callback] = (),
-    ) -> Self:
-        """Train on the training part of `data` and select the model on its validation part.
-
-        Args:
-            data: a cube, a wide table (time × cell) or the path of a cube.
-            after_round: called with each round's report, e.g. to draw a progress bar.
-            checkpointer: writes checkpoints of the training and resumes from the newest one.
-            callbacks: told when the training begins, after each round and at its end; such as those
-                of `stforecast.tracking`, for TensorBoard, MLflow and Weights & Biases.
-
-        Returns:
-            The fitted forecaster.
-
-        Raises:
-            InputError: if the data cannot be used with these settings.
-        """
-        asked = self.asked
-        check_covariates(asked)
-        series = as_series(data, asked.data.service, asked.window)
-        if table := asked.window.events:
-            series = series.with_events(table)
-        step = series.calendar.step
-        config = self.config = asked.at(step)
-        if warning := period_warning(step, config.window.period):
-            log.warning(warning)
-        prepared = prepare(
-            series, config.window, config.data.split, config.data.scale, config.clients
-        )
-        config = dataclasses.replace(config, window=prepared.window)
-        config = self.config = config.for_cells(len(series.cells))
-        if config.training != asked.training:
-            log.info(
-                "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
-                asked.training.rounds, counted(len(series.cells), "cell"),
-            )  # fmt: skip
-        warn_of_constants(series, prepared.split.fit)
-        warn_of_values_outside(series, config.data.limits(non_negative=False))
-        warn_of_outliers(series, prepared.split.fit)
-        check_calibration(config, prepared)
-        begin = time.perf_counter()
-        for callback in callbacks:
-            callback.begin({"data": series.name, **config.flat()})
-        fitted = fit(config, prepared, each(after_round, callbacks), checkpointer)
-        config = self.config = fitted.config
-        prepared, self._fitted, self.rounds_ = fitted.data, fitted.predictors, fitted.rounds
-        # A resumed run has trained its first rounds before.
-        of_rounds = float(self.rounds_["seconds"].sum()) if len(self.rounds_) else 0.0
-        self.train_seconds_ = max(time.perf_counter() - begin, of_rounds)
-        if config.rolling.refit != "never":
-            rolling, self.refits_ = roll(config, self._chosen(), prepared, checkpointer)
-            self._fitted[config.run.select] = rolling
-        self._calibration, self.adapted = None, False
-        models = {id(p): Evaluation(config, prepared, p) for p in self._fitted.values()}
-        self._evaluations = {name: models[id(p)] for name, p in self._fitted.items()}
-        self.cells, self.step, self.clients = series.cells, step, prepared.clients
-        self.service, self.units = series.service, series.units
-        self.time_zone = series.time_zone
-        self.split, self.scaler = prepared.split, prepared.scaler
-        self.non_negative, self.data_name = prepared.non_negative, series.name
-        self.trained_on = {"data": series.name, **(prepared.parts()["training"] or {})}
-        for callback in callbacks:
-            callback.end(self._pooled_errors())
-        return self
 
     @for_python
     def adapt(
@@ -633,13 +536,8 @@ class Forecaster(EvaluatedForecaster):
                 cannot be adapted.
         """
         options = AdaptOptions(days, rounds, fine_tune)
-        self._chosen()
-        table = self._events(history, events)
-        series = read_series(history, self._trained(), table)
-        adapted = adapt(self._model(calibrated=True), series, options)
-        other = Forecaster.recorded(adapted.config.flat())
-        other._restore(adapted)
-        return other
+        series = read_series(history, self._fitted(), self._events(history, events))
+        return self._holding(adapt(self.model_, series, options))
 
     def backtest(
         self,
@@ -696,7 +594,7 @@ class Forecaster(EvaluatedForecaster):
         Returns:
             The folder.
         """
-        self._model(calibrated=True).write(Path(folder))
+        self.model_.save(Path(folder))
         return Path(folder)
 
     @classmethod
@@ -710,40 +608,21 @@ class Forecaster(EvaluatedForecaster):
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
         """
-        folder, about, arrays = read_model(Path(folder), MODEL, "Forecaster.save")
-        with restoring(folder):
-            self = cls.recorded({**about["settings"], "device": device})
-            self._restore(SavedForecaster.of_files(self.asked, about, arrays))
-            self._rehearse()
-        if self.time_zone is None:
-            log.warning(
-                "%s was saved without the time zone of its data: it cannot be checked that a "
-                "history's times have the same zone; fit the model again to keep it", folder,
-            )  # fmt: skip
+        return cls._holding(FittedModel.load(Path(folder), device))
+
+    @classmethod
+    def _holding(cls, model: FittedModel) -> Forecaster:
+        """Return a forecaster that holds a model without its data."""
+        self = cls.recorded(model.config.flat())
+        self._model = model
         return self
 
-    def _rehearse(self) -> None:
-        """Forecast once from zeros, so that arrays that do not fit the settings fail here."""
-        # Forecasters that read no windows look back a week at most.
-        season = 0 if self._chosen().reads_windows else math.ceil(WEEK / self.step)
-        n_steps = max(2, reach(self._model()), season)
-        check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
-        times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
-        empty = zeros(
-            times, self.cells, self.service, self.config.window, self.units, self.time_zone
-        )
-        with np.errstate(all="ignore"):
-            forecast = self.predict(empty)
-        if not np.isfinite(forecast.to_numpy()).all():
-            raise InputError(f"its forecasts are not finite; {AGAIN}")
+    def __repr__(self) -> str:
+        """Return the call that makes it, and what it was fitted on."""
+        return in_words(self.get_params(), self._model)
 
-    def _restore(self, saved: SavedForecaster) -> None:
-        self.config, self.scaler = saved.config, saved.scaler
-        self._calibration = saved.calibration
-        self.service, self.units = saved.service, saved.units
-        self.time_zone = saved.time_zone
-        self.step, self.cells = saved.step, saved.cells
-        self.clients = saved.clients or one_per_cell(saved.cells)
-        self.non_negative, self.adapted = saved.non_negative, saved.adapted
-        self.trained_on = saved.trained_on
-        self._fitted = {self.config.run.select: saved.predictor}
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        model = self._model
+        parts = self.parts() if self._evaluations else {}
+        return as_html(self.get_params(), model, parts, self.train_seconds_)

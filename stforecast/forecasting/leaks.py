@@ -15,8 +15,10 @@ import numpy as np
 
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import CovariateCalendar
+from stforecast.data.series import Series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
+from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.predictor import Predictor
 
 TOLERANCE = 1e-5
@@ -44,6 +46,14 @@ class Leak:
 
     def __str__(self) -> str:
         return f"{self.what} of the window at step {self.step} changed by {self.change:.3g}"
+
+
+def model_leaks(model: FittedModel, series: Series) -> list[Leak]:
+    """Find leaks of a model in windows of the last quarter of a series of its cells."""
+    z = model.scaler.transform(series.values)
+    starts = np.arange(max(model.reach, len(z) - len(z) // 4), len(z))
+    calendar = model.scaler.calendar(series)
+    return forecast_leaks(model.predictor, z, starts, model.config.window, calendar)
 
 
 def forecast_leaks(

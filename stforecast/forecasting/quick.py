@@ -25,7 +25,7 @@ from stforecast.forecasting import DEFAULT_METHOD
 if TYPE_CHECKING:
     from stforecast.forecasting.backtest import Backtest
     from stforecast.forecasting.forecaster import Forecaster
-    from stforecast.forecasting.predict import Interval
+    from stforecast.forecasting.tables import Interval
 
 
 SPLIT = "time:0.7,0.15,0.15"

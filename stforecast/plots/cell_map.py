@@ -24,8 +24,8 @@ from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, pa
 from stforecast.bench.run_groups import ALL
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
-from stforecast.forecasting.predict import as_predicted
 from stforecast.forecasting.results import ForecastRun, data_of
+from stforecast.forecasting.tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.report.places import Places, places

@@ -29,8 +29,8 @@ from stforecast.bench.curves import (
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.bench.tables import short
 from stforecast.comparison.names import time_ahead
-from stforecast.forecasting.predict import as_predicted
 from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.part import Span, named_cells, take_cells
 from stforecast.plots.scores import quantity

@@ -81,8 +81,8 @@ def fitting_leaks(method, data, **settings):
     second = Forecaster(method, **read_by(method, settings)).fit(other_future(cube, service, start))
     history = cube.isel(time=slice(start))
     before, after = (f.predict(history).to_numpy() for f in (first, second))
-    scalers = (np.stack([f.scaler.mean, f.scaler.std]) for f in (first, second))
-    scale = first.scaler.std
+    scalers = (np.stack([f.model_.scaler.mean, f.model_.scaler.std]) for f in (first, second))
+    scale = first.model_.scaler.std
     return [
         *compare("scaler", start, *(s / scale for s in scalers)),
         *compare("model", start, before / scale, after / scale),

@@ -93,7 +93,7 @@ def test_forecasts_are_not_below_zero_unless_the_training_part_was(table, below)
     values[10] = -1.0 if below else 1.0
     data = pd.DataFrame({"a": values}, table.index)
     forecaster = Forecaster("last_value", **RIDGE).fit(data)
-    assert forecaster.non_negative == (not below)
+    assert forecaster.model_.non_negative == (not below)
     assert forecaster.predict(data).iloc[0, 0] == pytest.approx(-5.0 if below else 0.0)
     assert forecaster.predict(data, limits=ANY).iloc[0, 0] == pytest.approx(-5.0)
     assert forecaster.predict(data, limits=(0, np.inf)).iloc[0, 0] == 0.0
@@ -104,7 +104,7 @@ def test_bounds_are_not_below_zero_when_asked(fitted, table, tmp_path):
     bounds = fitted.predict_interval(lower, limits=(0, np.inf))
     assert bounds.lower.min(axis=None) == 0
     loaded = Forecaster.load(fitted.save(tmp_path))
-    assert loaded.non_negative
+    assert loaded.model_.non_negative
     pd.testing.assert_frame_equal(loaded.predict_interval(lower).lower, bounds.lower)
 
 

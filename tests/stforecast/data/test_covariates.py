@@ -102,10 +102,10 @@ def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town):
             return super().covariate_inputs(np.minimum(starts + 1, 240), spec)
 
     series = forecaster.read(town)
-    calendar = forecaster.scaler.calendar(series)
+    calendar = forecaster.model_.scaler.calendar(series)
     ahead = Ahead(calendar.start, calendar.step, calendar.time_zone, covariates=calendar.covariates)
-    z, window = forecaster.scaler.transform(series.values), forecaster.config.window
-    leaks = forecast_leaks(forecaster._chosen(), z, np.array([200]), window, ahead)
+    z, window = forecaster.model_.scaler.transform(series.values), forecaster.config.window
+    leaks = forecast_leaks(forecaster.model_.predictor, z, np.array([200]), window, ahead)
     assert {leak.what for leak in leaks} == {"inputs", "forecast"}
 
 

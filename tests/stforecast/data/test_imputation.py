@@ -63,9 +63,9 @@ def test_the_rule_is_among_a_runs_settings_and_changes_what_is_forecast(cube, ti
         for how in IMPUTE
     }
     assert [m.config.flat()["impute"] for m in models.values()] == list(IMPUTE)
-    weights = [m._chosen().arrays["weights"][1] for m in models.values()]
+    weights = [m.model_.predictor.arrays["weights"][1] for m in models.values()]
     assert not np.array_equal(weights[0], weights[1])
-    untouched = [m._chosen().arrays["weights"][0] for m in models.values()]
+    untouched = [m.model_.predictor.arrays["weights"][0] for m in models.values()]
     np.testing.assert_array_equal(untouched[0], untouched[1])
 
 

@@ -260,9 +260,9 @@ def test_traffic_has_no_bounds_below_zero(how):
 def test_a_quantile_head_forecasts_its_levels_in_order(cube, tiny):
     settings = {**tiny, "loss": "quantile", "quantiles": "0.1,0.3,0.5,0.7,0.9", "horizon": 2}
     forecaster = Forecaster("fuels", service="internet", **settings).fit(cube)
-    fitted = forecaster._chosen()
-    z = forecaster.scaler.transform(cube["internet"].to_numpy())
-    starts, calendar = np.arange(200, 206), forecaster._evaluated().data.calendar
+    fitted = forecaster.model_.predictor
+    z = forecaster.model_.scaler.transform(cube["internet"].to_numpy())
+    starts, calendar = np.arange(200, 206), forecaster._evaluation().data.calendar
     quantiles = fitted.quantiles(z, starts, calendar)
     assert quantiles.shape == (3, 6, 2, 5)
     assert (np.diff(quantiles) >= 0).all()
@@ -485,8 +485,8 @@ def test_far_bounds_are_warned_of(cube, caplog):
     forecaster = Forecaster("last_value", **settings).fit(cube)
     forecaster.predict_interval(cube)
     assert "observed ranges outside" not in caplog.text
-    forecaster._interval_calibration().radius[1] = 1e4
-    forecaster._interval_calibration().most[1] = np.inf
+    forecaster.model_.calibration.radius[1] = 1e4
+    forecaster.model_.calibration.most[1] = np.inf
     forecaster.predict_interval(cube)
     assert "bounds of 1 of 3 cells are more than 3 observed ranges outside" in caplog.text
     assert "of cell 22, whose values are" in caplog.text

@@ -132,7 +132,7 @@ def test_a_graph_model_reads_cells_of_its_client_only(table):
     moved = (forecaster.predict(other) != before).to_numpy()[0]
     assert moved[[0, 2]].all()
     assert not moved[1]
-    last = forecaster._chosen().snapshot
+    last = forecaster.model_.predictor.snapshot
     shared = [name.removeprefix("server/") for name in last.flat() if name.startswith("server/")]
     assert shared
     assert not any(word in name for name in shared for word in ("source", "target", "graphs"))
@@ -178,7 +178,9 @@ def test_weights_are_numbers_of_samples(owned):
     """After one step, FedAvg's global model is the mean of the clients', weighted by cells."""
     plain = {"optimizer": "sgd", "lr": 0.01, "rounds": 1, "batch_size": 168 - 24, "periods": 0}
     average, own = (
-        fitted(method, owned, clients="operator", closeness=3, **plain)._fitted["last"].snapshot
+        fitted(method, owned, clients="operator", closeness=3, **plain)
+        ._evaluation("last")
+        .model.predictor.snapshot
         for method in ("fedavg", "solo")
     )
     for name, t in own.clients.params.items():
