@@ -17,7 +17,7 @@ from stforecast.hidden import check_not_hidden
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stforecast.data.prepared import open_cube
+    from stforecast.data.cubes import open_cube
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.quick import forecast
 
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
 
         return forecast
     if name == "open_cube":
-        from stforecast.data.prepared import open_cube
+        from stforecast.data.cubes import open_cube
 
         return open_cube
     if name == "__version__":

@@ -57,8 +57,8 @@ from stforecast.bench.run_groups import slug
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
 from stforecast.data.clock import Calendar
+from stforecast.data.cubes import choose_service, name_of, open_cube
 from stforecast.data.folds import FoldOptions, plan_folds
-from stforecast.data.series import as_cube, choose_service
 from stforecast.data.splits import parse_split
 from stforecast.federated.core.options import distribute
 from stforecast.forecasting.config import Config, check_read, read_by, resolve
@@ -166,7 +166,7 @@ class ForecastKind(Kind[ForecastRun]):
             ).window
             for entry in grid.entries
         }
-        cube, _ = as_cube(data)
+        cube = open_cube(data)
         with cube:
             n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)
         plan = plan_folds(n_steps, calendar, windows, grid.backtest)
@@ -229,7 +229,7 @@ class ForecastKind(Kind[ForecastRun]):
 @cache
 def _check_service(data: Path, service: str | None) -> None:
     """Check the service, once for all runs; errors are not cached."""
-    cube, name = as_cube(data)
+    cube, name = open_cube(data), name_of(data)
     with cube:
         choose_service(cube, service, name)
 

@@ -16,10 +16,11 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose, for_python
 from stforecast.bench.run_groups import pooled
 from stforecast.data.clients import Partition
+from stforecast.data.cubes import Data
 from stforecast.data.events import is_table
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.scaling import Limits
-from stforecast.data.series import Data, Series, as_series
+from stforecast.data.series import Series, as_series
 from stforecast.data.splits import Split
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
@@ -210,7 +211,7 @@ class Forecaster:
         """Train on the training part of `data` and select the model on its validation part.
 
         Args:
-            data: a cube, a wide table (time × cell) or the path of a cube.
+            data: as for `open_cube`: a cube, a table (time × cell), or the path of either.
             after_round: called with each round's report, e.g. to draw a progress bar.
             checkpointer: writes checkpoints of the training and resumes from the newest one.
             callbacks: told when the training begins, after each round and at its end; such as those

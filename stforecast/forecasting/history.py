@@ -12,8 +12,9 @@ import pandas as pd
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, in_minutes
+from stforecast.data.cubes import Data, is_table, open_cube
 from stforecast.data.scaling import Limits
-from stforecast.data.series import Data, Series, as_series
+from stforecast.data.series import Series, as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
@@ -93,10 +94,12 @@ def read_series(
     if isinstance(history, Series):
         series = history
     else:
-        named = None if isinstance(history, pd.DataFrame) else model.service
-        series = as_series(history, named, window)
-        if isinstance(history, pd.DataFrame):
-            units = str(history.attrs.get("units", model.units))
+        of_file = is_table(history) and not isinstance(history, pd.DataFrame)
+        data = open_cube(history) if of_file else history
+        named = not is_table(history) or (of_file and model.service in data)
+        series = as_series(data, model.service if named else None, window)
+        if is_table(history):
+            units = str(getattr(history, "attrs", {}).get("units", model.units))
             series = dataclasses.replace(series, units=units)
     if series.calendar.step != step:
         raise InputError(

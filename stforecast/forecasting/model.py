@@ -21,10 +21,11 @@ from data_prep.base.limits import check_size
 from data_prep.readers.times import check_time_zone
 from stforecast.data.anchors import season_of_anchors
 from stforecast.data.clients import Partition, one_per_cell
+from stforecast.data.cubes import Data
 from stforecast.data.dates import WEEK
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits, Scaler
-from stforecast.data.series import LOCAL, Data, Series, zeros
+from stforecast.data.series import LOCAL, Series, zeros
 from stforecast.federated.runs.model_files import (
     AGAIN,
     check_finite,

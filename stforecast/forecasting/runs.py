@@ -46,7 +46,7 @@ def run(
 
     Args:
         method: name of a method.
-        data: path of a cube.
+        data: path of a cube or of a table.
         out: run folder; created if it does not exist.
         settings: flat settings, see `stforecast.forecasting.config`.
         label: name of the run in tables and legends; by default the method.

@@ -14,7 +14,6 @@ import numpy as np
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from data_prep.cube import open_cube
 from stforecast.bench.curves import curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.errors import SEASONAL_METHOD
@@ -22,6 +21,7 @@ from stforecast.comparison.hours import clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line, Task
 from stforecast.comparison.names import error_title, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
+from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables

@@ -6,8 +6,9 @@ from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.seasonal import LastValue
 from stforecast.data.clock import Calendar
+from stforecast.data.cubes import open_cube
 from stforecast.data.scaling import fit_scaler
-from stforecast.data.series import as_cube, as_series
+from stforecast.data.series import as_series
 from stforecast.data.splits import Cut
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import read_by
@@ -74,7 +75,7 @@ def fitting_leaks(method, data, **settings):
     What may change is the scaler, or the forecast of the first window of which no step lies in the
     validation part.
     """
-    cube, _ = as_cube(data)
+    cube = open_cube(data)
     service = as_series(cube, settings.get("service")).service
     first = Forecaster(method, **read_by(method, settings)).fit(cube)
     start = int(first.split.test[0]) + first.config.window.horizon - 1

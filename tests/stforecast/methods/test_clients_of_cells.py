@@ -92,9 +92,9 @@ def test_a_client_that_holds_its_cell_twice_trains_as_if_once(method, table):
 
 
 def forecasts_of(method, table, owners, **others):
-    from stforecast.data.series import as_cube
+    from stforecast import open_cube
 
-    cube, _ = as_cube(table)
+    cube = open_cube(table)
     owned = cube.assign_coords(operator=("cell", owners))
     return forecasts(method, owned, clients="operator", **others)
 
@@ -121,9 +121,9 @@ def test_a_client_does_not_depend_on_the_number_of_cells_of_others(model, owned)
 
 
 def test_a_graph_model_reads_cells_of_its_client_only(table):
-    from stforecast.data.series import as_cube
+    from stforecast import open_cube
 
-    owned = as_cube(table)[0].assign_coords(operator=("cell", ["A", "B", "A"]))
+    owned = open_cube(table).assign_coords(operator=("cell", ["A", "B", "A"]))
     graph = {"model": "graph_wavenet", **CELLS["graph_wavenet"]}
     forecaster = fitted("fedavg", owned, clients="operator", **graph)
     before = forecaster.predict(table)
