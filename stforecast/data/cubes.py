@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
         # Polars takes a while to import.
         from data_prep.sets.table import read
 
-        _check_options(options, list(read.__kwdefaults__))
+        _check_options(options, list(inspect.signature(read).parameters)[1:])
         return read(Path(data), name=name, **options)
     if options:
         raise InputError(f"{min(options)} is an option of tables; a cube has its own")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import counted
-from stforecast.data.covariates import PREFIX, CovariateScaler, with_covariates
+from stforecast.data.covariates import PREFIX, CovariateScaler
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
@@ -45,7 +45,8 @@ class Scaler:
             calendar = dataclasses.replace(calendar, events=events)
         if self.covariates is None or series.covariates is None:
             return calendar
-        return with_covariates(calendar, self.covariates.transform(series.covariates))
+        covariates = self.covariates.transform(series.covariates)
+        return dataclasses.replace(calendar, covariates=covariates)
 
     def transform(self, series: np.ndarray, *, cell_axis: int = 1) -> np.ndarray:
         """Convert a series to z-scores: (series - mean) / std; NaN stays NaN.
@@ -157,25 +158,27 @@ def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> N
         )
 
 
-class _Pair(NamedTuple):
-    lower: float
-    upper: float
+@dataclass(frozen=True)
+class Limits:
+    """Lowest and highest possible value in the data's units; infinite for none.
 
+    Raises:
+        InputError: if nothing lies between them, or one is NaN.
+    """
 
-class Limits(_Pair):
-    """Lowest and highest possible value in the data's units; infinite for none."""
+    lower: float = -np.inf
+    upper: float = np.inf
 
-    def __new__(cls, lower: float = -np.inf, upper: float = np.inf) -> Self:
-        """Refuse limits between which nothing lies, and NaN.
-
-        Raises:
-            InputError: naming both.
-        """
-        if not lower < upper:
+    def __post_init__(self) -> None:
+        """Refuse limits between which nothing lies, and NaN."""
+        if not self.lower < self.upper:
             raise InputError(
-                f"lower_limit is {lower:g} and upper_limit is {upper:g}; the first must be lower"
+                f"lower_limit is {self.lower:g} and upper_limit is {self.upper:g}; the first must "
+                "be lower"
             )
-        return super().__new__(cls, lower, upper)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.lower, self.upper))
 
     def scores(self, scaler: Scaler, n_cells: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the z-scores of both, each `(cells, 1, 1)`.

@@ -185,9 +185,10 @@ class Forecaster:
         return self._fitted().time_zone
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> tuple[float, float]:
         """Lowest and highest value of its forecasts and bounds, in the data's units."""
-        return self._fitted().limits
+        limits = self._fitted().limits
+        return limits.lower, limits.upper
 
     @property
     def split(self) -> Split:
@@ -461,8 +462,8 @@ class Forecaster:
             found = forecasts_dataset(self._evaluations, select)
         else:
             found = forecasts_dataset({select: self._on(data)}, select)
-        limits = {f"{k}_limit": v for k, v in self.limits._asdict().items() if np.isfinite(v)}
-        return found.assign_attrs(limits)
+        limits = dict(zip(("lower_limit", "upper_limit"), self.limits, strict=True))
+        return found.assign_attrs({name: v for name, v in limits.items() if np.isfinite(v)})
 
     @property
     def predict_seconds_(self) -> float:

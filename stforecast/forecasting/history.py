@@ -94,9 +94,10 @@ def read_series(
     if isinstance(history, Series):
         series = history
     else:
-        of_file = is_table(history) and not isinstance(history, pd.DataFrame)
-        data = open_cube(history) if of_file else history
-        named = not is_table(history) or (of_file and model.service in data)
+        data, named = history, not is_table(history)
+        if is_table(history) and not isinstance(history, pd.DataFrame):
+            data = open_cube(history)
+            named = model.service in data
         series = as_series(data, model.service if named else None, window)
         if is_table(history):
             units = str(getattr(history, "attrs", {}).get("units", model.units))

@@ -9,12 +9,12 @@ by one, gaps filled with later values.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
 from stforecast.data.clock import Calendar
-from stforecast.data.covariates import CovariateCalendar
 from stforecast.data.series import Series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
@@ -82,8 +82,9 @@ def forecast_leaks(
         altered = series.copy()
         altered[start:] = rng.normal(3.0, 10.0, altered[start:].shape)
         one, both = np.array([start]), [(series, calendar), (altered, calendar)]
-        if isinstance(calendar, CovariateCalendar):
-            both[1] = altered, calendar.altered(int(start), rng)
+        if calendar.covariates is not None:
+            covariates = calendar.covariates.altered(int(start), rng)
+            both[1] = altered, dataclasses.replace(calendar, covariates=covariates)
         inputs = (input_windows(s, one, spec, at) for s, at in both)
         forecasts = (predictor.predict(s, one, at) for s, at in both)
         for what, (before, after) in {"inputs": inputs, "forecast": forecasts}.items():

@@ -8,7 +8,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
 from stforecast import Forecaster
 from stforecast.data.clock import Calendar
-from stforecast.data.covariates import CovariateCalendar, Covariates, CovariateScaler
+from stforecast.data.covariates import Covariates, CovariateScaler
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
@@ -37,7 +37,7 @@ def town():
 def test_a_window_reads_the_newest_steps_of_services_then_static_columns():
     spec = WindowSpec(closeness=1, periods=0, inputs="a, b", input_steps=2, static="area")
     observed = np.arange(20.0).reshape(5, 2, 2)  # steps, cells, services
-    calendar = CovariateCalendar(
+    calendar = Calendar(
         pd.Timestamp("2013-11-01"), pd.Timedelta("1h"),
         covariates=Covariates(observed, np.array([[-1.0], [1.0]])),
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_saved_forecaster_reads_covariates_and_has_no_leak(method, town, tmp_p
 def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town):
     forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town)
 
-    class Ahead(CovariateCalendar):
+    class Ahead(Calendar):
         def covariate_inputs(self, starts, spec):
             return super().covariate_inputs(np.minimum(starts + 1, 240), spec)
 
