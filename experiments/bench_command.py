@@ -143,8 +143,8 @@ def _described(out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
 
 def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:
     """Write `report.html`, if there are runs."""
+    from stforecast.forecasting.results import ForecastRun
     from stforecast.report.write import try_report, write_report
-    from stforecast.results import ForecastRun
 
     page = out / "report.html"
 

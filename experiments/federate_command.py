@@ -12,7 +12,7 @@ import click
 from experiments.configured import CONFIG, Configured
 from experiments.forecasts.commands import run_options as options_of_run
 from experiments.options import HELP, JSON, PATH, given
-from stforecast.default import DEFAULT_METHOD
+from stforecast.forecasting import DEFAULT_METHOD
 
 NOT_HERE = {"clients", "cohort", "workers", "memory", "checkpoint_every"}
 """Options of a run that nodes do not read, or that have another meaning here."""
@@ -140,10 +140,10 @@ def federate(
     if ctx.invoked_subcommand:
         return
     check_given(ctx, "clients", "out", "results")
-    from stforecast.config import check_read, resolve
     from stforecast.federated.nodes.membership import Patience
     from stforecast.federated.uploads.masking import SecureSums
     from stforecast.flower.settings import RunSettings, parse_owner, parse_step, write_app
+    from stforecast.forecasting.config import check_read, resolve
 
     check_read(method, given(ctx, settings))
     if not secure_aggregation and given(ctx, {"secure_threshold": secure_threshold}):

@@ -29,13 +29,13 @@ from experiments.federation_status import status_text
 from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
 from stforecast.bench.run_groups import by_client, select
-from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
 from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.flower.standing import Standing, read_events
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.forecaster import Forecaster
 
 SHARES = {"north": (0, 4), "centre": (4, 7), "south": (7, 9)}
 """First cell of each node, and the one after its last."""

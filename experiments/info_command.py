@@ -156,7 +156,7 @@ def _arrays(path: Path) -> Description:
 def _folder(path: Path) -> Description:
     from experiments.info import models, raw, runs
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN
-    from stforecast.results import is_model
+    from stforecast.forecasting.results import is_model
 
     if (path / ABOUT).exists():
         about = runs.describe_run(path)

@@ -31,7 +31,7 @@ from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Peer
 from stforecast.bench.grid import load_grid
-from stforecast.config import defaults, unread
+from stforecast.forecasting.config import defaults, unread
 from stforecast.methods import METHODS
 from vision.config import defaults as image_defaults
 from vision.config import unread as image_unread

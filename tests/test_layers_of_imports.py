@@ -117,7 +117,11 @@ def test_every_package_is_there():
         ("vision.gldp", "from stforecast import Forecaster", "share alone"),
         ("vision.gldp", "import stforecast.federated_too", "share alone"),
         ("vision.plots.bars", "from stforecast.benchmarks import bars", "share alone"),
-        ("stforecast.bench.grid", "from stforecast.results import ForecastRun", "no kind of run"),
+        (
+            "stforecast.bench.grid",
+            "from stforecast.forecasting.results import ForecastRun",
+            "no kind of run",
+        ),
         ("stforecast.bench.grid", "from ..config import resolve", "no kind of run"),
         ("stforecast.bench.grid", "from vision.config import resolve", "upwards"),
         (
@@ -162,7 +166,7 @@ def test_what_is_forbidden_is_found(module, source, reason):
             "from . import jobs\nimport stforecast.federated.runs.run_folder",
         ),
         ("stforecast.bench.grid", "from data_prep.base.errors import InputError"),
-        ("stforecast.results", "from stforecast.bench.run_groups import select"),
+        ("stforecast.forecasting.results", "from stforecast.bench.run_groups import select"),
         ("experiments.cli", "from stforecast import Forecaster\nimport vision\npprint(1)"),
     ],
 )

@@ -27,7 +27,7 @@ from data_prep.cube import open_cube, services_of, step_of
 from experiments.options import HELP, help_text
 from stforecast.bench.statistics.estimate import Variation
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.forecaster import Forecaster
 
 CELLS, DRAWS = (1, 2, 4), 3
 """Numbers of cells, and how often they are drawn."""

@@ -30,7 +30,6 @@ from data_prep.base.errors import InputError
 from experiments import hostile_node
 from experiments.benchmarks.city_parts import make_cubes
 from experiments.federation_demo import mean_error
-from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.runs.run_folder import write_csv
@@ -38,6 +37,7 @@ from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import pack, unpack
+from stforecast.forecasting.config import resolve
 from stforecast.methods import METHODS as ALL
 
 N_NODES, SHARE, DAYS = 10, 2, 21

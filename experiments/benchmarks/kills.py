@@ -37,10 +37,10 @@ from experiments.benchmarks.results import save
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
 from experiments.federation_log import events_of
 from experiments.flower_processes import LocalFlower
-from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings, write_app
+from stforecast.forecasting.config import resolve
 
 TARGETS = {"server": ("superlink", "serverapp"), "node": tuple(SHARES)}
 """What is killed."""

@@ -23,7 +23,7 @@ import tabulate
 
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.forecaster import Forecaster
 
 DAYS = (0, 1, 3, 7, 14, 28)
 TEST_DAYS, WARM_UP_DAYS = 16, 15

@@ -32,9 +32,9 @@ from experiments.benchmarks.processes import memory, processor_time
 from experiments.benchmarks.results import save
 from experiments.federation_log import events_of, follow
 from experiments.flower_processes import LocalFlower
-from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.settings import RunSettings, write_app
+from stforecast.forecasting.config import resolve
 
 CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""

@@ -43,7 +43,6 @@ from experiments.benchmarks.hostile import (
     hostile_numbers,
     read_rows,
 )
-from stforecast.config import resolve
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.federated.engine.server import Server
@@ -51,7 +50,8 @@ from stforecast.federated.nodes.messages import Message
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES, Robust, Rule
-from stforecast.fitting import Fitted, fit
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.fit import Fitted, fit
 from stforecast.methods import METHODS as ALL
 
 METHODS = [name for name, method in ALL.items() if not method.pooled and name != "solo"]

@@ -23,7 +23,7 @@ from experiments.options import (
 
 def training_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of the training of new cells."""
-    from stforecast.adaptation import AdaptOptions
+    from stforecast.forecasting.adapt import AdaptOptions
 
     return {"New cells": from_dataclass(AdaptOptions)}
 
@@ -47,7 +47,7 @@ def adapt(run: Path, history: Path, out: Path, **options: Any) -> None:
     check_run(run)
     check_cubes(["--history", str(history)], "--history")
     from stforecast.federated.runs.run_folder import check_new
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.forecaster import Forecaster
 
     if out.resolve() == run.resolve():
         raise InputError(f"{out} is the run itself; choose another --out")

@@ -56,17 +56,18 @@ from stforecast.bench.jobs import Job
 from stforecast.bench.kind import AfterRound, Fold, Kind, Scenario
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.hours import hourly_errors
-from stforecast.config import Config, check_read, read_by, resolve
 from stforecast.data.clock import Calendar
+from stforecast.data.cubes import choose_service, name_of, open_cube
 from stforecast.data.folds import FoldOptions, plan_folds
-from stforecast.data.series import as_cube, as_series, choose_service
+from stforecast.data.series import as_series
 from stforecast.data.splits import parse_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import distribute
 from stforecast.federated.runs.checkpoint import fingerprint
+from stforecast.forecasting.config import Config, check_read, read_by, resolve
+from stforecast.forecasting.results import ForecastRun, data_of
+from stforecast.forecasting.runs import resume, run
 from stforecast.plots import PLOTS
-from stforecast.results import ForecastRun, data_of
-from stforecast.runs import resume, run
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class ForecastKind(Kind[ForecastRun]):
             ).window
             for entry in grid.entries
         }
-        cube, _ = as_cube(data)
+        cube = open_cube(data)
         with cube:
             n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)
         plan = plan_folds(n_steps, calendar, windows, grid.backtest)
@@ -239,7 +240,7 @@ class ForecastKind(Kind[ForecastRun]):
 @cache
 def _check_service(data: Path, service: str | None) -> None:
     """Check the service, once for all runs; errors are not cached."""
-    cube, name = as_cube(data)
+    cube, name = open_cube(data), name_of(data)
     with cube:
         choose_service(cube, service, name)
 

@@ -23,22 +23,22 @@ from experiments.options import (
     given,
     peek,
 )
-from stforecast.default import DEFAULT_METHOD
 from stforecast.federated.runs.signals import Stopped
+from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from stforecast.federated.runs.unfinished_run import AfterRound
-    from stforecast.results import ForecastRun
+    from stforecast.forecasting.results import ForecastRun
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run by section, for the method and model in raw arguments."""
     check_cubes(args)
     from stforecast.baselines import BASELINES
-    from stforecast.config import defaults, sections
+    from stforecast.forecasting.config import defaults, sections
 
     method = peek(args, "--method", DEFAULT_METHOD)
     model = peek(args, "--model", defaults(method)["model"])
@@ -71,7 +71,7 @@ def run_command(
     from experiments.forecasts.summary import summary
     from experiments.info.runs import describe_run
     from experiments.resuming import check_resumed
-    from stforecast.results import ForecastRun
+    from stforecast.forecasting.results import ForecastRun
 
     check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = (settings["service"] or "").split(",")
@@ -98,7 +98,7 @@ def _run(
     settings: dict[str, Any], after_round: AfterRound | None,
 ) -> ForecastRun:  # fmt: skip
     """Begin or resume a run."""
-    from stforecast import runs
+    from stforecast.forecasting import runs
 
     if resume:
         return runs.resume(resume, data, after_round=after_round)
@@ -110,8 +110,8 @@ def _progress(
 ) -> AbstractContextManager[AfterRound | None]:
     """Return the progress bar of a run's rounds."""
     from stforecast.bench.progress import rounds_bar
-    from stforecast.config import resolve
     from stforecast.federated.runs.run_folder import read_config
+    from stforecast.forecasting.config import resolve
 
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     progress = ctx.obj["progress"] and config.federated
@@ -126,8 +126,8 @@ def _find(
     Raises:
         InputError: if a model needs a history, or none does but one or its events are given.
     """
+    from stforecast.forecasting.results import ForecastRun, is_model
     from stforecast.plots.figure import FittedRun
-    from stforecast.results import ForecastRun, is_model
 
     if (history or events) and not any(map(is_model, folders)):
         raise InputError(
@@ -168,7 +168,7 @@ def leaks(run: Path, history: Path, events: Path | None) -> None:
     at random; the window's inputs and forecast must not change. The calendar and a table of events
     are known in advance and stay as they are.
     """
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.forecaster import Forecaster
 
     forecaster = Forecaster.load(run)
     if found := forecaster.find_leaks(forecaster.read(history, events)):

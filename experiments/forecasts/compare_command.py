@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stforecast.comparison.leaderboard import Task
-    from stforecast.results import ForecastRun
+    from stforecast.forecasting.results import ForecastRun
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def compare(
         overall_rows,
     )
     from stforecast.federated.runs.run_folder import check_folder, find_folders, read_about
-    from stforecast.results import ForecastRun
+    from stforecast.forecasting.results import ForecastRun
 
     if out is not None:
         check_folder(out)

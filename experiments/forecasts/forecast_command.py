@@ -14,12 +14,12 @@ from experiments.bench_command import MORE, chosen_settings
 from experiments.endings import to_json
 from experiments.info.cubes import facts
 from experiments.options import HELP, JSON, PATH, OptionSections, from_function, limit_options
-from stforecast.default import DEFAULT_METHOD
+from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
-    from stforecast.backtest import Backtest
-    from stforecast.quick_forecast import Check, Plan
-    from stforecast.results import ForecastRun
+    from stforecast.forecasting.backtest import Backtest
+    from stforecast.forecasting.quick import Check, Plan
+    from stforecast.forecasting.results import ForecastRun
 
 CUBE, RUN, FORECAST, REPORT = "data.nc", "run", "forecast.csv", "report.html"
 """Names in the folder: the cube of a table, the run with its model, the forecast, the report."""
@@ -71,12 +71,12 @@ def forecast(
     from data_prep.cube import open_cube
     from experiments.forecasts.predict_command import made, write_forecast
     from experiments.forecasts.summary import interval_line
-    from stforecast import runs
     from stforecast.bench.progress import rounds_bar
-    from stforecast.config import resolve
     from stforecast.federated.runs.run_folder import check_new
-    from stforecast.forecaster import Forecaster
-    from stforecast.quick_forecast import check_forecasts, make_plan
+    from stforecast.forecasting import runs
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.quick import check_forecasts, make_plan
 
     check_new(out / RUN, "stforecast run")
     cube = _prepare(ctx, data, out, table)

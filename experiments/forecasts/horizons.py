@@ -12,7 +12,7 @@ from stforecast.bench.run_groups import by_step, select
 from stforecast.bench.tables import markdown, spread
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed
-from stforecast.results import ForecastRun, units_of
+from stforecast.forecasting.results import ForecastRun, units_of
 
 SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
 """Errors in the table, and their headings."""

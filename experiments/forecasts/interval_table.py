@@ -11,9 +11,9 @@ from stforecast.bench.run_groups import ALL, select
 from stforecast.bench.tables import markdown, spread
 from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_targets
+from stforecast.forecasting.results import ForecastRun
 from stforecast.intervals.bands import ranges_outside
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
-from stforecast.results import ForecastRun
 
 HEADINGS = {
     "raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stforecast.bench.tables import markdown, spread
 from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.rows import Row, by_seed, joined_errors, joined_targets
-from stforecast.results import units_of
+from stforecast.forecasting.results import units_of
 
 
 def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:

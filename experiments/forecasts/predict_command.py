@@ -18,9 +18,9 @@ from experiments.targets import check_ending
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stforecast.forecast_tables import Interval
-    from stforecast.forecaster import Forecaster
-    from stforecast.planning import Threshold
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.planning import Threshold
+    from stforecast.forecasting.tables import Interval
 
 
 DECIMALS = 4
@@ -70,11 +70,11 @@ def predict(
         check_ending(path, ".csv")
     check_run(run)
     check_cubes(["--history", str(history)], "--history")
+    from stforecast.data.scaling import Limits
     from stforecast.federated.runs.run_folder import write_csv
-    from stforecast.forecast_tables import Interval, long_table, on_clock
-    from stforecast.forecaster import Forecaster
-    from stforecast.limits import Limits
-    from stforecast.planning import ANY, exceedance, plan
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.planning import ANY, exceedance, plan
+    from stforecast.forecasting.tables import Interval, long_table, on_clock
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
@@ -128,7 +128,7 @@ def write_forecast(
 ) -> tuple[pd.DataFrame, Interval | None]:
     """Write the forecast after a history with its bounds, in local time; return both."""
     from stforecast.federated.runs.run_folder import write_csv
-    from stforecast.forecast_tables import Interval, long_table, on_clock
+    from stforecast.forecasting.tables import Interval, long_table, on_clock
 
     series = forecaster.read(history, events)
     table = on_clock(forecaster.predict(series), "local")

@@ -28,8 +28,8 @@ from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row, by_seed, folds_of
 from stforecast.comparison.table import basis, comparison_rows, conclusions, legend, rank_groups
+from stforecast.forecasting.results import ForecastRun, units_of
 from stforecast.metrics import METRICS
-from stforecast.results import ForecastRun, units_of
 
 SAME_TEST = ("horizon", "scale")
 """Settings that errors in one table must share, besides data, service and split."""

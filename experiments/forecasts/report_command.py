@@ -46,8 +46,8 @@ def report(
     check_ending(out, ".html")
     check_runs(runs)
     from stforecast.federated.runs.run_folder import find_folders
+    from stforecast.forecasting.results import ForecastRun
     from stforecast.report.write import write_report
-    from stforecast.results import ForecastRun
 
     folders = find_folders(runs, ForecastRun.command)
     of_images = [folder for folder in folders if _is_of_images(folder)]
@@ -77,7 +77,7 @@ def _title(forecasts: bool, images: bool) -> str:
 
 def _is_of_images(folder: Path) -> bool:
     from stforecast.federated.runs.run_folder import read_about
-    from stforecast.results import ForecastRun
+    from stforecast.forecasting.results import ForecastRun
 
     return read_about(folder, ForecastRun.command).get("task") == IMAGES
 

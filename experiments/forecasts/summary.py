@@ -16,7 +16,7 @@ from stforecast.bench.tables import plain, privacy_sentence, traffic_sentence
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row
 from stforecast.comparison.table import per_cent
-from stforecast.results import ForecastRun, units_of
+from stforecast.forecasting.results import ForecastRun, units_of
 
 
 def summary(run: ForecastRun) -> str:

@@ -11,8 +11,8 @@ from stforecast.bench.tables import markdown
 from stforecast.comparison.leaderboard import Leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import Row
+from stforecast.forecasting.results import ForecastRun
 from stforecast.methods import METHODS
-from stforecast.results import ForecastRun
 
 ALONE = "solo"
 """Method of training alone."""

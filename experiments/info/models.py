@@ -28,9 +28,9 @@ def describe_model(folder: Path) -> dict[str, Any]:
     """
     import pandas as pd
 
-    from stforecast.config import resolve
     from stforecast.federated.runs.model_files import read_description, restoring
-    from stforecast.results import MODEL
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.results import MODEL
 
     file = folder / MODEL
     about = read_description(file, "Forecaster.save")

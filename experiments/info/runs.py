@@ -67,7 +67,7 @@ def _accuracies(folder: Path) -> list[dict[str, Any]]:
 
 def _errors(folder: Path) -> dict[str, float]:
     """Return the errors on the test part, pooled over cells and steps."""
-    from stforecast.results import ForecastRun
+    from stforecast.forecasting.results import ForecastRun
 
     run = ForecastRun.open(folder)
     selection = str(run.settings.get("select", "best"))

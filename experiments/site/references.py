@@ -24,7 +24,7 @@ def commands_page() -> str:
 def options_page() -> str:
     """Return the page of the options that methods and models have of their own."""
     from stforecast.baselines import BASELINES
-    from stforecast.config import defaults
+    from stforecast.forecasting.config import defaults
     from stforecast.methods import METHODS
     from stforecast.models import MODELS
     from vision.config import defaults as image_defaults

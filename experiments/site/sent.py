@@ -33,9 +33,9 @@ def forecasts_sent() -> str:
     """Tabulate what the federated methods for forecasts send."""
     from stforecast.data.window_spec import WindowSpec
     from stforecast.data.windows import make_windows
+    from stforecast.forecasting.task import ForecastTask, client_data
     from stforecast.methods import METHODS
     from stforecast.models import MODELS
-    from stforecast.task import ForecastTask, client_data
 
     def row(name: str, method: type[Method]) -> list[str]:
         own = method.defaults.get("model")  # fedlean's and fedtrees' part of the method.

@@ -24,7 +24,7 @@ from stforecast.federated.core.options import CheckedOptions, NoOptions
 
 
 class Baseline(ABC):
-    """A forecaster that is fitted once, without rounds; a `stforecast.predictor.Predictor`.
+    """A forecaster that is fitted once, without rounds; see `stforecast.forecasting.predictor`.
 
     Attributes:
         levels: empty, since it forecasts one value.
@@ -40,7 +40,7 @@ class Baseline(ABC):
             cell by itself; empty for one that learns nothing of a cell.
         reads_covariates: whether it reads all inputs of windows: `inputs`, `static`, `events`.
         reads: names of settings that most reference forecasters do not read and it does, such as
-            `device`; see `stforecast.config.unread`.
+            `device`; see `stforecast.forecasting.config.unread`.
         reads_target: whether it learns `training_targets`, so that the setting `target` applies.
         Options: frozen dataclass of the options.
         config: the options.

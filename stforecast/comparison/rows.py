@@ -29,8 +29,8 @@ from stforecast.comparison.errors import (
     summed_by,
     variables,
 )
+from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics.metric import mean
-from stforecast.results import ForecastRun
 
 
 def folds_of(runs: Iterable[ForecastRun]) -> dict[int, ForecastRun]:

@@ -24,7 +24,7 @@ from stforecast.comparison.errors import SEASONAL, variables
 from stforecast.comparison.leaderboard import Leaderboard, Line, Overall, claims
 from stforecast.comparison.names import error_title, short_title, skill_title
 from stforecast.comparison.rows import Row, by_seed, joined_errors
-from stforecast.results import ForecastRun
+from stforecast.forecasting.results import ForecastRun
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:

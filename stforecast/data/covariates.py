@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,6 +58,23 @@ class Covariates:
         """Return those of steps before which nothing was recorded."""
         gap = np.full((n_steps, *self.observed.shape[1:]), np.nan)
         return dataclasses.replace(self, observed=np.concatenate([gap, self.observed]))
+
+    def inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
+        """Return services and static columns of windows; see `Calendar.covariate_inputs`."""
+        n_cells = self.observed.shape[1]
+        steps = starts[:, None] - np.arange(1, spec.input_steps + 1)
+        known = (steps >= 0) & (steps < len(self.observed))
+        newest = self.observed[np.where(known, steps, 0)] if len(self.observed) else np.nan
+        newest = np.where(known[..., None, None], newest, np.nan)
+        by_cell = np.moveaxis(newest, 2, 0).reshape(n_cells, len(starts), -1)
+        own = np.broadcast_to(self.static[:, None], (n_cells, len(starts), self.static.shape[1]))
+        return np.concatenate([by_cell, own], axis=-1, dtype=np.float32)
+
+    def altered(self, start: int, rng: np.random.Generator) -> Covariates:
+        """Return other services from a step on, to look for leaks."""
+        observed = self.observed.copy()
+        observed[start:] = rng.normal(3.0, 10.0, observed[start:].shape)
+        return dataclasses.replace(self, observed=observed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,43 +166,6 @@ def _scales(
         )
     std = np.where(n > 0, np.sqrt(variance), others[1])
     return np.where(n > 0, mean, others[0]), np.where(std > 1e-12 * (1 + abs(mean)), std, 1.0)
-
-
-@dataclass(frozen=True)
-class CovariateCalendar(Calendar):
-    """Local time of a series, its events, and the z-scored covariates of its cells.
-
-    Attributes:
-        covariates: of the steps of the series.
-    """
-
-    covariates: Covariates = field(kw_only=True, repr=False, compare=False)
-
-    def covariate_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return services and static columns of windows, see `Calendar.covariate_inputs`."""
-        observed, static = self.covariates.observed, self.covariates.static
-        n_cells = observed.shape[1]
-        steps = starts[:, None] - np.arange(1, spec.input_steps + 1)
-        known = (steps >= 0) & (steps < len(observed))
-        newest = observed[np.where(known, steps, 0)] if len(observed) else np.nan
-        newest = np.where(known[..., None, None], newest, np.nan)
-        by_cell = np.moveaxis(newest, 2, 0).reshape(n_cells, len(starts), -1)
-        own = np.broadcast_to(static[:, None], (n_cells, len(starts), static.shape[1]))
-        return np.concatenate([by_cell, own], axis=-1, dtype=np.float32)
-
-    def altered(self, start: int, rng: np.random.Generator) -> CovariateCalendar:
-        """Return the calendar with other services from a step on, to look for leaks."""
-        observed = self.covariates.observed.copy()
-        observed[start:] = rng.normal(3.0, 10.0, observed[start:].shape)
-        covariates = dataclasses.replace(self.covariates, observed=observed)
-        return dataclasses.replace(self, covariates=covariates)
-
-
-def with_covariates(calendar: Calendar, covariates: Covariates) -> CovariateCalendar:
-    """Return a calendar with z-scored covariates."""
-    return CovariateCalendar(
-        calendar.start, calendar.step, calendar.time_zone, calendar.events, covariates=covariates
-    )
 
 
 def read_covariates(

@@ -24,10 +24,8 @@ from typing import Any, NamedTuple
 from data_prep.base.errors import InputError
 from data_prep.base.text import in_minutes
 from stforecast.bench.run_groups import pooled, select
-from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.evaluation import Evaluation, error_table
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import flatten
 from stforecast.federated.core.state import Clients, State
@@ -39,8 +37,10 @@ from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.hand_over import SECURE_ONLY
 from stforecast.flower.settings import RunSettings
-from stforecast.saved_forecaster import SavedForecaster
-from stforecast.trained_method import (
+from stforecast.forecasting.config import Config, resolve, sections
+from stforecast.forecasting.evaluate import Evaluation, error_table
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.trained_method import (
     TrainedMethod,
     build_method,
     cells_of_clients,
@@ -200,7 +200,8 @@ class FlowerNode:
             name: TrainedMethod(config, method, state, self.data.clients, view)
             for name, state in states.items()
         }
-        evaluations = {n: Evaluation(config, self.data, t) for n, t in trained.items()}
+        models = {n: FittedModel.of(config, self.data, t) for n, t in trained.items()}
+        evaluations = {n: Evaluation(model, self.data) for n, model in models.items()}
         table = error_table(evaluations)
         write_csv(table, self.folder / "metrics.csv")
         if not self.data.clients.by_cell:
@@ -222,7 +223,7 @@ class FlowerNode:
 
     def _save(self, state: State) -> None:
         """Save the clients' models with the server's last message as a forecaster."""
-        series, config, divided = self.data.series, alone(self.config), self.data.clients
+        config = alone(self.config)
         method = build_method(config, cells_of_clients(config, self.data))
         whole = {**state.clients.params, **state.clients.buffers, **state.server}
         clients = Clients(
@@ -232,12 +233,8 @@ class FlowerNode:
             sizes=state.clients.sizes,
         )
         alone_state = State(clients, {}, state.round, state.seed)
-        predictor = TrainedMethod(config, method, alone_state, divided)
-        SavedForecaster(
-            config, series.cells, series.calendar.step, series.service, series.units,
-            self.data.scaler, predictor, non_negative=self.data.non_negative, clients=divided,
-            time_zone=series.time_zone,
-        ).write(self.folder / "model")  # fmt: skip
+        predictor = TrainedMethod(config, method, alone_state, self.data.clients)
+        FittedModel.of(config, self.data, predictor).save(self.folder / "model")
 
 
 def make_node(

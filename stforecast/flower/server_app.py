@@ -35,7 +35,7 @@ from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.standing import EVENTS, JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
-from stforecast.trained_method import build_method
+from stforecast.forecasting.trained_method import build_method
 
 log = logging.getLogger(__name__)
 

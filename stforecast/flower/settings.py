@@ -21,12 +21,12 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.readers.times import check_time_zone
 from stforecast.bench.ray import LOCAL
-from stforecast.config import Config, resolve
 from stforecast.data.anchors import CHOSEN
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums
+from stforecast.forecasting.config import Config, resolve
+from stforecast.forecasting.trained_method import build_method
 from stforecast.methods import METHODS
-from stforecast.trained_method import build_method
 
 LIMITS = ("start", "answer", "enough", "strikes", "min_parties")
 """Fields of `Patience` in the run's configuration."""

@@ -66,7 +66,7 @@ from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from stforecast.task import ForecastTask
+from stforecast.forecasting.task import ForecastTask
 
 DAY_CYCLES = 4
 """Number of known inputs that follow the time of day; they come first."""

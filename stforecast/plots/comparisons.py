@@ -38,6 +38,7 @@ from stforecast.comparison.table import (
     errors_by_cell,
     rank_clients,
 )
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import (
     axis_name,
@@ -46,7 +47,6 @@ from stforecast.plots.scores import (
     pooled_errors,
     refuse_different_tests,
 )
-from stforecast.results import ForecastRun
 
 
 @figure
@@ -258,7 +258,7 @@ def sweep(
 
 def _default(run: ForecastRun, setting: str) -> object:
     """Return the default of the setting."""
-    from stforecast.config import RunOptions, resolve
+    from stforecast.forecasting.config import RunOptions, resolve
 
     model = run.settings.get("model", RunOptions.model)
     return resolve(run.method, model=model).flat().get(setting)

@@ -29,11 +29,11 @@ from stforecast.bench.curves import (
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.bench.tables import short
 from stforecast.comparison.names import time_ahead
-from stforecast.forecast_tables import as_predicted
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.part import Span, named_cells, take_cells
 from stforecast.plots.scores import quantity
-from stforecast.results import ForecastRun
 
 N_CELLS = 4
 """Number of cells to draw if none are named."""

@@ -13,11 +13,11 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, close_to
 from stforecast.comparison.errors import SCALES, SEASONAL, variables
+from stforecast.forecasting.results import ForecastRun
 from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals
-from stforecast.results import ForecastRun
 
 MOST_HOURS = 10**6
 """Longer than any test part."""

@@ -13,8 +13,8 @@ from stforecast.bench.run_groups import pooled, select
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
 from stforecast.comparison.names import short_title
 from stforecast.comparison.rows import check_targets, joined_errors
+from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import INTERVAL_METRICS, METRICS
-from stforecast.results import ForecastRun
 
 
 def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> pd.DataFrame:

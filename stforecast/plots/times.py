@@ -36,6 +36,7 @@ from stforecast.comparison.errors import SEASONAL, SEASONAL_METHOD
 from stforecast.comparison.hours import busy_hours, hour_title, hourly_load
 from stforecast.comparison.names import time_ahead
 from stforecast.comparison.rows import by_seed, joined_errors, joined_targets
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import (
     error_name,
@@ -44,7 +45,6 @@ from stforecast.plots.scores import (
     refuse_different_tests,
     seasonal_errors,
 )
-from stforecast.results import ForecastRun
 
 BUSY = "#fbe6c2"
 """Background of busy hours: pale, so that no line is lost on it, in print without colour too."""

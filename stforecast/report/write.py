@@ -21,9 +21,9 @@ from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking
 from stforecast.comparison.leaderboard import Overall, Task, compare, overall
 from stforecast.comparison.table import overall_rows
+from stforecast.forecasting.results import ForecastRun
 from stforecast.report.section import PlainSection, Section, section
 from stforecast.report.tables import Arrays, Table, as_json, packed
-from stforecast.results import ForecastRun
 
 log = logging.getLogger(__name__)
 

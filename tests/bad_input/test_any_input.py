@@ -25,8 +25,8 @@ from data_prep.sets.telecom_italia.cells import parse_cells, read_grid
 from data_prep.sets.telecom_italia.raw_day import RawDay
 from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast.bench.grid import load_grid
-from stforecast.config import resolve, sections
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve, sections
+from stforecast.forecasting.forecaster import Forecaster
 
 pytestmark = pytest.mark.attack("absurd input")
 

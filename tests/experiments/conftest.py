@@ -13,8 +13,8 @@ from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast.bench.grid import load_grid
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.run_folder import write_csv
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
 from stforecast.methods import METHODS
-from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ from data_prep import DATA_SETS
 from data_prep.cube import open_cube, write_cube
 from experiments import cli as module
 from experiments.cli import cli, main
-from stforecast import runs
-from stforecast.federated.runs.checkpointing import Stopped
-from stforecast.forecaster import Forecaster
-from stforecast.leaks import Leak
+from stforecast.federated.runs.signals import Stopped
+from stforecast.forecasting import runs
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.leaks import Leak
 from stforecast.plots import PLOTS
 
 FILE = __file__
@@ -598,7 +598,7 @@ def broken(error):
     ],
 )
 def test_other_errors_have_their_exit_codes(stforecast, monkeypatch, error, code, message):
-    monkeypatch.setattr("stforecast.config.resolve", broken(error))
+    monkeypatch.setattr("stforecast.forecasting.config.resolve", broken(error))
     found, out, err = stforecast("run", "--data", FILE, "--out", "b")
     assert (found, out) == (code, "")
     assert err.strip().startswith(f"stforecast: {message}")
@@ -617,7 +617,7 @@ def test_notices_outlive_the_stream_that_the_command_began_with(stforecast, monk
 
 
 def test_debug_shows_the_traceback(monkeypatch):
-    monkeypatch.setattr("stforecast.config.resolve", broken(RuntimeError("a")))
+    monkeypatch.setattr("stforecast.forecasting.config.resolve", broken(RuntimeError("a")))
     with pytest.raises(RuntimeError, match="a"):
         main(["--debug", "run", "--data", FILE, "--out", "b"])
 

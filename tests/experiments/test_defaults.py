@@ -4,8 +4,8 @@ import pytest
 
 from experiments.forecasts.commands import run_command
 from experiments.images.commands import run_command as image_run_command
-from stforecast import config
 from stforecast.baselines import BASELINES
+from stforecast.forecasting import config
 from stforecast.methods import METHODS
 from vision import config as image_config
 from vision.methods import METHODS as IMAGE_METHODS

@@ -21,10 +21,10 @@ from experiments.federation_figure import ABSENT, ANSWERED, LEFT_OUT, draw, node
 from experiments.federation_log import events_of, follow
 from experiments.flower_keys import make_node_key
 from experiments.flower_processes import LocalFlower
-from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings, write_app
+from stforecast.forecasting.config import resolve
 
 WITHOUT = "needs the extra flower: pip install 'stforecast[flower]'"
 

@@ -12,7 +12,7 @@ from data_prep.cube import make_cube, write_cube
 from data_prep.description import describe_cube
 from experiments.cli import main
 from experiments.info_command import describe
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 
 HOURS = pd.date_range("2024-01-01", periods=4, freq="h")
 
@@ -122,7 +122,7 @@ def test_arrays_are_recognised_by_their_layout(tmp_path, arrays, layout, data_se
 
 
 def test_a_run_and_a_folder_of_runs(town, tmp_path):
-    from stforecast.runs import run
+    from stforecast.forecasting.runs import run
 
     settings = {"service": "internet", "split": "days:7,1,2"}
     finished = run("ridge", town, tmp_path / "runs" / "r", settings, label="mine")

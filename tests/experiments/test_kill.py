@@ -17,8 +17,8 @@ from data_prep.base.errors import InputError
 from experiments.cli import main
 from experiments.forecasts import benchmark
 from stforecast.bench.jobs import run_grid
-from stforecast.results import ForecastRun
-from stforecast.runs import run as run_forecast
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.runs import run as run_forecast
 from vision.results import ImageRun
 from vision.results import run as run_images
 

@@ -9,7 +9,7 @@ import xarray as xr
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
+from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
 
 
 @pytest.fixture(scope="session")

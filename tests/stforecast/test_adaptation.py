@@ -7,7 +7,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 
 KEEPING = ["fedlean", "fedavg", "fedrep", "fuels", "ditto", "pfedme", "fedda_clusters", "fedtrees"]
 BASELINES = ["ridge", "historical_average", "boosting", "seasonal_day"]
@@ -67,7 +67,7 @@ def test_days_of_history_change_the_personal_part_alone(fitted, method, table):
     adapted = [forecaster.adapt(new, days) for days in (1, 4)]
     first, second = (a.predict(new) for a in adapted)
     assert not np.array_equal(first, second)
-    servers = [a._chosen().snapshot.server for a in adapted]
+    servers = [a.model_.predictor.snapshot.server for a in adapted]
     for name, t in servers[0].items():
         assert torch.equal(t, servers[1][name])
 
@@ -86,8 +86,8 @@ def test_only_the_last_days_train_and_the_steps_before_are_inputs(fitted, table)
 def test_a_new_cell_is_scaled_by_its_history_or_by_the_mean_of_the_trained_ones(fitted, table):
     forecaster = fitted("fedavg")
     silent = table[[33]].assign(**{"44": np.nan, "55": 7.0}).rename(columns=int)
-    scaler = forecaster.adapt(silent, days=1).scaler
-    mean, std = forecaster.scaler.mean.mean(), forecaster.scaler.std.mean()
+    scaler = forecaster.adapt(silent, days=1).model_.scaler
+    mean, std = forecaster.model_.scaler.mean.mean(), forecaster.model_.scaler.std.mean()
     np.testing.assert_allclose(scaler.mean, [table[33].mean(), mean, 7.0])
     np.testing.assert_allclose(scaler.std, [table[33].std(ddof=0), std, std])
 
@@ -149,12 +149,12 @@ def test_bounds_of_a_new_cell_have_the_mean_width_of_the_known_ones(table, tiny)
     ).fit(table[[11, 22]])
     adapted = forecaster.adapt(table)
     lower, upper = adapted.predict_interval(table, limits=(-np.inf, np.inf))
-    width = (upper - lower).iloc[0] / adapted.scaler.std
+    width = (upper - lower).iloc[0] / adapted.model_.scaler.std
     known = forecaster.predict_interval(table[[11, 22]], limits=(-np.inf, np.inf))
     np.testing.assert_allclose(
-        width[[11, 22]], (known.upper - known.lower).iloc[0] / forecaster.scaler.std
+        width[[11, 22]], (known.upper - known.lower).iloc[0] / forecaster.model_.scaler.std
     )
-    half = adapted._calibration.radius[:, 0]
+    half = adapted.model_.calibration.radius[:, 0]
     np.testing.assert_allclose(half[2], half[:2].mean())
 
 
@@ -166,7 +166,7 @@ def test_errors_of_new_cells_are_measured_on_other_data(fitted, table):
 
 @pytest.mark.parametrize("method", ["fuels", "fedda", "fedtrees", "fedavg"])
 def test_the_servers_state_of_the_same_clients_is_unchanged(method, fitted):
-    trained = fitted(method)._chosen()
+    trained = fitted(method).model_.predictor
     server = trained.snapshot.server
     again = trained.method.server_for(server, torch.arange(2))
     assert server.keys() == again.keys()
@@ -175,6 +175,6 @@ def test_the_servers_state_of_the_same_clients_is_unchanged(method, fitted):
 
 
 def test_a_new_client_of_fedlean_has_a_penalty_that_counts_its_windows(fitted):
-    method = fitted("fedlean")._chosen().method
+    method = fitted("fedlean").model_.predictor.method
     assert method.for_share(0.25).options.shrinkage == 4 * method.options.shrinkage
     assert method.for_share(0.25).options.ridge == method.options.ridge

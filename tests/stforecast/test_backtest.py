@@ -7,8 +7,8 @@ from stforecast import Forecaster
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row
-from stforecast.config import read_by
-from stforecast.runs import run
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.runs import run
 
 SPANS = {"folds": 2, "test": "1d", "validation": "1d", "gap": "12h"}
 SPLITS = [

@@ -5,7 +5,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
-from stforecast.config import resolve, sections
+from stforecast.forecasting.config import resolve, sections
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 

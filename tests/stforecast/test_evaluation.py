@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stforecast import Forecaster, trained_method
+from stforecast import Forecaster
 from stforecast.baselines.ridge import Ridge
-from stforecast.config import read_by
 from stforecast.data import series as reading
-from stforecast.trained_method import TrainedMethod
+from stforecast.forecasting import trained_method
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.trained_method import TrainedMethod
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
 def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
     settings = {"split": tiny["split"]} if method != "fedavg" else tiny
     forecaster = Forecaster(method, **read_by(method, settings), service="internet").fit(cube)
-    predictor, data = forecaster._chosen(), forecaster._evaluated().data
+    predictor, data = forecaster.model_.predictor, forecaster._evaluation().data
     starts = data.split.test[:5]
     quantiles = predictor.quantiles(data.z, starts, data.calendar)
     assert predictor.levels == ()

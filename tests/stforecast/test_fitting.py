@@ -4,8 +4,8 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
-from stforecast.fitting import Fitted
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.fit import Fitted
 
 WINDOW = {"closeness": 3, "periods": 0}
 
@@ -23,7 +23,7 @@ def test_a_sliding_window_learns_nothing_from_before_it(table, tiny, method):
     ]
     before, after = (f.predict(table.iloc[: 24 * 7]) for f in forecasters)
     pd.testing.assert_frame_equal(before, after)
-    scalers = (f.scaler for f in forecasters)
+    scalers = (f.model_.scaler for f in forecasters)
     np.testing.assert_array_equal(*(scaler.mean for scaler in scalers))
     assert forecasters[0].parts()["training"]["first"] == str(table.index[24 * 3])
 

@@ -1,5 +1,6 @@
 """The forecaster on three cells and ten days; forecasts are checked against numbers by hand."""
 
+import dataclasses
 import json
 import logging
 
@@ -11,9 +12,9 @@ from safetensors.numpy import load_file
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.scaling import Scaler
 from stforecast.federated.engine.server import RoundReport
+from stforecast.forecasting.config import read_by
 
 METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]
 
@@ -296,23 +297,23 @@ def saved(cube, tiny, tmp_path):
 
 def with_scale(value):
     def spoil(forecaster):
-        mean, std = forecaster.scaler.mean, forecaster.scaler.std.copy()
+        mean, std = forecaster.model_.scaler.mean, forecaster.model_.scaler.std.copy()
         std[1] = value
-        forecaster.scaler = Scaler(mean, std)
+        forecaster._model = dataclasses.replace(forecaster.model_, scaler=Scaler(mean, std))
 
     return spoil
 
 
 def with_mean(value):
     def spoil(forecaster):
-        forecaster.scaler.mean[2] = value
+        forecaster.model_.scaler.mean[2] = value
 
     return spoil
 
 
 def with_parameter(value):
     def spoil(forecaster):
-        state = forecaster._fitted["best"].snapshot
+        state = forecaster.model_.predictor.snapshot
         next(iter({**state.clients.params, **state.server}.values())).flatten()[0] = value
         for t in [*state.clients.params.values(), *state.server.values()]:
             t.flatten()[-1:] = value
@@ -321,7 +322,7 @@ def with_parameter(value):
 
 
 def with_weights(forecaster):
-    forecaster._fitted["best"].arrays["weights"][0, 0, 0] = np.nan
+    forecaster.model_.predictor.arrays["weights"][0, 0, 0] = np.nan
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ import pytest
 from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.seasonal import LastValue
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
+from stforecast.data.cubes import open_cube
 from stforecast.data.scaling import fit_scaler
-from stforecast.data.series import as_cube, as_series
+from stforecast.data.series import as_series
 from stforecast.data.splits import Cut
 from stforecast.data.window_spec import WindowSpec
-from stforecast.leaks import compare, forecast_leaks
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.leaks import compare, forecast_leaks
 
 CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 STARTS = np.arange(30, 60)
@@ -74,15 +75,15 @@ def fitting_leaks(method, data, **settings):
     What may change is the scaler, or the forecast of the first window of which no step lies in the
     validation part.
     """
-    cube, _ = as_cube(data)
+    cube = open_cube(data)
     service = as_series(cube, settings.get("service")).service
     first = Forecaster(method, **read_by(method, settings)).fit(cube)
     start = int(first.split.test[0]) + first.config.window.horizon - 1
     second = Forecaster(method, **read_by(method, settings)).fit(other_future(cube, service, start))
     history = cube.isel(time=slice(start))
     before, after = (f.predict(history).to_numpy() for f in (first, second))
-    scalers = (np.stack([f.scaler.mean, f.scaler.std]) for f in (first, second))
-    scale = first.scaler.std
+    scalers = (np.stack([f.model_.scaler.mean, f.model_.scaler.std]) for f in (first, second))
+    scale = first.model_.scaler.std
     return [
         *compare("scaler", start, *(s / scale for s in scalers)),
         *compare("model", start, before / scale, after / scale),

@@ -7,7 +7,7 @@ import xarray as xr
 from scipy.stats import norm
 
 from data_prep.base.errors import InputError
-from stforecast.planning import ANY, busy_hour, exceedance, peak_errors, plan
+from stforecast.forecasting.planning import ANY, busy_hour, exceedance, peak_errors, plan
 
 TIMES = pd.date_range("2024-03-01 08:00", periods=4, freq="30min", tz="Asia/Kolkata")
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 from stforecast.metrics.point import evaluate
 
 PROTOCOL = {"closeness": 12, "periods": 0, "horizon": 12, "period": 288, "scale": "global"}
@@ -51,8 +51,8 @@ def test_both_splits_judge_the_windows_of_the_literature(speeds, split):
 def test_the_scaler_sees_the_training_part_alone(speeds):
     forecaster = Forecaster("last_value", split="windows:0.7,0.1,0.2", **PROTOCOL).fit(speeds)
     training = speeds.to_numpy()[: 12 + 23_974]
-    assert forecaster.scaler.mean.item() == pytest.approx(np.nanmean(training))
-    assert forecaster.scaler.std.item() == pytest.approx(np.nanstd(training))
+    assert forecaster.model_.scaler.mean.item() == pytest.approx(np.nanmean(training))
+    assert forecaster.model_.scaler.std.item() == pytest.approx(np.nanstd(training))
 
 
 def test_a_mean_of_batch_means_is_another_number():

@@ -12,8 +12,9 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 
 import stforecast
 from data_prep.base.errors import InputError, python_names
+from data_prep.cube import write_cube
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 from stforecast.tracking import Callback, MLflow, TensorBoard, WeightsAndBiases
 
 ANY = (-np.inf, np.inf)
@@ -93,7 +94,7 @@ def test_forecasts_are_not_below_zero_unless_the_training_part_was(table, below)
     values[10] = -1.0 if below else 1.0
     data = pd.DataFrame({"a": values}, table.index)
     forecaster = Forecaster("last_value", **RIDGE).fit(data)
-    assert forecaster.non_negative == (not below)
+    assert forecaster.model_.non_negative == (not below)
     assert forecaster.predict(data).iloc[0, 0] == pytest.approx(-5.0 if below else 0.0)
     assert forecaster.predict(data, limits=ANY).iloc[0, 0] == pytest.approx(-5.0)
     assert forecaster.predict(data, limits=(0, np.inf)).iloc[0, 0] == 0.0
@@ -104,7 +105,7 @@ def test_bounds_are_not_below_zero_when_asked(fitted, table, tmp_path):
     bounds = fitted.predict_interval(lower, limits=(0, np.inf))
     assert bounds.lower.min(axis=None) == 0
     loaded = Forecaster.load(fitted.save(tmp_path))
-    assert loaded.non_negative
+    assert loaded.model_.non_negative
     pd.testing.assert_frame_equal(loaded.predict_interval(lower).lower, bounds.lower)
 
 
@@ -145,6 +146,28 @@ def test_advice_names_parameters_of_python(table):
     assert python_names("pass --allow-gaps to leave") == "pass allow_gaps=True to leave"
     cube = stforecast.open_cube(gap, allow_gaps=True, units="MB")
     assert Forecaster("ridge", **RIDGE).fit(cube).units == "MB"
+
+
+def test_fit_open_and_forecast_take_the_same(table, tmp_path):
+    """A table, the path of a table, a cube and the path of a cube give the same forecasts."""
+    table = table.rename_axis("time")
+    table.to_csv(tmp_path / "cells.csv")
+    cube = stforecast.open_cube(tmp_path / "cells.csv")
+    path = write_cube(cube, tmp_path / "cells.nc")
+    kinds = (table, tmp_path / "cells.csv", cube, path)
+    opened = [stforecast.open_cube(data)["value"].to_numpy() for data in kinds]
+    fitted = [Forecaster("ridge", **RIDGE).fit(data) for data in kinds]
+    quick = [stforecast.forecast(data, 1, method="seasonal_day").forecast for data in kinds]
+    others = [fitted[0].predict(data) for data in kinds]
+    each = [f.predict(data) for f, data in zip(fitted, kinds, strict=True)]
+    for group in (opened, map(np.asarray, each), map(np.asarray, others), map(np.asarray, quick)):
+        first, *rest = group
+        for found in rest:
+            np.testing.assert_array_equal(found, first)
+    with pytest.raises(InputError, match="option of open_cube"):
+        stforecast.open_cube(tmp_path / "cells.csv", unit="MB")
+    with pytest.raises(InputError, match="units is an option of tables"):
+        stforecast.open_cube(path, units="MB")
 
 
 def test_an_index_that_counts_rows_is_told_what_to_set(table, tmp_path):

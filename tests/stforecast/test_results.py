@@ -7,10 +7,10 @@ import pytest
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from stforecast.config import read_by
-from stforecast.forecaster import Forecaster
-from stforecast.results import METRIC_COLUMNS, ForecastRun
-from stforecast.runs import resume, run
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
+from stforecast.forecasting.runs import resume, run
 
 
 @pytest.fixture(scope="module")

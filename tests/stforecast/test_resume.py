@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 from data_prep.base.errors import InputError
 from data_prep.base.files import checksum
 from data_prep.cube import open_cube, write_cube
-from stforecast import rolling
-from stforecast.config import read_by
+from stforecast.forecasting import rolling
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.runs import resume, run
 from stforecast.methods import METHODS
-from stforecast.results import ForecastRun
-from stforecast.runs import resume, run
 
 
 class Killed(BaseException):

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import read_by
-from stforecast.results import ForecastRun
-from stforecast.rolling import Rolling
-from stforecast.runs import resume, run
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.rolling import Rolling
+from stforecast.forecasting.runs import resume, run
 
 RIDGE = {"service": "internet", "split": "days:6,1,3", "periods": 0}
 
@@ -48,9 +48,9 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target)
     first_day = forecasts.isel(time=slice(24))
     np.testing.assert_array_equal(first_day.y_hat, never.test_forecasts().y_hat[:, :24])
     # A model fitted to the first nine days, with the scaler of the first six, on the last day.
-    z = never.scaler.transform(table.to_numpy())
-    evaluation = never._evaluated()
-    again = type(never._chosen())(never.config.method_options)
+    z = never.model_.scaler.transform(table.to_numpy())
+    evaluation = never._evaluation()
+    again = type(never.model_.predictor)(never.config.method_options)
     known = np.arange(24, 24 * 9 + 1 - horizon)
     again.fit(z[: 24 * 9], known, never.config.window, evaluation.data.calendar)
     starts = np.arange(24 * 9, 24 * 10 + 1 - horizon)

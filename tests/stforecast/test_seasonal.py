@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
-from stforecast.seasonal import seasonal_forecast, seasonal_scale
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.evaluate import seasonal_forecast, seasonal_scale
 
 
 def prepared(table, split, horizon=1):

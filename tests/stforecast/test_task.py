@@ -3,7 +3,7 @@ import torch
 from sklearn.metrics import mean_pinball_loss
 
 from data_prep.base.errors import InputError
-from stforecast.task import ForecastTask, LossOptions, pinball
+from stforecast.forecasting.task import ForecastTask, LossOptions, pinball
 
 BATCH = {
     "y": torch.tensor([[[0.0, 0.0], [0.0, 9.0]]]),

@@ -6,8 +6,8 @@ import pytest
 import vision.config
 from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
-from stforecast.config import check_read, read_by, resolve, unread
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import check_read, read_by, resolve, unread
+from stforecast.forecasting.forecaster import Forecaster
 from stforecast.methods import METHODS
 from vision.learner import Learner
 from vision.methods import METHODS as IMAGE_METHODS

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.config import read_by
 from stforecast.data.series import as_series
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.forecaster import Forecaster
 
 ROME, YORK = "Europe/Rome", "America/New_York"
 METHODS = ("fedlean", "fedtrees", "ridge", "historical_average", "seasonal_day")

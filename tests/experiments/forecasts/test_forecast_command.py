@@ -9,7 +9,7 @@ import xarray as xr
 
 from data_prep.cube import open_cube
 from experiments.cli import main
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.forecaster import Forecaster
 
 RIDGE = ["--method", "ridge", "--horizon", "3"]
 
@@ -98,7 +98,7 @@ def test_mistakes_are_named(stforecast, town, tmp_path, args, message):
 
 
 def test_the_check_compares_with_the_day_before():
-    from stforecast.quick_forecast import check_forecasts
+    from stforecast.forecasting.quick import check_forecasts
 
     times = pd.date_range("2013-11-01 23:00", periods=2, freq="h")
     y = np.array([[[1.0, 2.0], [3.0, np.nan]]])
@@ -137,8 +137,8 @@ def test_three_lines_of_python(town, tmp_path):
 
 
 def test_rounds_are_fewer_for_many_cells(town):
-    from stforecast.config import defaults
-    from stforecast.quick_forecast import make_plan
+    from stforecast.forecasting.config import defaults
+    from stforecast.forecasting.quick import make_plan
 
     with open_cube(town) as ds:
         few = make_plan(ds, 1, None, "fedlean", {})

@@ -12,9 +12,9 @@ from experiments.forecasts.report import results_table
 from stforecast.bench.published import parse_published
 from stforecast.comparison.hours import busy_hours
 from stforecast.comparison.names import shown_steps
-from stforecast.config import read_by
-from stforecast.results import ForecastRun
-from stforecast.runs import run
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.runs import run
 
 SETTINGS = {"service": "internet", "split": "days:6,1,3", "horizon": 4}
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.config import resolve
 from stforecast.data.clients import Partition, one_per_cell, partition
 from stforecast.data.series import as_series
 from stforecast.federated.core.data import ClientData
+from stforecast.forecasting.config import resolve
 
 
 @pytest.fixture

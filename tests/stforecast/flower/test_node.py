@@ -10,14 +10,14 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import pooled_errors, serve
 from stforecast.flower.settings import RunSettings, check_owners, parse_owner, write_app
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.forecaster import Forecaster
 
 TOKEN = "0123456789abcdef"
 RUN = f"run-{TOKEN}"

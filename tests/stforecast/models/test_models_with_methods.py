@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import defaults, options_type, read_by
+from stforecast.forecasting.config import defaults, options_type, read_by
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 

@@ -5,39 +5,24 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, in_minutes
-from stforecast.data.series import Data, Series, as_series
+from stforecast.data.cubes import Data, is_table, open_cube
+from stforecast.data.scaling import Limits
+from stforecast.data.series import Series, as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
-from stforecast.limits import Limits
+
+if TYPE_CHECKING:
+    from stforecast.forecasting.model import FittedModel
 
 log = logging.getLogger(__name__)
-
-
-class Trained(NamedTuple):
-    """What a model was fitted on, as far as a history must be alike.
-
-    Attributes:
-        service: name of the forecast variable.
-        units: its unit.
-        step: length of a time step.
-        time_zone: as `Series.time_zone`; None if it was saved without it, so that it cannot be
-            checked.
-        window: windows, whose covariates and events a history must have.
-    """
-
-    service: str
-    units: str
-    step: pd.Timedelta
-    time_zone: str | None
-    window: WindowSpec
 
 
 ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
@@ -51,28 +36,20 @@ HIDDEN = 1e3
 
 
 def read_history(
-    history: Data | Series,
-    model: Trained,
-    cells: np.ndarray,
-    reach: int,
-    events: str | os.PathLike[str] | None = None,
-    *,
-    lengthened: bool = False,
+    history: Data | Series, model: FittedModel, events: str | os.PathLike[str] | None = None
 ) -> Series:
     """Read the series of the fitted cells from a history.
 
     Args:
-        history: the data; the values of a table (time × cell) are taken to be of `service`.
-        model: what the model was fitted on.
-        cells: `(cells,)` ids that the model was fitted on; a warning names others.
-        reach: number of steps back that the model reads.
+        history: the data; the values of a table (time × cell) are taken to be of its service.
+        model: the fitted model; a warning names cells that it does not know. If it was adapted,
+            missing steps precede a history that is shorter than it reads back.
         events: table of events, whose times without an offset are those of the model's zone.
-        lengthened: whether a shorter history is begun with missing steps, as of new cells.
 
     Raises:
         InputError: as `read_series`, or if the history lacks cells or is too short.
     """
-    series = read_series(history, model, events)
+    series, cells, reach = read_series(history, model, events), model.cells, model.reach
     unseen, absent = (~np.isin(a, b) for a, b in ((series.cells, cells), (cells, series.cells)))
     if unseen.any() and absent.any():
         raise InputError(
@@ -80,7 +57,7 @@ def read_history(
             f"fitted on, such as {cells[absent][0]}, and has {counted(int(unseen.sum()), 'cell')} "
             f"that it has not seen, such as {series.cells[unseen][0]}; {ADAPT}"
         )
-    if len(series.values) < reach and lengthened:
+    if len(series.values) < reach and model.adapted:
         series = series.preceded(reach - len(series.values))
     if len(series.values) < reach:
         raise InputError(
@@ -97,7 +74,7 @@ def read_history(
 
 
 def read_series(
-    history: Data | Series, model: Trained, events: str | os.PathLike[str] | None = None
+    history: Data | Series, model: FittedModel, events: str | os.PathLike[str] | None = None
 ) -> Series:
     """Read all cells of a history, in the unit and the zone of the model.
 
@@ -105,7 +82,7 @@ def read_series(
 
     Args:
         history: as for `read_history`.
-        model: what the model was fitted on.
+        model: the fitted model.
         events: as for `read_history`.
 
     Raises:
@@ -113,14 +90,17 @@ def read_series(
             times cannot be placed in the model's zone, or there is no table of events for windows
             that read them.
     """
-    window, step = model.window, model.step
+    window, step = model.config.window, model.step
     if isinstance(history, Series):
         series = history
     else:
-        named = None if isinstance(history, pd.DataFrame) else model.service
-        series = as_series(history, named, window)
-        if isinstance(history, pd.DataFrame):
-            units = str(history.attrs.get("units", model.units))
+        data, named = history, not is_table(history)
+        if is_table(history) and not isinstance(history, pd.DataFrame):
+            data = open_cube(history)
+            named = model.service in data
+        series = as_series(data, model.service if named else None, window)
+        if is_table(history):
+            units = str(getattr(history, "attrs", {}).get("units", model.units))
             series = dataclasses.replace(series, units=units)
     if series.calendar.step != step:
         raise InputError(

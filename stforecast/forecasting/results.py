@@ -10,8 +10,9 @@ A run folder holds
   seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`);
 - `model/`: the saved forecaster, which `Forecaster.load` reads.
 
-An unfinished run holds `settings.json` and `checkpoints/`, from which `stforecast.runs.resume`
-continues. Figures and tables read finished runs without torch, which takes seconds to import.
+An unfinished run holds `settings.json` and `checkpoints/`, from which
+`stforecast.forecasting.runs.resume` continues. Figures and tables read finished runs without torch,
+which takes seconds to import.
 """
 
 from __future__ import annotations

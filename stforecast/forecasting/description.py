@@ -10,7 +10,7 @@ import pandas as pd
 
 from data_prep.base.text import counted
 from stforecast.data import dates as durations
-from stforecast.saved_forecaster import SavedForecaster
+from stforecast.forecasting.model import FittedModel
 
 
 def call(params: Mapping[str, Any]) -> str:
@@ -24,14 +24,14 @@ def call(params: Mapping[str, Any]) -> str:
     return f"Forecaster({', '.join(texts)})"
 
 
-def in_words(params: Mapping[str, Any], model: SavedForecaster | None) -> str:
+def in_words(params: Mapping[str, Any], model: FittedModel | None) -> str:
     """Return one line: the call, and what it was fitted on."""
     if model is None:
         return call(params)
     return f"<{call(params)}, fitted: {_fitted(model)}>"
 
 
-def _fitted(model: SavedForecaster) -> str:
+def _fitted(model: FittedModel) -> str:
     horizon = model.config.window.horizon
     return (
         f"{quantity(model)} of {counted(len(model.cells), 'cell')}, "
@@ -40,14 +40,14 @@ def _fitted(model: SavedForecaster) -> str:
     )
 
 
-def quantity(model: SavedForecaster) -> str:
+def quantity(model: FittedModel) -> str:
     """Return the service with its unit, if it has one."""
     return model.service if model.units == "1" else f"{model.service} ({model.units})"
 
 
 def as_html(
     params: Mapping[str, Any],
-    model: SavedForecaster | None,
+    model: FittedModel | None,
     parts: Mapping[str, Mapping[str, str] | None],
     train_seconds: float,
 ) -> str:

@@ -21,6 +21,7 @@ from stforecast.baselines import BASELINES
 from stforecast.bench.ray import LOCAL, RAY
 from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
+from stforecast.data.scaling import Limits
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import (
     CheckedOptions,
@@ -37,12 +38,11 @@ from stforecast.federated.core.training import Training
 from stforecast.federated.engine.sizing import parse_bytes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+from stforecast.forecasting.task import LossOptions
 from stforecast.intervals.bands import IntervalOptions
-from stforecast.limits import Limits
 from stforecast.methods import METHODS
 from stforecast.metrics.quantiles import pair_coverages, parse_levels
 from stforecast.models import MODELS
-from stforecast.task import LossOptions
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ REFITTED = ReadIf("refit is daily or weekly", lambda s: s["refit"] != "never")
 
 @dataclass(frozen=True)
 class RollingOptions(CheckedOptions):
-    """Refits during the test part; see `stforecast.rolling`.
+    """Refits during the test part; see `stforecast.forecasting.rolling`.
 
     Attributes:
         refit: `never`, `daily` or `weekly`: refit the selected model on the data known so far

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from stforecast.config import Config
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.core.state import State
@@ -29,9 +28,10 @@ from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import from_arrays
-from stforecast.fitting import fit_baseline
-from stforecast.predictor import Predictor
-from stforecast.trained_method import TrainedMethod, federate
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.fit import fit_baseline
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.trained_method import TrainedMethod, federate
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits."""
@@ -43,7 +43,7 @@ refitted model and its costs."""
 
 @dataclass(frozen=True, eq=False)
 class Rolling:
-    """A model and its successive refits; a `stforecast.predictor.Predictor`.
+    """A model and its successive refits; a `stforecast.forecasting.predictor.Predictor`.
 
     Attributes:
         models: the trained model, then each refit of it.

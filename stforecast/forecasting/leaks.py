@@ -9,15 +9,17 @@ by one, gaps filled with later values.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
 from stforecast.data.clock import Calendar
-from stforecast.data.covariates import CovariateCalendar
+from stforecast.data.series import Series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
-from stforecast.predictor import Predictor
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.predictor import Predictor
 
 TOLERANCE = 1e-5
 """Smaller changes, in z-scores, are rounding."""
@@ -46,6 +48,14 @@ class Leak:
         return f"{self.what} of the window at step {self.step} changed by {self.change:.3g}"
 
 
+def model_leaks(model: FittedModel, series: Series) -> list[Leak]:
+    """Find leaks of a model in windows of the last quarter of a series of its cells."""
+    z = model.scaler.transform(series.values)
+    starts = np.arange(max(model.reach, len(z) - len(z) // 4), len(z))
+    calendar = model.scaler.calendar(series)
+    return forecast_leaks(model.predictor, z, starts, model.config.window, calendar)
+
+
 def forecast_leaks(
     predictor: Predictor,
     series: np.ndarray,
@@ -72,8 +82,9 @@ def forecast_leaks(
         altered = series.copy()
         altered[start:] = rng.normal(3.0, 10.0, altered[start:].shape)
         one, both = np.array([start]), [(series, calendar), (altered, calendar)]
-        if isinstance(calendar, CovariateCalendar):
-            both[1] = altered, calendar.altered(int(start), rng)
+        if calendar.covariates is not None:
+            covariates = calendar.covariates.altered(int(start), rng)
+            both[1] = altered, dataclasses.replace(calendar, covariates=covariates)
         inputs = (input_windows(s, one, spec, at) for s, at in both)
         forecasts = (predictor.predict(s, one, at) for s, at in both)
         for what, (before, after) in {"inputs": inputs, "forecast": forecasts}.items():

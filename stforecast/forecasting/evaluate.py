@@ -1,4 +1,8 @@
-"""Evaluation of a predictor on the validation and the test part of its data."""
+"""Evaluation of a fitted model on the validation and the test part of its data.
+
+Seasonal naive is the yardstick of skill and of scaled errors. Its season is a day; where a step
+does not divide a day, it is one step, so that the forecast is the last value.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,68 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from stforecast.config import Config
-from stforecast.data.clients import Partition
+from stforecast.data.anchors import repeat_season
+from stforecast.data.clock import Calendar
+from stforecast.data.dates import DAY, divides_a_day
 from stforecast.data.prepared import PreparedSeries, Targets
-from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
-from stforecast.history import warn_of_far_bounds
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.history import warn_of_far_bounds
+from stforecast.forecasting.model import FittedModel
 from stforecast.intervals.bands import Bands, clipped, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
-from stforecast.limits import Limits
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals
-from stforecast.predictor import Predictor
-from stforecast.seasonal import seasonal_forecast, seasonal_scale
+
+
+def season_of(calendar: Calendar) -> int:
+    """Return the steps of a season.
+
+    >>> import pandas as pd
+    >>> start = pd.Timestamp("2013-11-01")
+    >>> season_of(Calendar(start, pd.Timedelta("10min"))), season_of(Calendar(start, 7 * DAY))
+    (144, 1)
+    """
+    return int(DAY // calendar.step) if divides_a_day(calendar.step) else 1
+
+
+def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
+    """Forecast the test part by the latest value at the same time of day.
+
+    Returns:
+        `(cells, windows, horizon)` float32 z-scores; None if the first window has less than a
+        season of history.
+    """
+    season, starts = season_of(data.calendar), data.split.test
+    if starts.min() < season:
+        return None
+    return repeat_season(data.z, starts, data.window.horizon, season, data.calendar)
+
+
+def seasonal_scale(data: PreparedSeries) -> Scale:
+    """Return the errors of seasonal naive, one season ahead, on the steps to fit a scaler on.
+
+    Hyndman and Koehler: Another Look at Measures of Forecast Accuracy, International Journal of
+    Forecasting 22, 2006, equation in section 3 (MASE); Makridakis et al.: The M5 Accuracy
+    Competition, International Journal of Forecasting 38, 2022, section 4.1 (RMSSE). Both papers
+    divide by the errors one step ahead of the last value; here a season takes the place of a step.
+
+    Returns:
+        Errors in the data's units; NaN for a cell without two observed values a season apart, and
+        where they are all equal.
+    """
+    values, fit, season = data.series.values, data.split.fit, season_of(data.calendar)
+    steps = np.arange(fit.start + season, fit.stop)
+    before = data.calendar.before(steps, season) if season > 1 else steps - season
+    differences = values[steps] - values[np.maximum(before, fit.start)]
+    seen = np.isfinite(differences)
+    counts = np.maximum(seen.sum(axis=0), 1)
+    squares, sizes = (np.where(seen, d, 0.0) for d in (differences**2, np.abs(differences)))
+    mae, mse = sizes.sum(axis=0) / counts, squares.sum(axis=0) / counts
+    return Scale(np.where(mae > 0, mae, np.nan), np.where(mse > 0, np.sqrt(mse), np.nan))
+
 
 log = logging.getLogger(__name__)
 
@@ -39,31 +90,25 @@ By = Literal["cell", "client"]
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Forecasts of the validation and the test part by one predictor, each computed once.
+    """Forecasts of the validation and the test part by one model, each computed once.
 
     Attributes:
-        config: settings of the run.
+        model: the model; if it is not calibrated, its intervals are calibrated on the validation
+            part.
         data: the series.
-        predictor: the predictor to evaluate.
-        known: calibration of the widest interval; by default it is fitted to the validation part.
-        known_limits: lowest and highest possible value; by default as the settings say, and 0 as
-            the lowest if no training value is below 0.
     """
 
-    config: Config
+    model: FittedModel
     data: PreparedSeries
-    predictor: Predictor
-    known: Calibration | None = None
-    known_limits: Limits | None = None
 
     @property
-    def limits(self) -> Limits:
-        """Lowest and highest possible value, in the data's units."""
-        return self.known_limits or self.config.data.limits(self.data.non_negative)
+    def config(self) -> Config:
+        """Settings of the model."""
+        return self.model.config
 
     @cached_property
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.limits.scores(self.data.scaler, len(self.data.series.cells))
+        return self.model.limits.scores(self.data.scaler, len(self.data.series.cells))
 
     @cached_property
     def scale(self) -> Scale | None:
@@ -91,7 +136,7 @@ class Evaluation:
 
     def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
         data, coverages = self.data, self.config.coverages
-        bands = raw_bands(self.predictor, data.z, starts, data.calendar, coverages)
+        bands = raw_bands(self.model.predictor, data.z, starts, data.calendar, coverages)
         return Forecasts(starts, bands, *targets)
 
     @cached_property
@@ -105,21 +150,21 @@ class Evaluation:
 
     def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
         data, options, test = self.data, self.config.interval, self._test
-        if self.known is not None:
+        if (known := self.model.calibration) is not None:
             coverage = self.config.coverage
             widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
-            bands = self.known.calibrated(widest, data.z, test.starts, data.calendar)
-            return bands, {coverage: self.known}
+            bands = known.calibrated(widest, data.z, test.starts, data.calendar)
+            return bands, {coverage: known}
         if options.intervals == "none":
             n_cells, _, horizon = test.y.shape
             as_it_is = Calibration(
                 np.zeros((n_cells, horizon)), np.full((n_cells, horizon), np.inf)
             )
             return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
-        starts, known = data.calibration, self._validation
+        starts, validation = data.calibration, self._validation
         if len(starts) < len(data.split.validation):
-            known = self._forecasts(starts, data.targets(starts))
-        bands, after = calibrate(data, known, test, options)
+            validation = self._forecasts(starts, data.targets(starts))
+        bands, after = calibrate(data, validation, test, options)
         if np.isinf(after[self.config.coverage].radius).any():
             log.warning(
                 "%s: too few validation targets for an interval of coverage %g of some cells: "
@@ -180,7 +225,7 @@ class Evaluation:
         A target or bound at a limit is exactly that, whatever the rounding of its z-score.
         """
         found = self.data.scaler.inverse(values, cell_axis=0)
-        for limit, score in zip(self.limits, self._limits, strict=True):
+        for limit, score in zip(self.model.limits, self._limits, strict=True):
             found = np.where(values == score, limit, found)
         return found
 
@@ -204,39 +249,25 @@ class Evaluation:
         return both.drop_duplicates(["metric", "client", "horizon"], ignore_index=True)
 
 
-def on_new_data(
-    config: Config,
-    series: Series,
-    scaler: Scaler,
-    predictor: Predictor,
-    known: Calibration | None,
-    limits: Limits,
-    clients: Partition,
-) -> Evaluation:
-    """Return the evaluation of a fitted predictor on other data, all of which is the test part.
+def on_new_data(model: FittedModel, series: Series) -> Evaluation:
+    """Return the evaluation of a calibrated model on other data, all of which is the test part.
 
     Args:
-        config: settings of the run.
-        series: the data, of the fitted cells.
-        scaler: scaler fitted on the training part.
-        predictor: the predictor.
-        known: calibration of its intervals, if it has any.
-        limits: lowest and highest possible value.
-        clients: the client of each cell.
+        model: the model.
+        series: the data, of its cells.
 
     Raises:
         InputError: if the data are too short for one window.
     """
-    window, n_steps = config.window, len(series.values)
+    window, n_steps = model.config.window, len(series.values)
     if n_steps < window.reach + window.horizon:
         raise InputError(
             f"{series.name} has {n_steps} steps; an evaluation needs {window.reach} that the model "
             f"reads and {window.horizon} that it forecasts; give longer data"
         )
     starts, none = np.arange(window.reach, n_steps - window.horizon + 1), np.array([], dtype=int)
-    split = Split(none, none, starts, slice(0, 0))
-    data = PreparedSeries(series, window, split, scaler, scaler.transform(series.values), clients)
-    return Evaluation(config, data, predictor, known, limits)
+    split, z = Split(none, none, starts, slice(0, 0)), model.scaler.transform(series.values)
+    return Evaluation(model, PreparedSeries(series, window, split, model.scaler, z, model.clients))
 
 
 def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:
@@ -320,16 +351,3 @@ LONG_NAMES = {
     "upper": "upper bound",
 }
 """Descriptions of variables in `forecasts.nc`."""
-
-
-def check_calibration(config: Config, data: PreparedSeries) -> None:
-    """Refuse intervals that cannot be calibrated.
-
-    Raises:
-        InputError: if intervals are asked for and no validation window is known in time.
-    """
-    if config.interval.intervals != "none" and not len(data.calibration):
-        raise InputError(
-            f"intervals are calibrated on the validation part: split {config.data.split} "
-            "has none long enough; choose another --split, or --intervals none"
-        )

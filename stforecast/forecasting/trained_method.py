@@ -1,23 +1,24 @@
-"""Training of a federated method, and the trained method as a predictor."""
+"""Training of a federated method, here or in actors, and the trained method as a predictor."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stforecast.config import Config
+from data_prep.base.errors import InputError
+from stforecast.bench.ray import LOCAL
 from stforecast.data.anchors import with_anchors
 from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.windows import input_windows, off_wall_clock
-from stforecast.engine import trainers
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import Population
@@ -28,14 +29,51 @@ from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import COHORT, Trainer, predictions_of
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.models import build_model
-from stforecast.task import ForecastTask, client_data
+
+
+@contextmanager
+def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]:
+    """Give what makes the trainer of a run, which works within the context.
+
+    Args:
+        config: settings.
+        n_clients: clients of the run.
+
+    Raises:
+        InputError: if the engine is ray and it is not installed, the method cannot be split, or
+            there are fewer clients or cores than actors.
+    """
+    run = config.run
+    if run.engine == LOCAL:
+        yield Trainer
+        return
+    # Importing them takes a while.
+    from stforecast.bench.ray_actors import ray_actors
+    from stforecast.federated.engine.spread import SpreadTrainer, check_parts
+
+    if METHODS[config.method].pooled:
+        raise InputError(
+            f"{config.method} trains one client on the data of all, which actors cannot share; "
+            "leave out --engine"
+        )
+    check_parts(run.actors, n_clients)
+    threads = run.workers or 1
+    with ray_actors(run.actors, threads, n_clients) as actors:
+
+        def make_trainer(*args: Any, **options: Any) -> Trainer:
+            fixed = {"actors": actors, "workers": threads, "device": "cpu"}
+            return SpreadTrainer(*args, **{**options, **fixed})
+
+        yield make_trainer
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedMethod:
-    """A method with its trained state; a `stforecast.predictor.Predictor`.
+    """A method with its trained state; a `stforecast.forecasting.predictor.Predictor`.
 
     Attributes:
         config: settings of the run.

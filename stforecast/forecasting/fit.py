@@ -1,4 +1,4 @@
-"""Fitting and restoring of the configured method, federated or not."""
+"""Fitting and restoring of the configured method, federated or not, as a predictor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError
+from data_prep.base.text import counted
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
-from stforecast.config import Config, reads_target
 from stforecast.data.anchors import CHOSEN, LEVEL, targets
 from stforecast.data.clients import Partition
-from stforecast.data.prepared import PreparedSeries
+from stforecast.data.dates import period_warning
+from stforecast.data.prepared import PreparedSeries, prepare
+from stforecast.data.series import Series
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_finite
 from stforecast.federated.runs.unfinished_run import AfterRound
-from stforecast.predictor import Predictor
-from stforecast.trained_method import TrainedMethod, train
+from stforecast.forecasting.config import Config, reads_target
+from stforecast.forecasting.history import (
+    warn_of_constants,
+    warn_of_outliers,
+    warn_of_values_outside,
+)
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.trained_method import TrainedMethod, train
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +60,42 @@ class Fitted:
         chosen = self.predictors[self.config.run.select]
         y_hat = chosen.predict(data.z, data.split.validation, data.calendar)
         return float(np.square((y_hat - y)[mask], dtype=np.float64).mean())
+
+
+def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSeries]:
+    """Prepare a series for a fit, with warnings of odd values.
+
+    Args:
+        asked: settings as given.
+        series: the data, with the events that the settings name.
+
+    Returns:
+        The settings in steps of the data, with the windows and rounds that follow from the data,
+        and the series, split and scaled.
+
+    Raises:
+        InputError: if the data cannot be used with these settings.
+    """
+    step = series.calendar.step
+    config = asked.at(step)
+    if warning := period_warning(step, config.window.period):
+        log.warning(warning)
+    data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
+    config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
+    if config.training != asked.training:
+        log.info(
+            "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
+            asked.training.rounds, counted(len(series.cells), "cell"),
+        )  # fmt: skip
+    warn_of_constants(series, data.split.fit)
+    warn_of_values_outside(series, config.data.limits(non_negative=False))
+    warn_of_outliers(series, data.split.fit)
+    if config.interval.intervals != "none" and not len(data.calibration):
+        raise InputError(
+            f"intervals are calibrated on the validation part: split {config.data.split} "
+            "has none long enough; choose another --split, or --intervals none"
+        )
+    return config, data
 
 
 def fit(

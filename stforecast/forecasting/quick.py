@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,18 +12,18 @@ import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import some
-from data_prep.cube import open_cube, step_of
+from data_prep.cube import step_of
 from data_prep.description import describe_service
-from data_prep.sets.table import read
 from stforecast.comparison.errors import SEASONAL, variables
+from stforecast.data.cubes import Data, choose_service, open_cube
 from stforecast.data.dates import in_words
-from stforecast.data.series import as_cube, choose_service
-from stforecast.default import DEFAULT_METHOD
+from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
-    from stforecast.backtest import Backtest
-    from stforecast.forecast_tables import Interval
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.backtest import Backtest
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.tables import Interval
+
 
 SPLIT = "time:0.7,0.15,0.15"
 """Parts to train on, to choose and calibrate on, and to check on."""
@@ -43,7 +41,7 @@ class Plan:
 
     Attributes:
         service: variable to forecast.
-        settings: settings by flat name, see `stforecast.config`.
+        settings: settings by flat name, see `stforecast.forecasting.config`.
         assumed: what was assumed and how to change it, by topic.
     """
 
@@ -107,7 +105,7 @@ class QuickForecast:
 
 
 def forecast(
-    data: xr.Dataset | pd.DataFrame | str | os.PathLike[str],
+    data: Data,
     horizon: int = 24,
     *,
     service: str | None = None,
@@ -118,14 +116,13 @@ def forecast(
     """Train on data, check on its last part, and forecast what follows.
 
     Args:
-        data: path of a table (.csv, .xlsx, .parquet) or of a cube, a cube, or a DataFrame with a
-            row for each time and a column for each cell.
+        data: as for `open_cube`.
         horizon: number of steps to forecast.
         service: variable to forecast; by default the first that is not all zeros.
         method: name of a method.
         folds: number of further models, each tested on the span after its training, for a check
             with an interval; 0 for none.
-        **settings: any setting of `stforecast.config`, such as `rounds=50`.
+        **settings: any setting of `stforecast.forecasting.config`, such as `rounds=50`.
 
     Raises:
         InputError: if the data or settings cannot be used.
@@ -137,22 +134,15 @@ def forecast(
         >>> result.forecast.round(0)["a"].tolist(), result.check.mae < 1e-6
         ([100.0, 113.0, 125.0], True)
     """
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.forecaster import Forecaster
 
-    cube = _open(data)
+    cube = open_cube(data)
     plan = make_plan(cube, horizon, service, method, settings)
     forecaster = Forecaster(method, **plan.settings).fit(cube)
     check = check_forecasts(forecaster.test_forecasts())
     table, bounds = forecaster.predict(cube), forecaster.predict_interval(cube)
     tested = forecaster.backtest(cube, folds) if folds else None
     return QuickForecast(table, bounds, check, forecaster, plan.assumed, tested)
-
-
-def _open(data: xr.Dataset | pd.DataFrame | str | os.PathLike[str]) -> xr.Dataset:
-    if isinstance(data, pd.DataFrame | xr.Dataset):
-        return as_cube(data)[0]
-    path = Path(data)
-    return open_cube(path) if path.suffix == ".nc" else read(path)
 
 
 def make_plan(
@@ -170,7 +160,7 @@ def make_plan(
     Raises:
         InputError: if the service is unknown, the horizon is below 1 or the data have one step.
     """
-    from stforecast.config import defaults  # imports torch
+    from stforecast.forecasting.config import defaults  # imports torch
 
     for name in given.keys() & {"horizon", "service"}:
         raise InputError(f"{name} is given twice; give --{name}, not --set {name}=…")

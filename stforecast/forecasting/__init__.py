@@ -1,6 +1,4 @@
-"""The default method, in a module that is quick to import."""
-
-from __future__ import annotations
+"""Forecasting: the fitted model, the forecaster that holds one, and what is asked of them."""
 
 DEFAULT_METHOD = "fedlean"
 """Method of a forecaster, and of the commands, where none is given."""

@@ -15,17 +15,17 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.netcdf import dump, netcdf_target
 from stforecast.bench.run_groups import pooled, select
-from stforecast.config import read_by
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
-from stforecast.evaluation import By
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
 from stforecast.federated.uploads.uplink import guarantee
-from stforecast.forecaster import Forecaster
-from stforecast.results import METRIC_COLUMNS, ForecastRun, data_of
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.evaluate import By
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun, data_of
 
 NOTES = ("table", "fold", "backtest")
 """Notes in `run.json` on a run's place in a benchmark: the table of its row, and the number of its
@@ -46,9 +46,9 @@ def run(
 
     Args:
         method: name of a method.
-        data: path of a cube.
+        data: path of a cube or of a table.
         out: run folder; created if it does not exist.
-        settings: flat settings, see `stforecast.config`.
+        settings: flat settings, see `stforecast.forecasting.config`.
         label: name of the run in tables and legends; by default the method.
         notes: further entries of `run.json`, see `NOTES`.
         after_round: called with each round's report.
