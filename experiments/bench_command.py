@@ -211,6 +211,3 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name, value
-
-
-COMMANDS = (bench,)

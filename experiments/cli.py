@@ -11,17 +11,19 @@ from typing import TextIO
 import click
 
 from data_prep.base.errors import InputError, command_line
-from experiments import bench_command, data_commands, federate_command, info_command, node_command
-from experiments.forecasts import (
-    adapt_command,
-    backtest_command,
-    compare_command,
-    forecast_command,
-    predict_command,
-    report_command,
-)  # fmt: skip
-from experiments.forecasts import commands as forecast_commands
-from experiments.images import commands as image_commands
+from experiments.bench_command import bench
+from experiments.data_commands import download, export, prepare, simulate_command
+from experiments.federate_command import federate
+from experiments.forecasts.adapt_command import adapt
+from experiments.forecasts.backtest_command import backtest
+from experiments.forecasts.commands import leaks, list_command, plot, run_command
+from experiments.forecasts.compare_command import compare
+from experiments.forecasts.forecast_command import forecast
+from experiments.forecasts.predict_command import predict
+from experiments.forecasts.report_command import report
+from experiments.images.commands import vision
+from experiments.info_command import info
+from experiments.node_command import node
 from experiments.options import HELP, Choice, SuggestingGroup
 from experiments.stand_ins import use_stand_ins
 from stforecast.bench.progress import Heartbeat
@@ -74,16 +76,13 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
         logging.getLogger(package).setLevel(level)
 
 
-MODULES = (
-    data_commands, info_command, forecast_command, forecast_commands, predict_command,
-    adapt_command,
-    bench_command, backtest_command, compare_command, report_command, image_commands,
-    federate_command, node_command,
+COMMANDS = (
+    simulate_command, download, prepare, export, info, forecast, run_command, plot, leaks,
+    list_command, predict, adapt, bench, backtest, compare, report, vision, federate, node,
 )  # fmt: skip
 
-for module in MODULES:
-    for command in module.COMMANDS:
-        cli.add_command(command)
+for command in COMMANDS:
+    cli.add_command(command)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -174,6 +174,3 @@ def export(cube: Path, out: Path, fill_missing: float | None) -> None:
     check_ending(out, ".h5", ".hdf5")
     with open_cube(cube) as ds:
         click.echo(write(ds, out, fill_missing=fill_missing))
-
-
-COMMANDS = (simulate_command, download, prepare, export)

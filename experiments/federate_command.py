@@ -226,6 +226,3 @@ def serve(config: Path | None, **settings: Any) -> None:
     from stforecast.flower.superlink import Server
 
     Server(**settings).run()
-
-
-COMMANDS = (federate,)

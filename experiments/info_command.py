@@ -154,36 +154,38 @@ def _arrays(path: Path) -> Description:
 
 
 def _folder(path: Path) -> Description:
-    from experiments.info import models, raw, runs
+    from experiments.info.models import describe_model, model_text
+    from experiments.info.raw import days_text, describe_days, find_days
+    from experiments.info.runs import describe_run, describe_runs, describe_unfinished, run_text, runs_text, unfinished_text
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN
     from stforecast.results import is_model
 
     if (path / ABOUT).exists():
-        about = runs.describe_run(path)
+        about = describe_run(path)
         of_images = about["of"] == "images"
         command = f"stforecast compare {quote(str(path))}"
         return Description(
-            "finished run", about, runs.run_text(about), "" if of_images else command
+            "finished run", about, run_text(about), "" if of_images else command
         )
     if is_model(path):
-        about = models.describe_model(path)
+        about = describe_model(path)
         more = " --events EVENTS.csv" if about["events"] else ""
         command = (
             f"stforecast predict {quote(str(path))} --history NEWER.nc{more} --out forecast.csv"
         )
-        return Description("model", about, models.model_text(about), command)
+        return Description("model", about, model_text(about), command)
     if (path / BEGUN).exists():
-        about = runs.describe_unfinished(path)
+        about = describe_unfinished(path)
         command = f"stforecast run --resume {quote(str(path))}"
-        return Description("unfinished run", about, runs.unfinished_text(about), command)
-    if found := raw.find_days(path):
-        about = raw.describe_days(path, *found)
+        return Description("unfinished run", about, unfinished_text(about), command)
+    if found := find_days(path):
+        about = describe_days(path, *found)
         command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
-        return Description("raw records", about, raw.days_text(about), command)
+        return Description("raw records", about, days_text(about), command)
     if folders := sorted(p.parent for p in path.rglob(ABOUT)):
-        rows = runs.describe_runs(folders, path)
+        rows = describe_runs(folders, path)
         command = f"stforecast compare {quote(str(path))}"
-        return Description("finished runs", {"runs": rows}, runs.runs_text(rows), command)
+        return Description("finished runs", {"runs": rows}, runs_text(rows), command)
     for name in ("metr-la.h5", "metr_la.h5"):
         if (path / name).is_file():
             return _arrays(path / name)
@@ -191,6 +193,3 @@ def _folder(path: Path) -> Description:
         f"{path}: a folder without runs, models or raw records; give a file in it, or another "
         "folder"
     )
-
-
-COMMANDS = (info,)

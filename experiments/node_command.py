@@ -65,6 +65,3 @@ def node(config: Path | None, **settings: Any) -> None:
         socket = stack.enter_context(kept_worker()).socket if made.worker else None
         programs = stack.enter_context(node_programs(fork=made.worker and can_fork()))
         Supervisor(lambda: made.command(socket), made.superlink, programs).run()
-
-
-COMMANDS = (node,)

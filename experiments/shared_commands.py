@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Callable[..., Any])
 
 
-def run_options(method: str, listed_by: str) -> Callable[[C], C]:
+def run_folder_options(method: str, listed_by: str) -> Callable[[C], C]:
     """Return the options common to all commands that train.
 
     Args:
@@ -55,7 +55,7 @@ def run_options(method: str, listed_by: str) -> Callable[[C], C]:
     return add
 
 
-def plot_group(
+def make_plot_group(
     help: str,
     plots: Registry[Callable[..., Any]],
     find: Callable[..., Sequence[Run]],
@@ -121,7 +121,7 @@ def _plot_command(
     )
 
 
-def list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Command:
+def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Command:
     """Return the command `list`.
 
     Args:

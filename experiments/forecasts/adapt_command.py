@@ -21,14 +21,14 @@ from experiments.options import (
 )
 
 
-def training_options(args: list[str]) -> dict[str, list[click.Option]]:
+def adapt_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of the training of new cells."""
     from stforecast.adaptation import AdaptOptions
 
     return {"New cells": from_dataclass(AdaptOptions)}
 
 
-@click.command(cls=OptionSections, sections=training_options, context_settings=HELP)
+@click.command(cls=OptionSections, sections=adapt_options, context_settings=HELP)
 @click.argument("run", type=PATH)
 @click.option(
     "--history", type=PATH, required=True,
@@ -62,6 +62,3 @@ def adapt(run: Path, history: Path, out: Path, **options: Any) -> None:
         f"{counted(n_known, 'known cell')} (of {len(known)} in {run})"
     )
     say_next("predict", out, "--history", history, "--out", "forecast.csv")
-
-
-COMMANDS = (adapt,)

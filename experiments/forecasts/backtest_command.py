@@ -106,6 +106,3 @@ def backtest_grid(
     command = ("stforecast", "backtest", *command_words(flags, {}))
     grid = dataclasses.replace(grid, command=command)
     return grid.replace(data, scenarios(services), seeds, settings)
-
-
-COMMANDS = (backtest,)

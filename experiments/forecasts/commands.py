@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep.base.errors import InputError
-from experiments import shared_commands
+from experiments.shared_commands import make_list_command, make_plot_group, run_folder_options
 from experiments.endings import say_next, to_json
 from experiments.lists import LISTS
 from experiments.options import (
@@ -54,7 +54,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 @click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
 @click.option("--data", type=PATH, help="Cube written by prepare.  [required]")
-@shared_commands.run_options(DEFAULT_METHOD, "stforecast list methods")
+@run_folder_options(DEFAULT_METHOD, "stforecast list methods")
 @JSON
 @click.pass_context
 def run_command(
@@ -143,7 +143,7 @@ TESTED_ON = click.Option(
     help="Cube to test those RUNS on that are models without results, such as those of adapt.",
 )  # fmt: skip
 
-plot = shared_commands.plot_group(
+plot = make_plot_group(
     "Draw a figure of finished runs.", PLOTS, _find, "stforecast run",
     [TESTED_ON, click.Option(["--events"], type=PATH, help=EVENTS_HELP)],
 )  # fmt: skip
@@ -168,6 +168,4 @@ def leaks(run: Path, history: Path, events: Path | None) -> None:
     click.echo(f"{run}: no leak found in the last quarter of {history}")
 
 
-list_command = shared_commands.list_command(LISTS)
-
-COMMANDS = (run_command, plot, leaks, list_command)
+list_command = make_list_command(LISTS)

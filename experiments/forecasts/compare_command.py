@@ -173,6 +173,3 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
         except InputError as e:
             log.warning("figure %s of %s: %s", figure, name, e)
     return drawn
-
-
-COMMANDS = (compare,)

@@ -151,5 +151,3 @@ def _write_report(run: ForecastRun, out: Path, data: Path) -> Path | None:
 
 
 _DEFAULT = click.core.ParameterSource.DEFAULT
-
-COMMANDS = (forecast,)

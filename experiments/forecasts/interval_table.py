@@ -45,7 +45,7 @@ def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
             for runs in seeds
         ]
         if all(len(t) for t in tables):
-            body.append({"method": name, **_cells(row, seeds, tables)})
+            body.append({"method": name, **_interval_cells(row, seeds, tables)})
     if not body:
         return ""
     note = (
@@ -88,7 +88,7 @@ def _interval_errors(runs: Sequence[ForecastRun], selection: str) -> pd.DataFram
     return table.groupby(["client", "metric"])["value"].mean().unstack("metric")
 
 
-def _cells(
+def _interval_cells(
     row: Row, seeds: Sequence[Sequence[ForecastRun]], tables: Sequence[pd.DataFrame]
 ) -> dict[str, str]:
     clients = pd.concat([t.drop(index="all")["coverage"] for t in tables])

@@ -208,6 +208,3 @@ def _above(by_cell: pd.DataFrame) -> str:
             f"{chances.idxmax()}"
         )
     return f"{text}; a run with --intervals also gives probabilities"
-
-
-COMMANDS = (predict,)

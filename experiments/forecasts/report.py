@@ -11,8 +11,7 @@ from data_prep.base.text import counted
 from experiments.forecasts.horizons import horizon_table
 from experiments.forecasts.interval_table import interval_table, refit_notes
 from experiments.forecasts.peak_table import peak_table
-from experiments.forecasts.worth_table import is_pooled as in_one_client
-from experiments.forecasts.worth_table import worth_table
+from experiments.forecasts.worth_table import in_one_client, worth_table
 from stforecast.baselines import BASELINES
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs

@@ -91,6 +91,3 @@ def _image_sections(folders: Sequence[Path], reference: str | None) -> list[Plai
 
     runs = [ImageRun.open(folder) for folder in folders]
     return image_sections(rows_by_data(runs, reference), reference)
-
-
-COMMANDS = (report,)

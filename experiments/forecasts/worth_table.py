@@ -46,7 +46,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]
     Returns:
         Markdown: the table and a sentence for each federated method; empty if nothing is compared.
     """
-    pooled = next((row.name for row in rows if is_pooled(row.first)), None)
+    pooled = next((row.name for row in rows if in_one_client(row.first)), None)
     divisions = _divisions([row for row in rows if row.name in board.replicates.pooled])
     if pooled is None or len(divisions) < 2:
         return []
@@ -62,7 +62,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]
     return [about, markdown(table), *said]
 
 
-def is_pooled(run: ForecastRun) -> bool:
+def in_one_client(run: ForecastRun) -> bool:
     """Return whether a federated method's run has all cells in one client."""
     method = METHODS.get(run.method)
     return method is not None and (method.pooled or run.settings.get("clients") == "all")
@@ -72,7 +72,7 @@ def _divisions(rows: Sequence[Row]) -> list[Division]:
     """Return the divisions into clients that have a row of training alone, from few to many."""
     found: dict[str, list[Row]] = {}
     for row in rows:
-        if row.first.method in METHODS and not is_pooled(row.first):
+        if row.first.method in METHODS and not in_one_client(row.first):
             found.setdefault(row.first.settings.get("clients", "cell"), []).append(row)
     divisions = []
     for some in found.values():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments import shared_commands
+from experiments.shared_commands import make_list_command, make_plot_group, run_folder_options
 from experiments.endings import say_next, to_json
 from experiments.lists import IMAGE_LISTS
 from experiments.options import (
@@ -44,7 +44,7 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
 
 
 @click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
-@shared_commands.run_options("pfpl", "vision list methods")
+@run_folder_options("pfpl", "vision list methods")
 @JSON
 @click.pass_context
 def run_command(
@@ -134,10 +134,10 @@ def _find(folders: tuple[Path, ...]) -> list[ImageRun]:
     return ImageRun.find(folders)
 
 
-plot = shared_commands.plot_group(
+plot = make_plot_group(
     "Draw a figure of finished image runs.", PLOTS, _find, "stforecast vision run"
 )
-list_command = shared_commands.list_command(IMAGE_LISTS)
+list_command = make_list_command(IMAGE_LISTS)
 
 
 @click.command(context_settings=HELP)
@@ -171,5 +171,3 @@ def vision() -> None:
 
 for command in (run_command, divide, plot, diagnose, list_command):
     vision.add_command(command)
-
-COMMANDS = (vision,)
