@@ -5,15 +5,17 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("data_prep", "stforecast", "vision", "experiments")
+PACKAGES = ("data_prep", "stforecast", "vision")
 
-DATA = (".c", ".css", ".html", ".js", ".toml", "py.typed")
+DATA = (".c", ".css", ".csv", ".html", ".js", ".toml", "py.typed")
 """Endings of files in packages that are no modules."""
 
 SESSION = (
@@ -23,7 +25,19 @@ SESSION = (
     "predict run --history city.nc --out next.csv",
     "report run --out report.html",
     "list methods",
+    "bench --list",
+    "bench quick --data city.nc --service internet --seed 1 --rounds 1 --set split=days:6,1,2 "
+    "--set hidden_size=8 --out results",
+    "vision list data",
 )
+
+
+def test_the_installed_entry_points_are_those_of_this_source():
+    """Kinds and commands are found by them: after a change, install again (`make setup`)."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group, points in groups.items():
+        found = {p.name: p.value for p in entry_points(group=group) if p.dist.name == "stforecast"}
+        assert found == points, "run: pip install -e . --no-deps"
 
 
 def test_every_package_is_typed():

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from data_prep.base.errors import InputError
-from experiments.federation_status import status_text
+from stforecast.cli.federate import status_text
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower.server_app import logged, serve
 from stforecast.flower.standing import (
