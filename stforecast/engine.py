@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from data_prep.base.errors import InputError
-from stforecast.bench.ray import LOCAL
+from stforecast.bench import LOCAL
 from stforecast.config import Config
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.methods import METHODS

@@ -13,20 +13,22 @@ from functools import cache
 from importlib import resources
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import find
-from stforecast.bench.figures import Plots
-from stforecast.bench.grid_file import Entry, Keys
-from stforecast.bench.run_groups import R
-from stforecast.federated.runs.unfinished_run import AfterRound
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from stforecast.bench.figures import Plots
     from stforecast.bench.grid import Grid
+    from stforecast.bench.grid_file import Entry, Keys
     from stforecast.bench.jobs import Job
+    from stforecast.federated.runs.run_folder import Run
+    from stforecast.federated.runs.unfinished_run import AfterRound
+
+R = TypeVar("R", bound="Run")
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
-from stforecast.federated.engine.server import RoundReport
+if TYPE_CHECKING:
+    from stforecast.federated.engine.server import RoundReport
 
 MINUTE = 60.0
 
@@ -70,6 +70,8 @@ def rounds_bar(
         label: text before the bar.
         keep: whether the finished bar stays on the screen.
     """
+    from tqdm import tqdm
+
     with tqdm(total=rounds, desc=label, unit="round", disable=not progress, leave=keep) as bar:
 
         def after_round(report: RoundReport) -> None:

@@ -11,7 +11,7 @@ import click
 
 from data_prep.base.errors import InputError, close_to
 from data_prep.base.text import counted
-from stforecast.bench.ray import LOCAL, RAY
+from stforecast.bench import LOCAL, RAY
 from stforecast.cli.commands import say_next, to_json
 from stforecast.cli.options import HELP, JSON, PATH, OptionSections, check_cubes, from_dataclass
 

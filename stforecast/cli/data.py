@@ -12,7 +12,7 @@ import click
 from data_prep import DATA_SETS
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, in_minutes
-from stforecast.bench.ray import LOCAL, RAY, ray_map
+from stforecast.bench import LOCAL, RAY
 from stforecast.cli.commands import say_next, to_json
 from stforecast.cli.options import (
     HELP,
@@ -95,6 +95,8 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         check_ending(out, ".nc")
         check_free(out, overwrite)
         if engine == RAY:
+            from stforecast.bench.ray import ray_map
+
             options["spread"] = ray_map
         _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options), as_json)
 

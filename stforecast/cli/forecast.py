@@ -73,7 +73,7 @@ def forecast(
     from stforecast import runs
     from stforecast.bench.progress import rounds_bar
     from stforecast.cli.predict import made, write_forecast
-    from stforecast.cli.run import interval_line
+    from stforecast.comparison.summary import interval_line
     from stforecast.config import resolve
     from stforecast.federated.runs.run_folder import check_new
     from stforecast.forecaster import Forecaster

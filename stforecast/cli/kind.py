@@ -54,7 +54,7 @@ from data_prep.city.simulate import simulate
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.jobs import Job
-from stforecast.bench.kind import AfterRound, Compared, Fold, Kind, Scenario
+from stforecast.bench.kind import Compared, Fold, Kind, Scenario
 from stforecast.bench.run_groups import slug
 from stforecast.cli.info_data import step_text, zone_text
 from stforecast.comparison.compared import compare_forecasts
@@ -67,6 +67,7 @@ from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.series import as_cube, choose_service
 from stforecast.data.splits import parse_split
 from stforecast.federated.core.options import distribute
+from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.plots import PLOTS
 from stforecast.report.write import Page
 from stforecast.results import ForecastRun, data_of

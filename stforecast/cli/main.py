@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from data_prep.base.errors import InputError, command_line
+from data_prep.base.errors import InputError, Stopped, command_line
 from data_prep.base.registry import Registry
 from stforecast.bench.progress import Heartbeat
 from stforecast.cli.bench import backtest, bench
@@ -22,7 +22,6 @@ from stforecast.cli.info import info
 from stforecast.cli.options import HELP, Choice, SuggestingGroup
 from stforecast.cli.predict import adapt, predict
 from stforecast.cli.run import leaks, list_command, plot, run_command
-from stforecast.federated.runs.checkpointing import Stopped
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(allocate|enough) memory|Storage size calculation|failed to map segment|"

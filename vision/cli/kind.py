@@ -42,8 +42,9 @@ from data_prep.base.errors import InputError, choose
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
-from stforecast.bench.kind import AfterRound, Compared, Kind, Scenario
+from stforecast.bench.kind import Compared, Kind, Scenario
 from stforecast.bench.run_groups import slug
+from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.report.write import Page
 from vision.cli.claims import Claim, answers, parse_claims
 from vision.cli.compare import compare_images, rows_by_data

@@ -12,7 +12,6 @@ import logging
 import math
 import shutil
 import signal
-import signal as signals
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,32 +22,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Stopped
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
 from stforecast.federated.uploads.payload import total_bytes
-
-
-class Stopped(BaseException):
-    """Raised if a signal stops a run that can be resumed; like `KeyboardInterrupt`, no `Exception`.
-
-    Attributes:
-        signal: number of the signal; the exit code is 128 more.
-        place: progress of the run.
-        again: instructions to resume.
-    """
-
-    def __init__(self, signal: int, place: str, again: str) -> None:
-        super().__init__(signal, place, again)
-        self.signal, self.place, self.again = signal, place, again
-
-    def __str__(self) -> str:
-        """Describe the stop in one line."""
-        return f"stopped by {signals.Signals(self.signal).name} {self.place}; {self.again}"
-
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
+from stforecast.bench import RAY
 from stforecast.bench.grid import load_grid
 from stforecast.bench.jobs import grid_jobs, run_grid
-from stforecast.bench.ray import RAY
 from stforecast.cli import kind as benchmark
 from stforecast.cli.main import main
 from stforecast.comparison.errors import model_errors

@@ -1,8 +1,8 @@
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.cli.run import summary
 from stforecast.comparison.results import results_table
+from stforecast.comparison.summary import summary
 
 
 @pytest.fixture
