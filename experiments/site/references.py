@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from stforecast.cli.options import OptionSections, from_dataclass, help_text
+from stforecast.cli.commands import OptionSections
+from stforecast.cli.options import from_dataclass, help_text
 
 NOTE = "Options and defaults as `--help` prints them; `--method` and `--model` change some of them."
 

@@ -87,7 +87,7 @@ class Kind(ABC, Generic[R]):
     """Options of `stforecast bench` that it has: `service` or `images`."""
 
     results: ClassVar[str]
-    """Names of a benchmark's results besides its runs, such as "table, errors"."""
+    """What its runs are judged by, such as "errors"."""
 
     run_type: type[R]
     """Type of its finished runs."""

@@ -12,8 +12,8 @@ import click
 from data_prep.base.errors import InputError, close_to
 from data_prep.base.text import counted
 from stforecast.bench import LOCAL, RAY
-from stforecast.cli.commands import say_next, to_json
-from stforecast.cli.options import HELP, JSON, PATH, OptionSections, check_cubes, from_dataclass
+from stforecast.cli.commands import OptionSections, say_next, to_json
+from stforecast.cli.options import HELP, JSON, PATH, check_cubes, from_dataclass
 
 if TYPE_CHECKING:
     from stforecast.bench.grid import Grid
@@ -116,7 +116,8 @@ def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress:
         click.echo(outcome.table)
         if page:
             click.echo(f"\nleaderboard and charts to click on: open {page} in a browser")
-        click.echo(f"\n{grid.kind.results} and runs in {out}")
+        figures = ", figures" if grid.figures else ""
+        click.echo(f"\ntable{figures}, {grid.kind.results} and runs in {out}")
     if outcome.failures:
         raise InputError(
             f"{counted(len(outcome.failures), 'run')} failed: see failed.txt in each folder, "

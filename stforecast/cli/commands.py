@@ -1,9 +1,4 @@
-"""Commands whose options may stand in a TOML file: `--config node.toml`.
-
-Commands and options shared by forecasts and images: run, plot and list.
-
-The ends of commands: JSON for scripts, and what to type next.
-"""
+"""Classes of commands and groups, commands that kinds of runs share, and the ends of commands."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, choose, close_to
 from data_prep.base.registry import Registry
 from stforecast.cli.options import (
     HELP,
@@ -25,8 +20,6 @@ from stforecast.cli.options import (
     KEYWORDS,
     PATH,
     Choice,
-    OptionSections,
-    Subcommands,
     check_ending,
     check_runs,
     from_function,
@@ -38,6 +31,111 @@ from stforecast.cli.options import (
 if TYPE_CHECKING:
     from stforecast.cli.lists import Listing
     from stforecast.federated.runs.run_folder import Run
+
+
+DECISIVE = ("--method", "--model", "--partition")
+"""Options on which others depend."""
+
+
+class OptionSections(click.Command):
+    """A command with options that depend on its arguments, shown in sections of its help.
+
+    Args:
+        sections: function from the raw arguments to titled lists of further options.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Callable[[list[str]], dict[str, list[click.Option]]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.fixed = list(self.params)
+        self.make_sections = sections
+        self._sections: dict[str, list[click.Option]] = {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Add the options that the arguments call for, then parse."""
+        self._sections = self.make_sections(args)
+        self.params = self.fixed + [o for options in self._sections.values() for o in options]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as e:
+            known = {flag for option in self.params for flag in option.opts}
+            others = " or ".join(flag for flag in DECISIVE if flag in known)
+            if e.possibilities or not others:
+                raise
+            message = f"No such option {e.option_name!r} here; it may need another {others}."
+            raise click.NoSuchOption(e.option_name, message, ctx=ctx) from e
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the fixed options, then each section under its title."""
+        own = {id(o) for options in self._sections.values() for o in options}
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        fixed = [o for o in options if id(o) not in own]
+        for heading, params in {"Options": fixed, **self._sections}.items():
+            records = [r for r in (p.get_help_record(ctx) for p in params) if r]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class SuggestingGroup(click.Group):
+    """Commands, the closest of which is suggested for an unknown name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments.
+
+        Raises:
+            UsageError: if the command is unknown.
+        """
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f"No such command {name!r}{close_to(name, self.list_commands(ctx))}.")
+        return super().resolve_command(ctx, args)
+
+
+class Subcommands(click.Group):
+    """Subcommands generated on demand from the entries of a registry.
+
+    Args:
+        known: the registry.
+        make: function from a name and its entry to a command.
+        check: refuses raw arguments before the entries, which are slow to import.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        known: Registry[Any],
+        make: Callable[[str, Any], click.Command],
+        check: Callable[[list[str]], None] = lambda _: None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **{"no_args_is_help": False, **kwargs})
+        self._known, self._make, self._check = known, make, check
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the entries, in the registry's order."""
+        return list(self._known)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Check the arguments; return the name, the command and its arguments."""
+        self._check(args[1:])
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        """Return the command of one entry.
+
+        Raises:
+            InputError: if the entry is unknown, listing the known ones.
+        """
+        return self._make(name, self._known.find(name))
 
 
 CONFIG = click.option(

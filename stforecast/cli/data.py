@@ -13,12 +13,10 @@ from data_prep import DATA_SETS
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, in_minutes
 from stforecast.bench import LOCAL, RAY
-from stforecast.cli.commands import say_next, to_json
+from stforecast.cli.commands import OptionSections, Subcommands, say_next, to_json
 from stforecast.cli.options import (
     HELP,
     PATH,
-    OptionSections,
-    Subcommands,
     check_ending,
     check_free,
     from_function,

@@ -1,9 +1,4 @@
-"""The command that writes the Flower app of a federation of real nodes, for `flwr run`.
-
-The command that keeps a node of a federation running.
-
-The text of `stforecast federate status`.
-"""
+"""The commands of a federation of real nodes: federate, which writes its Flower app, and node."""
 
 from __future__ import annotations
 
@@ -11,12 +6,12 @@ import contextlib
 import dataclasses
 import json
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from tabulate import tabulate
 
 from stforecast.cli.commands import CONFIG, Configured
 from stforecast.cli.options import HELP, JSON, PATH, given
@@ -342,14 +337,20 @@ def _nodes(s: Standing) -> str:
         for n, v in sorted(s.nodes.items(), key=lambda item: item[1].first)
     ]  # fmt: skip
     headers = ["node", "clients", "connected", "joins", "failures", "strikes", "last failure"]
-    return tabulate(rows, headers, disable_numparse=True) if rows else ""
+    return _table(rows, headers, disable_numparse=True)
 
 
 def _rounds(s: Standing) -> str:
     shown = ("round", "train_loss", "validation_loss", "participants", "failed", "seconds")
     rows = [[s.rounds[i].get(name) for name in shown] for i in sorted(s.rounds)[-LAST_ROUNDS:]]
     headers = ["round", "train loss", "validation loss", "clients", "left out", "seconds"]
-    return tabulate(rows, headers, floatfmt=".4g") if rows else ""
+    return _table(rows, headers, floatfmt=".4g")
+
+
+def _table(rows: Sequence[Sequence[object]], headers: Sequence[str], **style: Any) -> str:
+    from tabulate import tabulate
+
+    return tabulate(rows, headers, **style) if rows else ""
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -11,9 +11,9 @@ import click
 
 from data_prep.base.errors import no_file
 from stforecast.cli.bench import MORE, chosen_settings
-from stforecast.cli.commands import to_json
+from stforecast.cli.commands import OptionSections, to_json
 from stforecast.cli.info_data import facts
-from stforecast.cli.options import HELP, JSON, PATH, OptionSections, from_function, limit_options
+from stforecast.cli.options import HELP, JSON, PATH, from_function, limit_options
 from stforecast.default import DEFAULT_METHOD
 
 if TYPE_CHECKING:

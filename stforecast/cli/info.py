@@ -1,9 +1,4 @@
-"""The command that describes any cube, table, raw records, run or model.
-
-Descriptions of runs and folders of runs.
-
-Descriptions of saved forecasters, such as those of `stforecast adapt`.
-"""
+"""The command info, which describes any cube, table, raw records, run or model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Text on cubes, and on tables as they are understood.
-
-Descriptions of raw records: days of Telecom Italia, and HDF5 files of sensors or of FedDA.
-"""
+"""Descriptions of data for `stforecast info`: cubes, tables and raw records."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class ForecastKind(Kind[ForecastRun]):
     name = "forecasts"
     metric = METRIC
     options = frozenset({"service"})
-    results = "table, errors"
+    results = "errors"
     run_type = ForecastRun
     keys = COMMON_KEYS | {
         "data": (

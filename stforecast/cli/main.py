@@ -1,4 +1,4 @@
-"""The `stforecast` command; heavy packages are imported by the commands that need them."""
+"""The `stforecast` command: its groups, and errors in one line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from data_prep.base.errors import InputError, Stopped, command_line
 from data_prep.base.registry import Registry
 from stforecast.bench.progress import Heartbeat
 from stforecast.cli.bench import backtest, bench
+from stforecast.cli.commands import SuggestingGroup
 from stforecast.cli.compare import compare, report
 from stforecast.cli.data import download, export, prepare, simulate_command
 from stforecast.cli.federate import federate, node
 from stforecast.cli.forecast import forecast
 from stforecast.cli.info import info
-from stforecast.cli.options import HELP, Choice, SuggestingGroup
+from stforecast.cli.options import HELP, Choice
 from stforecast.cli.predict import adapt, predict
 from stforecast.cli.run import leaks, list_command, plot, run_command
 

@@ -1,7 +1,4 @@
-"""The command that forecasts what follows a history.
-
-The command that adapts a model to new cells.
-"""
+"""The commands that use a model: predict, and adapt, which teaches it new cells."""
 
 from __future__ import annotations
 
@@ -14,13 +11,12 @@ import click
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.text import counted, some
-from stforecast.cli.commands import say_next, to_json
+from stforecast.cli.commands import OptionSections, say_next, to_json
 from stforecast.cli.options import (
     EVENTS,
     HELP,
     JSON,
     PATH,
-    OptionSections,
     check_cubes,
     check_ending,
     check_run,

@@ -9,6 +9,7 @@ import click
 
 from data_prep.base.errors import InputError
 from stforecast.cli.commands import (
+    OptionSections,
     make_list_command,
     make_plot_group,
     run_folder_options,
@@ -22,7 +23,6 @@ from stforecast.cli.options import (
     HELP,
     JSON,
     PATH,
-    OptionSections,
     check_cubes,
     check_resumed,
     from_dataclass,

@@ -1,9 +1,4 @@
-"""Tables of errors by steps ahead, in the format of papers on road traffic.
-
-Table of interval metrics, and notes on the cost of refits.
-
-Table of errors in peak hours and in the others.
-"""
+"""Further tables of forecasts: errors by steps ahead, intervals, and peak hours."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tables of the results of forecasts.
-
-Table of what federation is worth between training alone and on pooled data.
-"""
+"""Tables of the results of forecasts: errors, comparisons, and what federation is worth."""
 
 from __future__ import annotations
 

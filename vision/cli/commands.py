@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stforecast.cli.commands import (
+    OptionSections,
     make_list_command,
     make_plot_group,
     run_folder_options,
@@ -27,7 +28,6 @@ from stforecast.cli.options import (
     HELP,
     JSON,
     PATH,
-    OptionSections,
     check_ending,
     check_runs,
     from_dataclass,

@@ -1,7 +1,4 @@
-"""Comparison of finished image runs, on the terminal and in files.
-
-Table of a comparison of images, and what it shows in words.
-"""
+"""Comparison of finished image runs: tables, what they show in words, and files."""
 
 from __future__ import annotations
 

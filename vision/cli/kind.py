@@ -63,7 +63,7 @@ class ImageKind(Kind[ImageRun]):
 
     name = "images"
     options = frozenset({"images"})
-    results = "table, figures, accuracies"
+    results = "accuracies"
     run_type = ImageRun
     keys = COMMON_KEYS | {
         "data": (list[str], "a list of names of image sets"),

@@ -1,7 +1,4 @@
-"""Summaries and tables of image runs.
-
-Table of forgetting and knowledge retention, for streams with successive stages.
-"""
+"""Summaries and tables of image runs: accuracies, forgetting and knowledge retention."""
 
 from __future__ import annotations
 

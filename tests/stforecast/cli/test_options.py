@@ -9,16 +9,8 @@ from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import Found, Registry
-from stforecast.cli.options import (
-    OptionSections,
-    Subcommands,
-    entries,
-    from_dataclass,
-    from_function,
-    help_text,
-    peek,
-    title,
-)
+from stforecast.cli.commands import OptionSections, Subcommands
+from stforecast.cli.options import entries, from_dataclass, from_function, help_text, peek, title
 from stforecast.federated.core.options import Share
 
 

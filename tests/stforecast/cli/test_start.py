@@ -41,7 +41,7 @@ PROCESSES = {
         ("vision --help", 0, set()),
         ("list metrics", 0, {"pandas", "tabulate"}),
         ("bench --list", 0, {"pandas", "tabulate"}),
-        ("list methods", 0, {"h5netcdf", "pandas", "tabulate", "torch", "tqdm", "xarray"}),
+        ("list methods", 0, {*CUBES, "tabulate", "torch", "tqdm"}),
     ],
     "that computes nothing": [
         ("info nowhere", 2, set()),
