@@ -224,9 +224,8 @@ def write_new_cells(cube, path):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder to type in, beside the benchmarks."""
+    """A folder to type in."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     return tmp_path
 
 

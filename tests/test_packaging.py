@@ -19,14 +19,14 @@ DATA = (".c", ".css", ".csv", ".html", ".js", ".toml", "py.typed")
 """Endings of files in packages that are no modules."""
 
 SESSION = (
-    "simulate --cells 2 --days 9 --out raw",
+    "simulate --cells 2 --days 15 --out raw",
     "prepare milan --raw raw --out city.nc",
-    "run --data city.nc --service internet --method ridge --split days:6,1,2 --out run",
+    "run --data city.nc --service internet --method ridge --split days:9,3,3 --out run",
     "predict run --history city.nc --out next.csv",
     "report run --out report.html",
     "list methods",
     "bench --list",
-    "bench quick --data city.nc --service internet --seed 1 --rounds 1 --set split=days:6,1,2 "
+    "bench quick --data city.nc --service internet --seed 1 --rounds 1 --set split=days:9,3,3 "
     "--set hidden_size=8 --out results",
     "vision list data",
 )
