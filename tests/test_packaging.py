@@ -89,13 +89,13 @@ def test_the_source_distribution_says_what_it_is(built):
 def test_the_wheel_works_in_an_environment_of_its_own(built, tmp_path):
     """The environment borrows the packages that ours depends on, but not ours."""
     _, wheel, _ = built
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HOME": str(tmp_path)}
     call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     call(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps",
-         "--no-index", wheel, cwd=tmp_path)  # fmt: skip
+         "--no-index", wheel, cwd=tmp_path, env=env)  # fmt: skip
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HOME": str(tmp_path)}
     where = "import data_prep, stforecast; print(data_prep.__file__, stforecast.__file__)"
     assert all(
         Path(p).is_relative_to(site) for p in call(python, "-c", where, cwd="/", env=env).split()
