@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from experiments.cli import main
+from stforecast.cli.main import main
 
 FIGURES = ("predictions", "cdf", "communication", "rounds", "map")
 
@@ -23,7 +23,7 @@ FIGURES = ("predictions", "cdf", "communication", "rounds", "map")
 def demo(out: Path) -> None:
     """Simulate a city, prepare it, compare methods, draw figures and forecast the coming day."""
     start = time.perf_counter()
-    config = resources.files("experiments") / "configs" / "demo.toml"
+    config = resources.files("experiments") / "demo.toml"
     raw, cube, results = out / "raw", out / "milan.nc", out / "results"
     day = out / "coming-day"
     if not raw.exists():

@@ -21,8 +21,6 @@ from pathlib import Path
 
 import click
 
-from experiments.lists import image_methods_table, methods_table
-from experiments.options import HELP, help_text
 from experiments.site.federations import (
     hostile_live_table,
     hostile_table,
@@ -42,6 +40,9 @@ from experiments.site.results import gather, replaced, sections_of, shrunk
 from experiments.site.sent import forecasts_sent, images_sent
 from experiments.site.skills import few_cells_table, skill_figure, skill_table
 from experiments.site.tutorials import pictures, refreshed
+from stforecast.cli.lists import methods_table
+from stforecast.cli.options import HELP, help_text
+from vision.cli.commands import image_methods_table
 
 ROOT = Path(__file__).parents[1]
 METHODS = ROOT / "docs" / "methods.md"

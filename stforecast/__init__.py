@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stforecast.hidden import check_not_hidden
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = ["forecast", "Forecaster", "open_cube", "list_methods"]
-
-check_not_hidden("data_prep")
 
 
 def list_methods() -> pd.DataFrame:

@@ -22,15 +22,13 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import open_cube, write_cube
-from experiments.cli import cli, main
-from experiments.config_file import is_image_file
-from experiments.forecasts.benchmark import FORECAST_KIND
-from experiments.images.benchmark import IMAGE_KIND
 from experiments.site.hooks import GENERATED, PAGES
 from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Peer
 from stforecast.bench.grid import load_grid
+from stforecast.cli.bench import find_config
+from stforecast.cli.main import cli, main
 from stforecast.forecasting.config import defaults, unread
 from stforecast.methods import METHODS
 from vision.config import defaults as image_defaults
@@ -38,7 +36,6 @@ from vision.config import unread as image_unread
 from vision.methods import METHODS as IMAGE_METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = ROOT / "experiments" / "configs"
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
 )
@@ -49,7 +46,7 @@ LONG = ("docs/compare.md", "docs/horizons.md")
 """Documents whose commands run among the slow tests."""
 
 TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
-QUICK = "experiments/configs/quick.toml"
+QUICK = "bench quick"
 
 SHORTER = {
     "README.md": {"--cells 100": "--cells 3"},
@@ -78,7 +75,7 @@ SHORTER = {
 
 SLOWER = {
     "README.md": {
-        f"bench {QUICK}": f"bench {QUICK} --data milan.nc --service internet --seed 1 --rounds 1",
+        QUICK: f"{QUICK} --data milan.nc --service internet --seed 1 --rounds 1",
     },
     "docs/images.md": {
         "--data mnist+usps+syn-generated --images FOLDER": (
@@ -99,7 +96,7 @@ NOT_RUN = {
         ),
     },
     "docs/federation.md": {
-        "ssh-keygen": "OpenSSH's; tests of experiments/flower_keys.py make keys",
+        "ssh-keygen": "OpenSSH's; tests of experiments/local_flower.py make keys",
         "stforecast federate serve": "a server that stays; tests of strangers start it",
         "export FLWR_HOME": "of that server",
         "flwr": "Flower's, talks to that server; make federation-demo does it",
@@ -187,10 +184,8 @@ def check_pip(line):
 def check_bench(line):
     """The benchmark exists, and its file and preset can be read."""
     words = shlex.split(line)
-    path = next((p for p in (ROOT / words[2], CONFIGS / words[2]) if p.exists()), None)
-    assert path, line
     preset = words[words.index("--preset") + 1] if "--preset" in words else None
-    assert load_grid(path, IMAGE_KIND if is_image_file(path) else FORECAST_KIND, preset).entries
+    assert load_grid(find_config(Path(words[2])), preset).entries
 
 
 CHECKED = {"make ": check_make, "pip install ": check_pip, "stforecast bench ": check_bench}
@@ -229,9 +224,8 @@ def write_new_cells(cube, path):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder to type in, beside the benchmarks."""
+    """A folder to type in."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     return tmp_path
 
 
@@ -342,8 +336,6 @@ def test_what_is_quoted_within_the_text_exists(document):
             assert (ROOT / (words[2].replace(".", "/") + ".py")).exists(), text
         elif words[0] == "stforecast" and len(words) > 1:
             check_command(words[1:])
-        elif words[0].startswith("experiments/configs/") and words[0].endswith(".toml"):
-            assert (ROOT / words[0]).exists(), text
 
 
 def check_command(words):

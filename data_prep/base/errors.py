@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal as signals
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -196,3 +197,21 @@ def python_names(message: str) -> str:
         return f"{python}={value if plain else repr(value)}"
 
     return _OPTION.sub(named, message)
+
+
+class Stopped(BaseException):
+    """Raised if a signal stops a run that can be resumed; like `KeyboardInterrupt`, no `Exception`.
+
+    Attributes:
+        signal: number of the signal; the exit code is 128 more.
+        place: progress of the run.
+        again: instructions to resume.
+    """
+
+    def __init__(self, signal: int, place: str, again: str) -> None:
+        super().__init__(signal, place, again)
+        self.signal, self.place, self.again = signal, place, again
+
+    def __str__(self) -> str:
+        """Describe the stop in one line."""
+        return f"stopped by {signals.Signals(self.signal).name} {self.place}; {self.again}"

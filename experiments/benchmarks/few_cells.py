@@ -24,8 +24,8 @@ import xarray as xr
 
 from data_prep.base.text import counted
 from data_prep.cube import open_cube, services_of, step_of
-from experiments.options import HELP, help_text
 from stforecast.bench.statistics.estimate import Variation
+from stforecast.cli.options import HELP, help_text
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.forecasting.forecaster import Forecaster
 

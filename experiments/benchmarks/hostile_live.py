@@ -41,8 +41,7 @@ from experiments.benchmarks.hostile import (
     measure,
     read_rows,
 )
-from experiments.federation_log import follow
-from experiments.flower_processes import LocalFlower
+from experiments.local_flower import LocalFlower, follow
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.settings import write_app

@@ -35,8 +35,7 @@ from data_prep.base.errors import InputError
 from experiments.benchmarks.hostile import WireLink
 from experiments.benchmarks.results import save
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
-from experiments.federation_log import events_of
-from experiments.flower_processes import LocalFlower
+from experiments.local_flower import LocalFlower, events_of
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings, write_app

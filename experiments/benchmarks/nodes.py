@@ -30,8 +30,7 @@ import tabulate
 from experiments.benchmarks.city_parts import make_cubes
 from experiments.benchmarks.processes import memory, processor_time
 from experiments.benchmarks.results import save
-from experiments.federation_log import events_of, follow
-from experiments.flower_processes import LocalFlower
+from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.forecasting.config import resolve

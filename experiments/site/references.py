@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from experiments.options import OptionSections, from_dataclass, help_text
+from stforecast.cli.commands import OptionSections
+from stforecast.cli.options import from_dataclass, help_text
 
 NOTE = "Options and defaults as `--help` prints them; `--method` and `--model` change some of them."
 
 
 def commands_page() -> str:
     """Return the page of all commands."""
-    from experiments.cli import cli
+    from stforecast.cli.main import cli
 
     sections = _sections(cli, click.Context(cli, info_name="stforecast"))
     return "\n\n".join(["# Commands", NOTE, *sections])

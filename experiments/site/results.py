@@ -20,10 +20,10 @@ from PIL import Image
 
 from data_prep.base.errors import InputError, no_file
 from data_prep.base.files import atomic_path
-from experiments.images.answers import HEADING
 from experiments.site.coverages import coverage_table
 from experiments.site.markdown_tables import data_of
 from experiments.site.standings import standing_table
+from vision.cli.claims import HEADING
 
 MOST_BYTES = 200_000
 """Maximum size of a figure in the repository."""

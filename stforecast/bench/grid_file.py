@@ -30,6 +30,7 @@ SEEDS = (list[StrictInt], "a list of whole numbers")
 """Type and description of a list of seeds."""
 
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
+    "task": (str, "text: the kind of the runs, such as images"),
     "title": (str, "text"),
     "note": (str, "text, printed above the table"),
     "seeds": SEEDS,

@@ -16,18 +16,18 @@ from typing import Any, Generic
 import pandas as pd
 from tqdm import tqdm
 
-from data_prep.base.errors import InputError, error_text
+from data_prep.base.errors import InputError, Stopped, error_text
 from data_prep.base.text import slug
+from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.progress import doing, rounds_bar
-from stforecast.bench.ray import LOCAL, RAY, do_runs
+from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
 from stforecast.bench.tables import write_page
 from stforecast.federated.runs.run_folder import Run, is_begun, is_finished, read_begun, write_csv
-from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.runs.unfinished_run import locked
 
 log = logging.getLogger(__name__)

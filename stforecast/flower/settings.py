@@ -20,7 +20,7 @@ import pandas as pd
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.readers.times import check_time_zone
-from stforecast.bench.ray import LOCAL
+from stforecast.bench import LOCAL
 from stforecast.data.anchors import CHOSEN
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums

@@ -18,7 +18,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from data_prep.base.errors import InputError
 from data_prep.base.registry import find, join
 from stforecast.baselines import BASELINES
-from stforecast.bench.ray import LOCAL, RAY
+from stforecast.bench import LOCAL, RAY
 from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
 from stforecast.data.scaling import Limits

@@ -134,8 +134,8 @@ class FittedModel:
             limits: lowest and highest possible value; forecasts outside become these.
 
         Raises:
-            InputError: if `steps` is no whole number from 1, no input was observed, or a forecast is
-                not finite.
+            InputError: if `steps` is no whole number from 1, no input was observed, or a forecast
+                is not finite.
         """
         steps = self._n_steps(steps)
         missing, unknown = self._missing(series)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.bench.ray import LOCAL
+from stforecast.bench import LOCAL
 from stforecast.data.anchors import with_anchors
 from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar

@@ -39,7 +39,7 @@ A window without an observed target counts as 0 in Gₙ and Mₙ, so a cell that
 less. Where some steps of a window were not observed, a step's column of Mₙ is a mean over fewer
 windows than Gₙ, so W is not exactly the ridge regression of the observed targets.
 
-Which part brings how much: `experiments/configs/fedlean.toml` and docs/results/default.md.
+Which part brings how much: the benchmark `fedlean` and docs/results/default.md.
 
 Inputs of a window relative to its newest reading, and a basis of its calendar.
 """

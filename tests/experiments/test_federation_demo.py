@@ -17,10 +17,8 @@ from waiting import wait_for
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from experiments import federation_demo, hostile_node
-from experiments.federation_figure import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
-from experiments.federation_log import events_of, follow
-from experiments.flower_keys import make_node_key
-from experiments.flower_processes import LocalFlower
+from experiments.federation_demo import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
+from experiments.local_flower import LocalFlower, events_of, follow, make_node_key
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings, write_app

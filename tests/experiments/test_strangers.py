@@ -12,8 +12,7 @@ from waiting import wait_for
 
 from data_prep.base.errors import InputError
 from experiments import federation_demo
-from experiments.flower_keys import make_node_key
-from experiments.flower_processes import LocalFlower
+from experiments.local_flower import LocalFlower, make_node_key
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import PROJECT, RunSettings, write_app

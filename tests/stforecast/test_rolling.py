@@ -131,7 +131,7 @@ def test_a_run_that_gets_sigkill_in_its_refits_goes_on_after_the_last_one(
     whole = run("fedavg", cube_path, tmp_path / "whole", settings)
     flags = [word for k, v in settings.items() for word in ("--" + k.replace("_", "-"), str(v))]
     out = tmp_path / "killed"
-    command = [sys.executable, "-c", "from experiments.cli import main; main()", "-q", "run"]
+    command = [sys.executable, "-c", "from stforecast.cli.main import main; main()", "-q", "run"]
     process = subprocess.Popen(
         [*command, "--data", cube_path, "--method", "fedavg", *flags, "--out", out]
     )

@@ -20,13 +20,12 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Stopped
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
-from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.uploads.payload import total_bytes
 
 log = logging.getLogger(__name__)

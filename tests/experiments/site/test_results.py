@@ -8,7 +8,6 @@ from PIL import Image
 
 from data_prep.base.errors import InputError
 from experiments.docs import RESULTS
-from experiments.images.answers import HEADING
 from experiments.site.results import (
     INDEX,
     MOST_BYTES,
@@ -23,6 +22,7 @@ from experiments.site.results import (
     with_sections,
     wrapped,
 )
+from vision.cli.claims import HEADING
 
 PAPERS = RESULTS.parent / "papers"
 

@@ -6,7 +6,6 @@ import click
 import pytest
 from markdown import markdown
 
-from experiments.cli import cli
 from experiments.docs import ROOT
 from experiments.site.choices import with_docstrings
 from experiments.site.coverages import coverage_table
@@ -16,6 +15,7 @@ from experiments.site.references import commands_page, options_page
 from experiments.site.skills import skill_figure, skill_table
 from experiments.site.standings import standing_table
 from experiments.site.tutorials import refreshed
+from stforecast.cli.main import cli
 
 SECTION = """
 **milan, internet**: 9 cells, 3 folds of 3 days, {steps} ahead, z-scores

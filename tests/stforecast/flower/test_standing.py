@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from experiments.federation_status import status_text
 from stforecast.bench.run_groups import pooled, select
+from stforecast.cli.federate import status_text
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.server_app import logged, serve

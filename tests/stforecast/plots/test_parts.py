@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from data_prep.base.errors import InputError
-from experiments.cli import cli
 from stforecast import Forecaster
+from stforecast.cli.main import cli
 from stforecast.plots import PLOTS
 from stforecast.plots.figure import as_runs
 from stforecast.plots.part import parts_of
