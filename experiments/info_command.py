@@ -112,7 +112,7 @@ def _table(path: Path) -> Description:
     try:
         ds = read(path)
     except InputError as e:
-        return _unclear(path, str(e))
+        return _unclear(path, e.typed)
     about = describe_cube(ds)
     text = f"{cube_text(about)}\n\n{preview(ds)}"
     return Description("table", about, text, _forecast(path, about))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.bench.ray import LOCAL
 from stforecast.config import Config
 from stforecast.federated.engine.trainer import Trainer
@@ -35,8 +35,8 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
 
     if METHODS[config.method].pooled:
         raise InputError(
-            f"{config.method} trains one client on the data of all, which actors cannot share; "
-            "leave out --engine"
+            f"{config.method} trains one client on the data of all, which actors cannot share; ",
+            Words("leave out {engine}"),
         )
     check_parts(run.actors, n_clients)
     threads = run.workers or 1

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import choose, for_python
+from data_prep.base.errors import choose
 from stforecast.bench.run_groups import pooled
 from stforecast.data.series import Data, Series
 from stforecast.description import as_html
@@ -26,7 +26,6 @@ from stforecast.forecast_tables import tidy
 class EvaluatedForecaster(FittedForecaster):
     """What a forecaster tells of its errors; see `stforecast.Forecaster`."""
 
-    @for_python
     def evaluate(self, data: Data | Series | None = None, by: By = "cell") -> pd.DataFrame:
         """Compute the errors on the data it was fitted on, or on other data.
 
@@ -57,7 +56,6 @@ class EvaluatedForecaster(FittedForecaster):
             return error_table(self._evaluations, by)
         return error_table({self.config.run.select: self._on(data)}, by)
 
-    @for_python
     def score(self, data: Data | Series | None = None, y: None = None) -> float:
         """Return the coefficient of determination R² of the forecasts; the highest is best.
 
@@ -80,7 +78,6 @@ class EvaluatedForecaster(FittedForecaster):
             model.limits, self.clients,
         )  # fmt: skip
 
-    @for_python
     def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
         """Return the forecasts of the test part, or of other data, with the observed targets.
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.config import Config
 from stforecast.data.clients import Partition
 from stforecast.data.prepared import PreparedSeries, Targets
@@ -330,6 +330,7 @@ def check_calibration(config: Config, data: PreparedSeries) -> None:
     """
     if config.interval.intervals != "none" and not len(data.calibration):
         raise InputError(
-            f"intervals are calibrated on the validation part: split {config.data.split} "
-            "has none long enough; choose another --split, or --intervals none"
+            f"intervals are calibrated on the validation part: split {config.data.split} has none "
+            "long enough; ",
+            Words("choose another {split}, or {intervals:none}"),
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, for_python
+from data_prep.base.errors import InputError
 from stforecast.config import Config
 from stforecast.data.clients import Partition
 from stforecast.data.events import is_table
@@ -53,7 +53,6 @@ class FittedForecaster(Parameters):
     _evaluations: dict[str, Evaluation]
     _calibration: Calibration | None
 
-    @for_python
     def predict(
         self,
         history: Data | Series,
@@ -94,7 +93,6 @@ class FittedForecaster(Parameters):
         series = self.read(history, events)
         return forecast_table(model, series, steps, Limits(*(limits or model.limits)))
 
-    @for_python
     def predict_interval(
         self,
         history: Data | Series,
@@ -127,7 +125,6 @@ class FittedForecaster(Parameters):
         """Lowest and highest value of its forecasts and bounds, in the data's units."""
         return self._model().limits
 
-    @for_python
     def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
 
@@ -157,7 +154,6 @@ class FittedForecaster(Parameters):
         fitted = self.asked.window.events
         return fitted if events is None and is_table(fitted) and not has_own else events
 
-    @for_python
     def plot(
         self,
         history: Data | Series | None = None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
 from stforecast.config import Config, reads_target
@@ -81,7 +81,8 @@ def fit(
     if not data.validation_targets[1].any():
         raise InputError(
             f"target is {CHOSEN!r}, but split {config.data.split} has no observed validation "
-            "target; choose another --split, or a --target"
+            "target; ",
+            Words("choose another {split}, or a {target}"),
         )
     found = []
     for target in targets(data.calendar.step):

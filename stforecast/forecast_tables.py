@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import season_of_anchors
 from stforecast.data.series import Series
 from stforecast.history import (
@@ -187,7 +187,7 @@ def on_clock(table: pd.DataFrame, clock: str) -> pd.DataFrame:
         return table
     if pd.DatetimeIndex(table.index).tz is None:
         raise InputError(
-            "the history's times are local without an offset, so they cannot be written in UTC; "
-            "leave out --clock utc"
+            "the history's times are local without an offset, so they cannot be written in UTC; ",
+            Words("leave out {clock:utc}"),
         )
     return table.tz_convert("UTC")

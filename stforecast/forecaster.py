@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, for_python
+from data_prep.base.errors import InputError
 from data_prep.base.limits import check_size
 from data_prep.base.text import counted
 from stforecast.adaptation import AdaptOptions, adapt
@@ -91,8 +91,8 @@ class Forecaster(EvaluatedForecaster):
 
     def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
         super().__init__(method, **settings)
-        self.asked: Config = for_python(resolve)(method, **settings)
-        for_python(check_read)(method, settings)
+        self.asked: Config = resolve(method, **settings)
+        check_read(method, settings)
         self.config = self.asked
         self.rounds_ = pd.DataFrame()
         self.refits_ = pd.DataFrame()
@@ -119,7 +119,6 @@ class Forecaster(EvaluatedForecaster):
         """
         return cls(**read_by(settings["method"], settings))
 
-    @for_python
     def fit(
         self,
         data: Data,
@@ -191,7 +190,6 @@ class Forecaster(EvaluatedForecaster):
             callback.end(self._pooled_errors())
         return self
 
-    @for_python
     def adapt(
         self, history: Data | Series, days: float = 3.0, *, rounds: int = 10, fine_tune: int = 0,
         events: str | os.PathLike[str] | None = None,

@@ -16,7 +16,7 @@ import logging
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.config import Config
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.prepared import PreparedSeries
@@ -194,7 +194,8 @@ def fine_tuned(trained: TrainedMethod, epochs: int) -> TrainedMethod:
     ):
         raise InputError(
             f"{method.name} cannot be fine-tuned: only methods that average one global model can, "
-            "such as fedavg; leave out --fine-tune"
+            "such as fedavg; ",
+            Words("leave out {fine_tune}"),
         )
     options = FedAvgFTOptions(personal_epochs=epochs)
     config = dataclasses.replace(trained.config, method=FedAvgFT.name, method_options=options)

@@ -59,7 +59,7 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
         try:
             found[name] = compare(rows, compared_masks(rows), own)
         except InputError as e:
-            raise InputError(f"{name}: {e}") from e
+            raise InputError(f"{name}: ", e) from e
     return found
 
 

@@ -24,7 +24,7 @@ def compared(rows: Sequence[Row], data: str, reference: str | None = None) -> li
     try:
         found = compare(rows, compared_masks(rows), reference)
     except InputError as e:
-        return [f"Not compared: {e}."]
+        return [f"Not compared: {e.typed}."]
     return [markdown(comparison_rows(found)), *claims(found, data), basis(found)]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.figures import FigureSpec, parse_figures
 from stforecast.bench.grid_file import (
     Entry,
@@ -63,7 +63,7 @@ class Grid(Generic[R]):
         """Refuse keys that contradict each other."""
         if "seed" in self.settings:
             raise InputError(
-                "seed cannot be set for all rows; give seeds = [1, 2] in the file, or --seed"
+                Words("seed cannot be set for all rows; give seeds = [1, 2] in the file, or {seed}")
             )
         self.kind.check_grid(self)
         self._check_read()
@@ -139,7 +139,7 @@ def load_grid(path: Path, kind: Kind[R], preset: str | None = None) -> Grid[R]:
     try:
         grid = make_grid(kind, _with_preset(kind, table, preset))
     except InputError as e:
-        raise InputError(f"{path}: {e}") from e
+        raise InputError(f"{path}: ", e) from e
     chosen = ("--preset", preset) if preset else ()
     return dataclasses.replace(grid, command=(*grid.command, shown(path), *chosen))
 

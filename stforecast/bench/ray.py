@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, error_text
+from data_prep.base.errors import InputError, Words, error_text
 from data_prep.base.text import counted
 from stforecast.federated.engine.spread import Lost, Part
 
@@ -200,7 +200,8 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
         if n * threads > cores:
             raise InputError(
                 f"{counted(n, 'actor')} with {counted(threads, 'core')} each, but the Ray cluster "
-                f"has {counted(cores, 'core')}; take fewer --actors or --workers"
+                f"has {counted(cores, 'core')}; ",
+                Words("take fewer {actors} or {workers}"),
             )
         log.info("clients train in %s of Ray", counted(n, "actor"))
         actors = RayActors(ray, n, threads)

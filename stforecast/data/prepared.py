@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, choose, for_python
+from data_prep.base.errors import InputError, choose
 from data_prep.readers.frames import TableOptions, from_frame
 from stforecast.data.clients import Partition, one_per_cell, partition, say
 from stforecast.data.clock import Calendar, day_slots
@@ -179,7 +179,6 @@ OPTIONS = ("units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "dupl
 """Options of a table."""
 
 
-@for_python
 def open_cube(
     data: xr.Dataset | pd.DataFrame | str | os.PathLike[str], *, name: str = "value", **options: Any
 ) -> xr.Dataset:

@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from data_prep.base.errors import InputError, choose, reading
+from data_prep.base.errors import InputError, Words, choose, reading
 from data_prep.cube import (
     check_cube,
     check_finite,
@@ -109,9 +109,10 @@ class Series:
             return self
         if own in ("", LOCAL):
             raise InputError(
-                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its times "
-                f"cannot be placed; prepare them with their --time-zone, or a DataFrame by "
-                f"table.tz_localize('{zone}')"
+                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its "
+                "times cannot be placed; ",
+                Words("prepare them with their {time_zone}, "),
+                f"or a DataFrame by table.tz_localize('{zone}')",
             )
         if zone in ("", LOCAL):
             raise InputError(
@@ -141,7 +142,8 @@ class Series:
         except InputError as e:
             raise InputError(
                 f"{self.name}: {self.service} is in {_unit(self.units)}, that of {of} in "
-                f"{_unit(units)}; give it in that unit (prepare table --units {units})"
+                f"{_unit(units)}; ",
+                Words("give it in that unit, and prepare it with {units}", units=units),
             ) from e
         log.info("%s: %s times %g is in %s, as %s has it", self.name, self.units, scale, units, of)
         return dataclasses.replace(self, values=self.values * scale, units=units)
@@ -405,7 +407,9 @@ def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
     services = services_of(cube)
     if service is None and len(services) > 1:
         raise InputError(
-            f"{name} has several services; choose one with --service: {', '.join(services)}"
+            f"{name} has several services; ",
+            Words("choose one with {service}: "),
+            ", ".join(services),
         )
     if service is not None and service not in services:
         raise InputError(f"{name}: {choose('service', service, services)}")
