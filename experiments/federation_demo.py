@@ -158,7 +158,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
     try:
         federate(out, method, rounds, tls)
     except InputError as e:
-        raise click.ClickException(str(e)) from e
+        raise click.ClickException(e.typed) from e
     events = list(read_events(out))
     names = {first: name for name, (first, _) in SHARES.items()}
     names[SHARES[HOSTILE][0]] += " (hostile)"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.limits import check_size
 from data_prep.base.text import in_minutes
 from data_prep.readers.columns import Origin
@@ -110,11 +110,13 @@ class Resampling:
         if step is None and agg is None:
             return None
         if step is None:
-            raise InputError(f"agg is {agg!r} without a step; give --resample too, such as 10min")
+            raise InputError(
+                f"agg is {agg!r} without a step; ", Words("give {resample} too, such as 10min")
+            )
         if agg is None:
             raise InputError(
-                f"resample is {step!r}; say how to merge the records of a step: --agg sum for "
-                "counts, --agg mean for levels such as a speed"
+                f"resample is {step!r}; say how to merge the records of a step: ",
+                Words("{agg:sum} for counts, {agg:mean} for levels such as a speed"),
             )
         return cls(step_length(step, "resample"), agg)
 
@@ -127,8 +129,9 @@ class Resampling:
         unique = times.unique().sort_values()
         if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
             raise InputError(
-                f"{name}: its records are {in_minutes(usual)} apart, more than the "
-                f"{in_minutes(self.step)} of --resample; give at least that"
+                f"{name}: its records are {in_minutes(usual)} apart, more than the steps of "
+                f"{in_minutes(self.step)}; ",
+                Words("give at least that as {resample}"),
             )
         # Times count from a Thursday; weeks begin on Mondays.
         first = MONDAY if self.step % WEEK == pd.Timedelta(0) else pd.Timedelta(0)
@@ -174,8 +177,8 @@ class Resampling:
         merged = np.where(partial & is_sum, np.nan, merged)
         if np.isnan(merged).all():
             raise InputError(
-                f"{message}; none is complete: write a 0 where nothing happened, or choose a "
-                "shorter --resample or --agg mean"
+                f"{message}; none is complete: write a 0 where nothing happened, or ",
+                Words("choose a shorter {resample} or {agg:mean}"),
             )
         log.warning("%s", message)
         return merged
@@ -227,8 +230,9 @@ def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
     """
     message = f"{origin.name}: {message}"
     if not allow_gaps:
-        advice = origin.either("pass --allow-gaps", "cube = open_cube(df, allow_gaps=True)")
-        raise InputError(f"{message}; add what is missing or {advice} to leave NaN there")
+        allow = Words("pass {allow_gaps}", allow_gaps=True)
+        advice = origin.either(allow, "cube = open_cube(df, allow_gaps=True)")
+        raise InputError(f"{message}; add what is missing or ", advice, " to leave NaN there")
     log.warning("%s; left as NaN", message)
 
 

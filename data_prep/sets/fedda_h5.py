@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, Words, no_file
 from data_prep.base.files import atomic_path, checksum
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.cube import check_cube, make_cube, observed, step_of, write_cube
@@ -290,8 +290,9 @@ def _write_activity(
             if fill is None:
                 step, cell = np.argwhere(missing)[0]
                 raise InputError(
-                    f"{name} is missing at {part.indexes['time'][step]}, cell {columns[cell] + 1}, "
-                    "but FedDA's layout cannot mark it; pass --fill-missing 0 to write 0 there"
+                    f"{name} is missing at {part.indexes['time'][step]}, cell "
+                    f"{columns[cell] + 1}, but FedDA's layout cannot mark it; ",
+                    Words("pass {fill_missing} to write 0 there", fill_missing=0),
                 )
             values[missing] = fill
         slab = np.zeros((len(values), width))

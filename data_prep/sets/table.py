@@ -39,7 +39,7 @@ import pandas as pd
 import polars as pl
 import xarray as xr
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.files import checksum
 from data_prep.cube import write_cube
 from data_prep.readers.columns import KeyColumns, Origin, is_text
@@ -197,8 +197,8 @@ def _set_times(
         )
     if time in df.columns:
         raise InputError(
-            f"{origin.name}: has times in column {time!r}; leave out --start and --step, or "
-            "--values the columns to take and another --time"
+            f"{origin.name}: has times in column {time!r}; ",
+            Words("leave out {start} and {step}, or name the columns with {values} and {time}"),
         )
     length = step_length(step, "step")
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.text import shown
 from stforecast.bench.figures import FigureSpec, parse_figures
 from stforecast.bench.grid_file import (
@@ -64,7 +64,7 @@ class Grid(Generic[R]):
         """Refuse keys that contradict each other."""
         if "seed" in self.settings:
             raise InputError(
-                "seed cannot be set for all rows; give seeds = [1, 2] in the file, or --seed"
+                Words("seed cannot be set for all rows; give seeds = [1, 2] in the file, or {seed}")
             )
         self.kind.check_grid(self)
         self._check_read()
@@ -140,7 +140,7 @@ def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
         kind = kind_of(table)
         grid = make_grid(kind, _with_preset(kind, table, preset), path.parent)
     except InputError as e:
-        raise InputError(f"{path}: {e}") from e
+        raise InputError(f"{path}: ", e) from e
     chosen = ("--preset", preset) if preset else ()
     name = next((name for name, file in packaged().items() if file == path), shown(path))
     return dataclasses.replace(grid, command=(*grid.command, name, *chosen))

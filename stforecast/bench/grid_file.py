@@ -157,7 +157,7 @@ def _seeds_of(label: str, own: dict[str, Any]) -> tuple[int, ...]:
         found = _check("seeds", own.pop("seeds"), *SEEDS)
         _check_seeds(found)
     except InputError as e:
-        raise InputError(f"{label}: {e}") from e
+        raise InputError(f"{label}: ", e) from e
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic
 import pandas as pd
 from tqdm import tqdm
 
-from data_prep.base.errors import InputError, Stopped, error_text
+from data_prep.base.errors import InputError, Stopped, Words, error_text
 from data_prep.base.text import slug
 from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
@@ -105,8 +105,8 @@ class Job(Generic[R]):
         changed = sorted(k for k in wanted.keys() | made.keys() if wanted.get(k) != made.get(k))
         if changed:
             raise InputError(
-                f"{self.folder} was run with other settings ({', '.join(changed)}); delete it or "
-                "choose another --out"
+                f"{self.folder} was run with other settings ({', '.join(changed)}); ",
+                Words("delete it or choose another {out}"),
             )
 
     def _identity(self, about: Mapping[str, Any]) -> dict[str, Any]:

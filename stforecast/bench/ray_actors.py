@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 from stforecast.bench.ray import cluster
 from stforecast.federated.engine.spread import Lost, Part
@@ -37,7 +37,8 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
         if n * threads > cores:
             raise InputError(
                 f"{counted(n, 'actor')} with {counted(threads, 'core')} each, but the Ray cluster "
-                f"has {counted(cores, 'core')}; take fewer --actors or --workers"
+                f"has {counted(cores, 'core')}; ",
+                Words("take fewer {actors} or {workers}"),
             )
         log.info("clients train in %s of Ray", counted(n, "actor"))
         actors = RayActors(ray, n, threads)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import no_file
+from data_prep.base.errors import for_command, no_file
 from stforecast.cli.bench import MORE, chosen_settings
 from stforecast.cli.commands import OptionSections, to_json
 from stforecast.cli.info_data import facts
@@ -86,7 +86,7 @@ def forecast(
         plan = make_plan(ds, horizon, service, method, given)
     config = resolve(method, **plan.settings)
     if not as_json:
-        click.echo(f"{data}: assumed\n{facts(plan.assumed)}\n")
+        click.echo(f"{data}: assumed\n{facts(_assumed(plan))}\n")
     progress = ctx.obj["progress"] and config.federated
     with rounds_bar(config.training.rounds, progress=progress) as after_round:
         run = runs.run(method, cube, out / RUN, dict(plan.settings), after_round=after_round)
@@ -108,13 +108,17 @@ def forecast(
     click.echo(f"\nnext: {shlex.join(again)}")
 
 
+def _assumed(plan: Plan) -> dict[str, str]:
+    return {topic: for_command(words) for topic, words in plan.assumed.items()}
+
+
 def _described(
     out: Path, plan: Plan, check: Check, tested: Backtest | None, has_report: bool
 ) -> dict[str, Any]:
     """Describe the folder as `stforecast info --json` does other things."""
     names = {"forecast": FORECAST, "run": RUN} | ({"report": REPORT} if has_report else {})
     return {
-        "path": str(out), "kind": "checked forecast", "assumed": plan.assumed,
+        "path": str(out), "kind": "checked forecast", "assumed": _assumed(plan),
         "check": {**check._asdict(), "skill": check.skill},
         "backtest": tested and {n: asdict(found) for n, found in tested.estimates.items()},
         **{name: str(out / file) for name, file in names.items()},

@@ -103,7 +103,7 @@ def _cube(path: Path) -> Description:
 
 def _forecast(path: Path, about: dict[str, Any]) -> str:
     services = [name for name, s in about["services"].items() if not s["blank"]]
-    choice = f" --service {services[0]}" if len(about["services"]) > 1 and services else ""
+    choice = f" --service {quote(services[0])}" if len(about["services"]) > 1 and services else ""
     return f"stforecast forecast {quote(str(path))}{choice} --horizon 24 --out forecast/"
 
 
@@ -115,7 +115,7 @@ def _table(path: Path) -> Description:
     try:
         ds = read(path)
     except InputError as e:
-        return _unclear(path, str(e))
+        return _unclear(path, e.typed)
     about = describe_cube(ds)
     text = f"{cube_text(about)}\n\n{preview(ds)}"
     return Description("table", about, text, _forecast(path, about))

@@ -6,11 +6,11 @@ import io
 import logging
 import re
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
-from data_prep.base.errors import InputError, Stopped, command_line
+from data_prep.base.errors import CommandFormatter, InputError, Stopped
 from data_prep.base.registry import Registry
 from stforecast.bench.progress import Heartbeat
 from stforecast.cli.bench import backtest, bench
@@ -23,6 +23,8 @@ from stforecast.cli.info import info
 from stforecast.cli.options import HELP, Choice
 from stforecast.cli.predict import adapt, predict
 from stforecast.cli.run import leaks, list_command, plot, run_command
+
+log = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(allocate|enough) memory|Storage size calculation|failed to map segment|"
@@ -57,16 +59,17 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
 
     A first tour: simulate, prepare, run, plot, predict. Every command has its own --help.
     """
-    ctx.obj = {"progress": sys.stderr.isatty() and not quiet}
+    ctx.ensure_object(dict).update(progress=sys.stderr.isatty() and not quiet, log=log_format)
     if not sys.stderr.isatty() and not quiet and ctx.invoked_subcommand != "node":
         ctx.call_on_close(Heartbeat().start().stop)
     level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
     notices = Notices()
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[notices], force=True)
+    notices.setFormatter(CommandFormatter())
     if log_format == "json":
         from stforecast.flower.standing import JsonLines
 
         notices.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[notices], force=True)
     brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)
     for package in ("data_prep", "stforecast", *brought):
         logging.getLogger(package.partition(".")[0]).setLevel(level)
@@ -91,22 +94,26 @@ def main(argv: list[str] | None = None) -> None:
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
+    chosen: dict[str, Any] = {}
     try:
-        with command_line():
-            sys.exit(cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False))
-    except Stopped as e:
-        click.echo(f"stforecast: {e}", err=True)
-        sys.exit(128 + e.signal)
-    except Exception as e:
-        if "--debug" in args:
+        sys.exit(
+            cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False, obj=chosen)
+        )
+    except (Exception, Stopped) as e:
+        if "--debug" in args and not isinstance(e, Stopped):
             raise
         code, message = _explain(e)
-        click.echo(f"stforecast: {' '.join(message.split())}", err=True)
+        if chosen.get("log") == "json":
+            log.error(" ".join(message.split()))
+        else:
+            click.echo(f"stforecast: {' '.join(message.split())}", err=True)
         sys.exit(code)
 
 
-def _explain(e: Exception) -> tuple[int, str]:
+def _explain(e: Exception | Stopped) -> tuple[int, str]:
     """Return the exit code and message for an error."""
+    if isinstance(e, Stopped):
+        return 128 + e.signal, str(e)
     if isinstance(e, click.Abort):
         return 130, "interrupted"
     if isinstance(e, click.UsageError):
@@ -115,7 +122,7 @@ def _explain(e: Exception) -> tuple[int, str]:
     if isinstance(e, click.ClickException):
         return 2, e.format_message()
     if isinstance(e, InputError):
-        return 2, str(e)
+        return 2, e.typed
     if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
         return 2, _no_memory()
     if isinstance(e, OSError):

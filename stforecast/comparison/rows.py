@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.comparison.errors import (
@@ -250,10 +250,12 @@ def _scaled_as(
     }
     if other:
         log.warning(
-            "%s: its training part or --scale differs, and so would its scale (%s); its errors "
-            "are divided by that of the first run, and differ from those in its metrics.csv",
-            run.folder, ", ".join(map(str, other)),
-        )  # fmt: skip
+            "%s: %s, and so would its scale (%s); its errors are divided by that of the first "
+            "run, and differ from those in its metrics.csv",
+            run.folder,
+            Words("its training part or {scale} differs"),
+            ", ".join(map(str, other)),
+        )
     return forecasts.assign(other)
 
 
@@ -287,7 +289,8 @@ def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset)
         if not ours.equals(others):
             raise InputError(
                 f"{run.folder}: tested on other {what} ({_extent(ours)}) than the first run "
-                f"({_extent(others)}); compare runs of one --split and --horizon"
+                f"({_extent(others)}); ",
+                Words("compare runs of one {split} and {horizon}"),
             )
     zones = [str(part.attrs.get("time_zone", "local time")) for part in (forecasts, expected)]
     if zones[0] != zones[1]:
@@ -347,6 +350,7 @@ def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, ModelErrors]:
         parts.append(coverages(run.forecasts()))
         if not parts[-1]:
             raise InputError(
-                f"{run.folder}: a run without intervals; train it with --intervals normalised"
+                f"{run.folder}: a run without intervals; ",
+                Words("train it with {intervals:normalised}"),
             )
     return {nominal: join_errors([part[nominal] for part in parts]) for nominal in parts[0]}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.base.errors import InputError, choose, reading
+from data_prep.base.errors import InputError, Words, choose, reading
 from data_prep.cube import check_finite, observed, services_of
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
@@ -109,10 +109,10 @@ class CovariateScaler:
         Raises:
             InputError: if a service or a column has no value at all.
         """
-        mean, std = _scales(covariates.observed[training], "--inputs", like)
+        mean, std = _scales(covariates.observed[training], "inputs", like)
         if like is not None:
             return cls(mean, std, like.static_mean, like.static_std)
-        of_static = _scales(covariates.static[:, None], "--static")
+        of_static = _scales(covariates.static[:, None], "static")
         return cls(mean, std, *(values[0] for values in of_static))
 
     def transform(self, covariates: Covariates) -> Covariates:
@@ -195,12 +195,12 @@ def read_covariates(
     others = [s for s in services_of(cube) if s != service]
     numbers = {n: values for n, values in columns.items() if values.dtype.kind in "iufb"}
     for asked, known, what in (
-        (window.services, others, "further service (--inputs)"),
-        (window.columns, list(numbers), "static column (--static)"),
+        (window.services, others, Words("further service ({inputs})")),
+        (window.columns, list(numbers), Words("static column ({static})")),
     ):
         for entry in asked:
             if entry not in known:
-                raise InputError(f"{name}: {choose(what, entry, known or ['none'])}")
+                raise InputError(f"{name}: ", choose(what, entry, known or ["none"]))
     with reading(name, f"at {window.inputs}", "prepare it again"):
         services = [observed(cube, s).transpose("time", "cell").to_numpy() for s in window.services]
     for s, values in zip(window.services, services, strict=True):

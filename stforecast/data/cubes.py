@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep import cube as cube_files
-from data_prep.base.errors import InputError, choose, for_python
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import SUFFIXES
 from data_prep.readers.frames import TableOptions, from_frame
 
@@ -24,7 +24,6 @@ OPTIONS = ("units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "dupl
 """Options of a DataFrame."""
 
 
-@for_python
 def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     """Open a cube, or make one of a table.
 
@@ -121,7 +120,9 @@ def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
     services = cube_files.services_of(cube)
     if service is None and len(services) > 1:
         raise InputError(
-            f"{name} has several services; choose one with --service: {', '.join(services)}"
+            f"{name} has several services; ",
+            Words("choose one with {service}: "),
+            ", ".join(services),
         )
     if service is not None and service not in services:
         raise InputError(f"{name}: {choose('service', service, services)}")

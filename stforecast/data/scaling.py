@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.text import counted
 from stforecast.data.covariates import PREFIX, CovariateScaler
 
@@ -153,8 +153,9 @@ def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> N
         names = ", ".join(shown) + (", …" if len(empty) > 5 else "")
         raise InputError(
             f"{counted(len(empty), 'cell')} without an observed value in the {len(seen)} training "
-            f"steps: {names}; leave them out of the table, by --cells not:{','.join(shown)} of "
-            "`prepare table`, or train on a longer part"
+            f"steps: {names}; ",
+            Words("leave them out of the table by {cells}, ", cells=f"not:{','.join(shown)}"),
+            "or train on a longer part",
         )
 
 

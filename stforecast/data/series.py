@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import (
     check_finite,
     check_values,
@@ -103,9 +103,10 @@ class Series:
             return self
         if own in ("", LOCAL):
             raise InputError(
-                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its times "
-                f"cannot be placed; prepare them with their --time-zone, or a DataFrame by "
-                f"table.tz_localize('{zone}')"
+                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its "
+                "times cannot be placed; ",
+                Words("prepare them with their {time_zone}, "),
+                f"or a DataFrame by table.tz_localize('{zone}')",
             )
         if zone in ("", LOCAL):
             raise InputError(
@@ -135,7 +136,8 @@ class Series:
         except InputError as e:
             raise InputError(
                 f"{self.name}: {self.service} is in {_unit(self.units)}, that of {of} in "
-                f"{_unit(units)}; give it in that unit (prepare table --units {units})"
+                f"{_unit(units)}; ",
+                Words("give it in that unit, and prepare it with {units}", units=units),
             ) from e
         log.info("%s: %s times %g is in %s, as %s has it", self.name, self.units, scale, units, of)
         return dataclasses.replace(self, values=self.values * scale, units=units)

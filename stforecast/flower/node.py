@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import in_minutes
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.prepared import prepare
@@ -92,8 +92,8 @@ class Place(NamedTuple):
             data, first = Path(str(node_config["data"])), int(node_config["first-client"])
         except (KeyError, ValueError) as e:
             raise InputError(
-                f"the node's configuration has no usable {e}; start the node with "
-                "--node-config 'data=\"CUBE.nc\" first-client=0'"
+                f"the node's configuration has no usable {e}; ",
+                Words('start the node with {node_config:data="CUBE.nc" first-client=0}'),
             ) from e
         if not data.is_file():
             raise InputError(f"{data}: no such file; give the path of this node's cube as data")
@@ -113,8 +113,9 @@ def check_secure_only(run: RunSettings, node_config: Mapping[str, Any]) -> None:
     """
     if run.secure is None and node_config.get(SECURE_ONLY):
         raise SecureAggregationRequired(
-            "the run has no secure aggregation, which this node requires; ask the server's owner "
-            "for federate --secure-aggregation, or leave out --require-secure-aggregation"
+            "the run has no secure aggregation, which this node requires; ",
+            Words("ask the server's owner for {secure_aggregation} of federate, or leave out "),
+            Words("{require_secure_aggregation}"),
         )
 
 
@@ -135,13 +136,15 @@ class FlowerNode:
         if window.columns:
             raise InputError(
                 f"static is {window.static!r}, but a node cannot scale columns over the cells of "
-                "all nodes; leave out --static"
+                "all nodes; ",
+                Words("leave out {static}"),
             )
         series = as_series(place.data, run.config.data.service, window)
         if series.calendar.step != run.step:
             raise InputError(
                 f"{place.data}: steps of {in_minutes(series.calendar.step)}, the federation's are "
-                f"{in_minutes(run.step)}; resample the cube, or give federate --step"
+                f"{in_minutes(run.step)}; ",
+                Words("resample the cube, or give federate {step}"),
             )
         if run.units:
             series = series.in_units(run.units, "the federation")

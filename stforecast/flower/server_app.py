@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from data_prep.base.errors import CommandFormatter, for_command
 from data_prep.base.files import atomic_path
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.nodes.coordinator import Coordinator
@@ -151,7 +152,9 @@ def logged(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lines = logging.FileHandler(folder / EVENTS)
     lines.setFormatter(JsonLines())
-    handlers = [logging.FileHandler(folder / "server.log"), lines, MetricsFile(folder)]
+    text = logging.FileHandler(folder / "server.log")
+    text.setFormatter(CommandFormatter())
+    handlers = [text, lines, MetricsFile(folder)]
     package = logging.getLogger("stforecast")
     level = package.level
     package.setLevel(logging.INFO)
@@ -160,7 +163,7 @@ def logged(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        log.error("the run ends: %s", e, extra=event("failed", reason=str(e)))
+        log.error("the run ends: %s", e, extra=event("failed", reason=str(for_command(e))))
         raise
     finally:
         package.setLevel(level)

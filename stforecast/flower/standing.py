@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import CommandFormatter, InputError, Words, log_text
 from data_prep.base.files import atomic_path
 
 EVENTS = "server.jsonl"
@@ -216,7 +216,8 @@ def read_events(folder: Path) -> Iterator[dict[str, Any]]:
     path = folder / EVENTS
     if not path.is_file():
         raise InputError(
-            f"{folder}: no {EVENTS} here; give the --results of a federation whose run has begun"
+            f"{folder}: no {EVENTS} here; ",
+            Words("give the {results} of a federation whose run has begun"),
         )
     with path.open(errors="replace") as lines:
         for line in lines:
@@ -249,7 +250,7 @@ class JsonLines(logging.Formatter):
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": log_text(record),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
@@ -365,5 +366,7 @@ class MetricsFile(logging.Handler):
 
 def show_log() -> None:
     """Show this package's log from the level of information on, others' from warnings on."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    notices = logging.StreamHandler()
+    notices.setFormatter(CommandFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[notices])
     logging.getLogger("stforecast").setLevel(logging.INFO)

@@ -27,7 +27,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.baselines.base import Baseline
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.covariates import CovariateScaler
@@ -216,7 +216,8 @@ def fine_tuned(trained: TrainedMethod, epochs: int) -> TrainedMethod:
     ):
         raise InputError(
             f"{method.name} cannot be fine-tuned: only methods that average one global model can, "
-            "such as fedavg; leave out --fine-tune"
+            "such as fedavg; ",
+            Words("leave out {fine_tune}"),
         )
     options = FedAvgFTOptions(personal_epochs=epochs)
     config = dataclasses.replace(trained.config, method=FedAvgFT.name, method_options=options)
@@ -303,13 +304,13 @@ def new_cells(model: FittedModel, series: Series, days: float) -> PreparedSeries
     held, horizon = len(series.values), config.window.horizon
     if n_steps > held:
         raise InputError(
-            f"{series.name} has {held / (DAY / model.step):.3g} days, but days is {days:g}; give a "
-            "longer history or fewer --days"
+            f"{series.name} has {held / (DAY / model.step):.3g} days, but days is {days:g}; ",
+            Words("give a longer history or fewer {days}"),
         )
     if 0 < n_steps < horizon:
         raise InputError(
-            f"days is {days:g}, less than the {horizon} steps that the model forecasts; give more "
-            "--days, or 0 for none"
+            f"days is {days:g}, less than the {horizon} steps that the model forecasts; ",
+            Words("give more {days}, or 0 for none"),
         )
     scaler = _scaler(model, series)
     if series.covariates:
@@ -361,12 +362,16 @@ def _adapted(
     if isinstance(predictor, TrainedMethod):
         if options.fine_tune:
             if not options.days:
-                raise InputError("fine_tune needs days of history; give --days, or leave it out")
+                raise InputError(
+                    Words("fine_tune needs days of history; give {days}, or leave it out")
+                )
             predictor = fine_tuned(predictor, options.fine_tune)
         joined = join(predictor, data, torch.from_numpy(ids), options.rounds)
         return joined.config, joined
     if options.fine_tune:
-        raise InputError(f"{model.config.method} is not trained in rounds; leave out --fine-tune")
+        raise InputError(
+            f"{model.config.method} is not trained in rounds; ", Words("leave out {fine_tune}")
+        )
     assert isinstance(predictor, Baseline)
     return model.config, _adapted_baseline(predictor, model.config, data, ids)
 
@@ -383,8 +388,8 @@ def _adapted_baseline(
         return baseline
     if not len(data.split.train):
         raise InputError(
-            f"{baseline.name} fits each cell by itself, so new cells need days of history; give "
-            "--days"
+            f"{baseline.name} fits each cell by itself, so new cells need days of history; ",
+            Words("give {days}"),
         )
     fitted = fit_baseline(config, data, data.split.train)
     n_new = len(data.series.cells)

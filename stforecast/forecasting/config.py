@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.registry import find, join
 from stforecast.baselines import BASELINES
 from stforecast.bench import LOCAL, RAY
@@ -322,8 +322,9 @@ def check_covariates(config: Config) -> None:
         )
         named = f"the model {config.run.model}" if trained else config.method
         raise InputError(
-            f"{named} reads no further services, static columns or events (--inputs, --static, "
-            f"--events); use a method that trains one of the models {models}, or one of {baselines}"
+            f"{named} reads no further services, static columns or events ",
+            Words("({inputs}, {static}, {events}); "),
+            f"use a method that trains one of the models {models}, or one of {baselines}",
         )
 
 

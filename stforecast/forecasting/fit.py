@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
@@ -92,8 +92,9 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     warn_of_outliers(series, data.split.fit)
     if config.interval.intervals != "none" and not len(data.calibration):
         raise InputError(
-            f"intervals are calibrated on the validation part: split {config.data.split} "
-            "has none long enough; choose another --split, or --intervals none"
+            f"intervals are calibrated on the validation part: split {config.data.split} has none "
+            "long enough; ",
+            Words("choose another {split}, or {intervals:none}"),
         )
     return config, data
 
@@ -125,7 +126,8 @@ def fit(
     if not data.validation_targets[1].any():
         raise InputError(
             f"target is {CHOSEN!r}, but split {config.data.split} has no observed validation "
-            "target; choose another --split, or a --target"
+            "target; ",
+            Words("choose another {split}, or a {target}"),
         )
     found = []
     for target in targets(data.calendar.step):

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, choose, for_python
+from data_prep.base.errors import InputError, choose
 from stforecast.bench.run_groups import pooled
 from stforecast.data.clients import Partition
 from stforecast.data.cubes import Data
@@ -80,8 +80,8 @@ class Forecaster:
 
     def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
         self._given = {"method": method, **settings}
-        self.asked: Config = for_python(resolve)(method, **settings)
-        for_python(check_read)(method, settings)
+        self.asked: Config = resolve(method, **settings)
+        check_read(method, settings)
         self.rounds_, self.refits_, self.train_seconds_ = pd.DataFrame(), pd.DataFrame(), 0.0
         self._model: FittedModel | None = None
         self._evaluations: dict[str, Evaluation] = {}
@@ -201,7 +201,6 @@ class Forecaster:
         """Path or title of the data that it was fitted on."""
         return self._evaluation().data.series.name
 
-    @for_python
     def fit(
         self,
         data: Data,
@@ -252,7 +251,6 @@ class Forecaster:
             callback.end(self._pooled_errors())
         return self
 
-    @for_python
     def predict(
         self,
         history: Data | Series,
@@ -292,7 +290,6 @@ class Forecaster:
         model = self._fitted()
         return model.predict(self.read(history, events), steps, limits and Limits(*limits))
 
-    @for_python
     def predict_interval(
         self,
         history: Data | Series,
@@ -319,7 +316,6 @@ class Forecaster:
         series = self.read(history, events)
         return self.model_.bounds(series, steps, limits and Limits(*limits))
 
-    @for_python
     def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
 
@@ -340,7 +336,6 @@ class Forecaster:
         fitted = self.asked.window.events
         return fitted if events is None and is_table(fitted) and not has_own else events
 
-    @for_python
     def plot(
         self,
         history: Data | Series | None = None,
@@ -383,7 +378,6 @@ class Forecaster:
         """
         return model_leaks(self._fitted(), self.read(history))
 
-    @for_python
     def evaluate(self, data: Data | Series | None = None, by: By = "cell") -> pd.DataFrame:
         """Compute the errors on the data it was fitted on, or on other data.
 
@@ -414,7 +408,6 @@ class Forecaster:
             return error_table(self._evaluations, by)
         return error_table({self.config.run.select: self._on(data)}, by)
 
-    @for_python
     def score(self, data: Data | Series | None = None, y: None = None) -> float:
         """Return the coefficient of determination R² of the forecasts; the highest is best.
 
@@ -433,7 +426,6 @@ class Forecaster:
     def _on(self, data: Data | Series) -> Evaluation:
         return on_new_data(self.model_, self.read(data))
 
-    @for_python
     def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
         """Return the forecasts of the test part, or of other data, with the observed targets.
 
@@ -514,7 +506,6 @@ class Forecaster:
         names = table["split"] + "/" + table["metric"]
         return dict(zip(names, table["value"].astype(float), strict=True))
 
-    @for_python
     def adapt(
         self, history: Data | Series, days: float = 3.0, *, rounds: int = 10, fine_tune: int = 0,
         events: str | os.PathLike[str] | None = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted, in_minutes
 from stforecast.data.cubes import Data, is_table, open_cube
 from stforecast.data.scaling import Limits
@@ -112,15 +112,14 @@ def read_series(
         series = series.in_zone(model.time_zone, "the model")
     if events is not None:
         if not window.kinds:
-            raise InputError("the model reads no events; leave out --events")
+            raise InputError(Words("the model reads no events; leave out {events}"))
         return series.with_events(events, window.kinds)
     held = series.calendar.events
     if window.kinds and held is None:
         raise InputError(
-            f"the model reads events ({window.events}), which the history does not hold: give a "
-            "table of those known for the times that are forecast (--events FILE.csv, from Python "
-            "Forecaster.read(history, events=FILE)); a table with its header alone says that there "
-            "are none"
+            f"the model reads events ({window.events}), which the history does not hold: ",
+            Words("give a table of those known for the times that are forecast ({events}); "),
+            "a table with its header alone says that there are none",
         )
     if held is not None and window.kinds and held.kinds != window.kinds:
         raise InputError(
@@ -209,9 +208,14 @@ def warn_of_values_outside(series: Series, limits: Limits) -> None:
         _, cell = np.argwhere(outside)[0]
         log.warning(
             "%s: %s outside the limits %g and %g, such as %.6g of cell %s; forecasts and bounds "
-            "stay inside: check --lower-limit and --upper-limit, or these values",
-            series.name, counted(n, "value"), *limits, values[outside][0], series.cells[cell],
-        )  # fmt: skip
+            "stay inside: %s, or these values",
+            series.name,
+            counted(n, "value"),
+            *limits,
+            values[outside][0],
+            series.cells[cell],
+            Words("check {lower_limit} and {upper_limit}"),
+        )
 
 
 def warn_of_outliers(series: Series, fitted: slice) -> None:
@@ -251,7 +255,8 @@ def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) 
         log.warning(
             "%s: bounds of %d of %d cells are more than %g observed ranges outside the observed "
             "values, such as %.4g to %.4g of cell %s, whose values are %.4g to %.4g; look for odd "
-            "values, or give --lower-limit and --upper-limit",
-            series.name, far.sum(), len(far), FAR, lowest[i], highest[i], series.cells[i],
-            np.nanmin(seen), np.nanmax(seen),
-        )  # fmt: skip
+            "values, %s",
+            *(series.name, far.sum(), len(far), FAR, lowest[i], highest[i], series.cells[i]),
+            *(np.nanmin(seen), np.nanmax(seen)),
+            Words("or give {lower_limit} and {upper_limit}"),
+        )

@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import norm
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.comparison.errors import local_times
 
 log = logging.getLogger(__name__)
@@ -150,9 +150,11 @@ def _warn_of_steps_without_bounds(chances: pd.DataFrame) -> None:
     if 0 < known < len(chances):
         log.warning(
             "%d of %d steps have bounds, since those beyond the horizon have none: headroom "
-            "of upper bounds and highest_probability are missing; train with --horizon %d",
-            known, len(chances), len(chances),
-        )  # fmt: skip
+            "of upper bounds and highest_probability are missing; %s",
+            known,
+            len(chances),
+            Words("train with {horizon}", horizon=len(chances)),
+        )
 
 
 def _check_uncut(*tables: pd.DataFrame) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
@@ -47,7 +47,7 @@ class Plan:
 
     service: str
     settings: Mapping[str, Any]
-    assumed: Mapping[str, str]
+    assumed: Mapping[str, str | Words]
 
 
 class Check(NamedTuple):
@@ -142,7 +142,8 @@ def forecast(
     check = check_forecasts(forecaster.test_forecasts())
     table, bounds = forecaster.predict(cube), forecaster.predict_interval(cube)
     tested = forecaster.backtest(cube, folds) if folds else None
-    return QuickForecast(table, bounds, check, forecaster, plan.assumed, tested)
+    assumed = {name: str(words) for name, words in plan.assumed.items()}
+    return QuickForecast(table, bounds, check, forecaster, assumed, tested)
 
 
 def make_plan(
@@ -163,7 +164,7 @@ def make_plan(
     from stforecast.forecasting.config import defaults  # imports torch
 
     for name in given.keys() & {"horizon", "service"}:
-        raise InputError(f"{name} is given twice; give --{name}, not --set {name}=…")
+        raise InputError(f"{name} is given twice; give it once")
     if horizon < 1:
         raise InputError(f"horizon is {horizon}; forecast at least 1 step")
     step = step_of(cube)
@@ -173,39 +174,39 @@ def make_plan(
     name, which = _choose_service(cube, service)
     split = given.get("split", SPLIT)
     settings: dict[str, Any] = {"split": SPLIT, "intervals": "normalised"}
-    assumed = {
-        "step": f"{in_words(1, step)}, as in the data (--resample changes a table's)",
-        "horizon": f"{in_words(horizon, step)}, {horizon} steps (--horizon)",
+    assumed: dict[str, str | Words] = {
+        "step": Words("{}, as in the data ({resample} changes a table's)", in_words(1, step)),
+        "horizon": Words("{}, {} steps ({horizon})", in_words(horizon, step), horizon),
         "service": which,
-        "time zone": f"{zone}{wall} (--time-zone and --clock of a table)",
-        "parts": f"{PARTS if split == SPLIT else split} (--set split=…)",
-        "method": f"{method} (--method; stforecast list methods)",
+        "time zone": Words("{}{} ({time_zone} and {clock} of a table)", zone, wall),
+        "parts": f"{PARTS if split == SPLIT else split} (setting split=…)",
+        "method": Words("{} ({method}; stforecast list methods)", method),
     }
     chosen = method == DEFAULT_METHOD and "rounds" not in given
     if chosen and (work := n_cells * n_steps) > WORK:
         most = defaults(method)["rounds"]
         settings["rounds"] = max(2, most * WORK // work)
-        assumed["rounds"] = f"{settings['rounds']} of {most}, to be quick (--set rounds={most})"
+        assumed["rounds"] = f"{settings['rounds']} of {most}, to be quick (setting rounds={most})"
     if given.get("events"):
-        assumed["events"] = f"those in {given['events']}, and no others (--events)"
+        assumed["events"] = Words("those in {}, and no others ({events})", given["events"])
     missing = describe_service(cube, name)["missing"]
     if missing:
         assumed["missing"] = f"{missing:.1%} of the values; they are masked"
     return Plan(name, settings | {"horizon": horizon, "service": name} | dict(given), assumed)
 
 
-def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str]:
+def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str | Words]:
     """Return the service to forecast, and how it was chosen."""
     from data_prep.cube import services_of
 
     names = services_of(cube)
     if service is not None or len(names) == 1:
         chosen = choose_service(cube, service, "the data")
-        return chosen, f"{chosen} (--service)" if len(names) > 1 else chosen
+        return chosen, Words("{} ({service})", chosen) if len(names) > 1 else chosen
     filled = [name for name in names if not describe_service(cube, name)["blank"]]
     chosen = (filled or names)[0]
     others = some([name for name in names if name != chosen], 9)
-    return chosen, f"{chosen}, the first that is not all zeros (--service: {others})"
+    return chosen, Words("{}, the first that is not all zeros ({service}: {})", chosen, others)
 
 
 def check_forecasts(forecasts: xr.Dataset) -> Check:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 
 DIGITS = 7
 """Significant digits of written forecasts: those of float32, in which models compute."""
@@ -78,7 +78,7 @@ def on_clock(table: pd.DataFrame, clock: str) -> pd.DataFrame:
         return table
     if pd.DatetimeIndex(table.index).tz is None:
         raise InputError(
-            "the history's times are local without an offset, so they cannot be written in UTC; "
-            "leave out --clock utc"
+            "the history's times are local without an offset, so they cannot be written in UTC; ",
+            Words("leave out {clock:utc}"),
         )
     return table.tz_convert("UTC")

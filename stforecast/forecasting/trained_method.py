@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.bench import LOCAL
 from stforecast.data.anchors import with_anchors
 from stforecast.data.clients import Cells, Partition, stacked
@@ -57,8 +57,8 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
 
     if METHODS[config.method].pooled:
         raise InputError(
-            f"{config.method} trains one client on the data of all, which actors cannot share; "
-            "leave out --engine"
+            f"{config.method} trains one client on the data of all, which actors cannot share; ",
+            Words("leave out {engine}"),
         )
     check_parts(run.actors, n_clients)
     threads = run.workers or 1

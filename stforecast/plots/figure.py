@@ -22,7 +22,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.base.errors import InputError, for_python
+from data_prep.base.errors import InputError
 from data_prep.base.registry import listed
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import (
@@ -284,7 +284,6 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
     draws_parts = "cells" in own.parameters
 
     @listed
-    @for_python
     @functools.wraps(draw)
     def drawn(
         runs: Any, *, ax: Axes | None = None, top: int | None = None, highlight: Any = None,

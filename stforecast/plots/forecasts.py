@@ -15,7 +15,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.bench.curves import (
     MOST_TOGETHER,
     UNNAMED,
@@ -109,7 +109,8 @@ def _each_alone(
         titles = dict(list(titles.items())[-1:])
     if len(titles) > 1:
         raise InputError(
-            f"{len(curves)} methods have a panel each, for one cell only; give one, or --top 6"
+            f"{len(curves)} methods have a panel each, for one cell only; ",
+            Words("give one, or {top}", top=6),
         )
     (cell, title), first = next(iter(titles.items())), curves[0].runs[0]
     chosen = {f: ds.sel(cell=cell) for f, ds in tested.items() if cell in ds.indexes["cell"]}
@@ -296,8 +297,8 @@ def with_intervals(
     known = [curve for curve in curves if all(map(_has_intervals, curve.runs))]
     if not known:
         raise InputError(
-            f"{curves[0].runs[0].folder}: a run without intervals; train it with --intervals "
-            "normalised"
+            f"{curves[0].runs[0].folder}: a run without intervals; ",
+            Words("train it with {intervals:normalised}"),
         )
     others = ", ".join(curve.label for curve in curves if curve not in known)
     return known, f"Not drawn, as they have no intervals: {others}" if others else ""

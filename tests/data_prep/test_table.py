@@ -309,7 +309,7 @@ def test_the_frame_of_a_user_loses_no_column():
         ),
         (
             "time,where,v\n2024-01-01,1,2\n2024-01-01,2,2\n",
-            r"2 columns \(where, v\) and no column of cells; say .* --cell NAME if a column names",
+            r"2 columns \(where, v\) and no column of cells; .* name the column of cells with cell",
         ),
         (
             "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-03,2\n2024-01-04T01:00,2\n",

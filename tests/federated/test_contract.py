@@ -96,7 +96,7 @@ def test_rounds_leave_finite_tensors_and_reports(federate, method, build, sizes)
 def test_a_rule_is_refused_or_leaves_finite_tensors(federate, method, build, rule):
     settings = {"sizes": SIZES, "build": build, "rounds": 2, "robust": Robust(rule)}
     if rule not in vars(method).get("guards", ()):
-        with pytest.raises(InputError, match=f"--robust {rule} cannot protect {method.name}"):
+        with pytest.raises(InputError, match=f"robust='{rule}' cannot protect {method.name}"):
             federate(method, **settings)
         return
     assert all(t.isfinite().all() for t in run(federate(method, **settings)).flat().values())

@@ -74,7 +74,7 @@ def test_a_plan_beyond_the_bounds_gives_no_headroom_of_bounds_and_says_why(caplo
     assert (row["headroom"], row["steps_above"]) == (-10.0, 1)
     assert row[["headroom_95", "highest_probability"]].isna().all()
     assert "2 of 4 steps have bounds" in caplog.text
-    assert "train with --horizon 4" in caplog.text
+    assert "train with horizon=4" in caplog.text
 
 
 def test_a_cell_without_forecast_has_no_number_of_steps_above():

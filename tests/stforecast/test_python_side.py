@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 
 import stforecast
-from data_prep.base.errors import InputError, python_names
+from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast import Forecaster
 from stforecast.forecasting.config import read_by
@@ -143,7 +143,6 @@ def test_advice_names_parameters_of_python(table):
     gap = table.drop(table.index[5])
     with pytest.raises(InputError, match=r"`cube = open_cube\(df, allow_gaps=True\)` to"):
         Forecaster("ridge", **RIDGE).fit(gap)
-    assert python_names("pass --allow-gaps to leave") == "pass allow_gaps=True to leave"
     cube = stforecast.open_cube(gap, allow_gaps=True, units="MB")
     assert Forecaster("ridge", **RIDGE).fit(cube).units == "MB"
 

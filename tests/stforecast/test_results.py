@@ -157,7 +157,7 @@ def test_a_finished_run_is_not_overwritten(finished, tiny):
 
 
 def test_a_file_in_place_of_the_folder_is_refused_before_the_work(cube_path, tiny):
-    with pytest.raises(InputError, match=r"town\.nc is a file; choose a folder for --out"):
+    with pytest.raises(InputError, match=r"town\.nc is a file; choose a folder for out"):
         run("solo", cube_path, cube_path / "run", {**tiny, "service": "sms"})
 
 

@@ -31,7 +31,7 @@ def compared(rows: Sequence[Row], data: str, reference: str | None = None) -> li
     try:
         found = compare(rows, compared_masks(rows), reference)
     except InputError as e:
-        return [f"Not compared: {e}."]
+        return [f"Not compared: {e.typed}."]
     return [markdown(comparison_rows(found)), *claims(found, data), basis(found)]
 
 
@@ -158,7 +158,7 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
         try:
             found[name] = compare(rows, compared_masks(rows), own)
         except InputError as e:
-            raise InputError(f"{name}: {e}") from e
+            raise InputError(f"{name}: ", e) from e
     return found
 
 

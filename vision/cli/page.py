@@ -87,7 +87,7 @@ def _compared(
     try:
         found = compare(rows, compared_masks(rows), own)
     except InputError as e:
-        return [f"Not compared: {e}."], []
+        return [f"Not compared: {e.typed}."], []
     said = [claim.replace("**", "") for claim in claims(found, name)]
     title = "Leaderboard, the highest accuracy first"
     return said, [Table(title, comparison_rows(found), [basis(found)])]

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.training import Training
 
 Batch = dict[str, Tensor]
@@ -192,9 +192,9 @@ class Stream:
             if bool(((sizes < needed) & ((sizes > 0) | (not several))).any()):
                 where = f" in stage {i}" if several else ""
                 raise InputError(
-                    f"client {int(sizes.argmin())} has {int(sizes.min())} training samples{where}, "
-                    f"fewer than one batch of {needed}; use longer data, another split or a "
-                    "smaller --batch-size"
+                    f"client {int(sizes.argmin())} has {int(sizes.min())} training "
+                    f"samples{where}, fewer than one batch of {needed}; ",
+                    Words("use longer data, another split or a smaller {batch_size}"),
                 )
             if not sizes.any():
                 raise InputError(

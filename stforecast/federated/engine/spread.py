@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 from stforecast.federated.core.data import ClientData, Stream, take
 from stforecast.federated.core.method import Method, Participants, overridden
@@ -271,8 +271,8 @@ class SpreadTrainer(Trainer):
             if len(found) == len(self._parts):
                 return [found[i] for i in range(len(self._parts))]
         raise InputError(
-            f"actors were lost {1 + MOST_LOST} times in a row, see the notices; if memory was "
-            "short, take fewer --actors"
+            f"actors were lost {1 + MOST_LOST} times in a row, see the notices; ",
+            Words("if memory was short, take fewer {actors}"),
         )
 
     def _note_lost(self, i: int, reason: Lost) -> None:
@@ -326,6 +326,6 @@ def check_parts(n_parts: int, n_clients: int) -> None:
     """
     if n_parts > n_clients:
         raise InputError(
-            f"{n_parts} actors for {counted(n_clients, 'client')}; each actor needs a client, so "
-            "use fewer --actors"
+            f"{n_parts} actors for {counted(n_clients, 'client')}; ",
+            Words("each actor needs a client, so use fewer {actors}"),
         )

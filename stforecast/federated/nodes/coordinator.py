@@ -47,7 +47,6 @@ from stforecast.federated.nodes.membership import (
 )
 from stforecast.federated.nodes.messages import (
     FEW,
-    TOLD_FEW,
     Answer,
     Finished,
     Link,
@@ -55,6 +54,7 @@ from stforecast.federated.nodes.messages import (
     Rejected,
     check_finish,
     check_round,
+    few_parties,
     most_common,
 )
 from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
@@ -245,7 +245,7 @@ class Coordinator:
         n = len(self.membership.numbers)
         if n < FEW and not self._told_few:
             self._told_few = True
-            log.warning(TOLD_FEW, n, extra=event("few_parties", nodes=n))
+            log.warning(few_parties(n), extra=event("few_parties", nodes=n))
 
     def _merged(
         self, answers: dict[int, Answer]
@@ -259,7 +259,7 @@ class Coordinator:
         if not trained:
             return answers, None
         if (n := self._n_parties(trained)) < self.patience.min_parties:
-            self._lose_round(f"{n} parties trained, --min-parties is {self.patience.min_parties}")
+            self._lose_round(f"{n} parties trained, at least {self.patience.min_parties} must")
             return answers, None
         merged = self._try(trained)
         if not isinstance(merged, str):

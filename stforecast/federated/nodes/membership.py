@@ -22,7 +22,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.nodes.messages import Link, Message, Rejected, Taken, check_join
 
@@ -320,8 +320,9 @@ class Membership:
             time.sleep(self.patience.poll)
         if len(self.numbers) < self.patience.min_parties:
             raise InputError(
-                f"{len(self.numbers)} nodes have the {n} connected clients, --min-parties is "
-                f"{self.patience.min_parties}; start more nodes or ask for fewer"
+                f"{len(self.numbers)} nodes have the {n} connected clients, at least "
+                f"{self.patience.min_parties} must; ",
+                Words("start more nodes or ask for fewer {min_parties}"),
             )
         log.info(
             "%d clients are connected, on %d nodes", n, len(self.numbers),

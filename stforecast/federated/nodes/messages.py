@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, Protocol, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 
+from data_prep.base.errors import Words
 from stforecast.federated.engine.faults import sound_clients
 from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
@@ -26,14 +27,19 @@ OF_SUMS = ("share", "mask", "unmask")
 FEW = 3
 """Number of parties below which each can compute what another one sent."""
 
-TOLD_FEW = (
-    "the number of parties is %d: with two, each can compute the other's upload from the result, "
-    "also under secure aggregation; --clip with --noise gaussian bounds what it learns, "
-    "--min-parties 3 refuses such a run"
-)
-
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def few_parties(n: int) -> Words:
+    """Return the warning of a run of so few parties that one can compute what another one sent."""
+    return Words(
+        "the number of parties is {}: with two, each can compute the other's upload from the "
+        "result, also under secure aggregation; {clip} with {noise:gaussian} bounds what it "
+        "learns, {min_parties} refuses such a run",
+        n,
+        min_parties=FEW,
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from stforecast.federated.core.method import Method, Participants, overridden
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.faults import describe
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.messages import FEW, TOLD_FEW, Message
+from stforecast.federated.nodes.messages import FEW, Message, few_parties
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     fingerprint,
@@ -116,7 +116,7 @@ class Node:
                 f"to {trainer.numbers.stop - 1}; check first-client and the server's version"
             )
         if not about["round"] and about.get("parties", FEW) < FEW:
-            log.warning(TOLD_FEW, about["parties"])
+            log.warning(few_parties(about["parties"]))
         self._choose_best(about["best"])
         trainer.receive(message.payload, about["round"])
         answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import event, tell_left_out
@@ -57,23 +57,25 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
         InputError: naming what needs more than sums.
     """
     if method.sums == "none":
-        instead = (
-            "choose another --method"
-            if method.sends_counts
-            else ("instead, bound what each upload reveals by --clip and --noise gaussian")
-        )
         raise InputError(
-            f"{method.name} does not support secure aggregation: {method.needs_each}; {instead}"
+            f"{method.name} does not support secure aggregation: {method.needs_each}; ",
+            Words("choose another {method}")
+            if method.sends_counts
+            else Words("instead, bound what each upload reveals by {clip} and {noise:gaussian}"),
         )
     if robust.robust != "none":
         raise InputError(
-            f"--robust {robust.robust} compares uploads, which --secure-aggregation hides; leave "
-            "out one of them"
+            Words(
+                "{robust} compares uploads, which {secure_aggregation} hides; leave one out",
+                robust=robust.robust,
+            )
         )
     if uplink.bits != 32 or uplink.delta_coding:
         raise InputError(
-            "--secure-aggregation adds up uploads as fixed-point integers; leave out --bits and "
-            "--delta-coding"
+            Words(
+                "{secure_aggregation} adds up uploads as fixed-point integers; leave out {bits} "
+                "and {delta_coding}"
+            )
         )
 
 
@@ -135,7 +137,7 @@ class SecureCoordinator(Coordinator):
                    if isinstance(a, Advert)}  # fmt: skip
         parties = sum(len(a.ids) > 0 for a in adverts.values())
         if 0 < parties < self.patience.min_parties:
-            self._lose(f"{parties} parties trained, --min-parties is {self.patience.min_parties}")
+            self._lose(f"{parties} parties trained, at least {self.patience.min_parties} must")
             return {}
         like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
         shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}

@@ -22,13 +22,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
 import pandas as pd
 from safetensors import SafetensorError
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.base.files import atomic_path
 
 log = logging.getLogger(__name__)
@@ -68,11 +69,13 @@ def check_new(out: Path, command: str) -> None:
             way.
     """
     if (out / ABOUT).exists():
-        raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
+        raise InputError(
+            f"{out} already holds a finished run; ", Words("choose another {out} or delete it")
+        )
     if is_begun(out):
         raise InputError(
-            f"{out} holds an unfinished run; go on with `{command} --resume {out}`, choose another "
-            "--out or delete it"
+            f"{out} holds an unfinished run; go on with `{command} --resume {quote(str(out))}`, ",
+            Words("choose another {out} or delete it"),
         )
     check_folder(out)
 
@@ -85,7 +88,7 @@ def check_folder(out: Path) -> None:
     """
     nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir():
-        raise InputError(f"{nearest} is a file; choose a folder for --out")
+        raise InputError(f"{nearest} is a file; ", Words("choose a folder for {out}"))
 
 
 def begin(out: Path, about: Mapping[str, Any]) -> None:
@@ -100,7 +103,7 @@ def begin(out: Path, about: Mapping[str, Any]) -> None:
     """
     contents = {"format": FORMAT, "versions": versions(), **about}
     contents["checksum"] = _checksum(contents)
-    with writing(out, "choose another --out"), atomic_path(out / BEGUN) as part:
+    with writing(out, Words("choose another {out}")), atomic_path(out / BEGUN) as part:
         part.write_text(json.dumps(contents, indent=2) + "\n")
 
 
@@ -186,7 +189,7 @@ def read_config(out: Path, command: str, resolve: Callable[..., Config]) -> Conf
     try:
         return resolve(**about["settings"])
     except InputError as e:
-        raise InputError(f"{out}: {e}") from e
+        raise InputError(f"{out}: ", e) from e
 
 
 def finish(out: Path) -> None:
@@ -196,7 +199,7 @@ def finish(out: Path) -> None:
 
 
 @contextmanager
-def writing(target: Path, remedy: str) -> Iterator[None]:
+def writing(target: Path, remedy: str | Words) -> Iterator[None]:
     """Convert a failure within the context to an error of writing, in one line.
 
     Args:
@@ -210,7 +213,7 @@ def writing(target: Path, remedy: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as e:
         reason = getattr(e, "strerror", None) or " ".join(str(e).split())
-        raise InputError(f"{target}: cannot be written ({reason}); {remedy}") from e
+        raise InputError(f"{target}: cannot be written ({reason}); ", remedy) from e
 
 
 def versions() -> dict[str, str]:

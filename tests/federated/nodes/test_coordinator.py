@@ -348,8 +348,8 @@ def test_parties_are_told_what_two_can_learn_and_a_minimum_is_kept(
             shutil.rmtree(make().folder)
     three = Patience(0.2, 1, 0.01, min_parties=3)
     for shares, spoil, said in (
-        ((3, 2), lambda n, round, answer: answer, "2 nodes have the 5 connected clients, --min-"),
-        (SHARES, silent_from(1, 9), "in a row: 2 parties trained, --min-parties is 3"),
+        ((3, 2), lambda n, round, answer: answer, "2 nodes have the 5 connected clients, at least"),
+        (SHARES, silent_from(1, 9), "in a row: 2 parties trained, at least 3 must"),
     ):
         coordinator, link = split(federate(FedAvg, SIZES), shares, patience=three, secure=secure)
         link.spoil = spoil

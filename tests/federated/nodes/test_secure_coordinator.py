@@ -262,15 +262,15 @@ def test_a_server_that_was_ended_goes_on(federate, split, tmp_path):
 def test_other_methods_are_refused_by_name_with_the_reason(name):
     with pytest.raises(InputError, match=f"{name} does not support secure aggregation: ") as e:
         check_sums(METHODS[name], Uplink(), Robust())
-    assert ("--clip" in str(e.value)) != METHODS[name].sends_counts  # As the two exclude another.
+    assert ("by clip" in str(e.value)) != METHODS[name].sends_counts  # As the two exclude another.
 
 
 @pytest.mark.parametrize(
     ("uplink", "robust", "said"),
     [
-        (Uplink(), Robust("median"), "--robust median compares uploads"),
-        (Uplink(bits=8), Robust(), "leave out --bits"),
-        (Uplink(delta_coding=True), Robust(), "--delta-coding"),
+        (Uplink(), Robust("median"), "robust='median' compares uploads"),
+        (Uplink(bits=8), Robust(), "leave out bits"),
+        (Uplink(delta_coding=True), Robust(), "delta_coding"),
     ],
 )
 def test_what_needs_single_uploads_is_refused(uplink, robust, said):

@@ -112,7 +112,7 @@ def test_pickled_weights_are_not_read(weights, tmp_path):
 
 
 def test_weights_that_are_none_are_told(weights, tmp_path):
-    with pytest.raises(InputError, match=r"^chronos: no weights; give --weights FOLDER"):
+    with pytest.raises(InputError, match=r"^chronos: no weights; give weights, a folder"):
         fitted("")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes((weights / "model.safetensors").read_bytes())

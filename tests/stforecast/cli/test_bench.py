@@ -119,7 +119,7 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
     [
         ("sms", "absent.nc", "absent.nc: no cube here"),
         ("calls", None, "unknown service 'calls'; choose one of: internet, sms"),
-        (None, None, "has several services; choose one with --service"),
+        (None, None, "has several services; choose one with service"),
     ],
 )
 def test_data_and_services_are_checked_before_the_first_run(

@@ -150,13 +150,13 @@ def test_resume_goes_back_to_a_round_that_is_kept(tmp_path):
 
 
 def test_the_status_of_nothing_is_an_error(tmp_path):
-    with pytest.raises(InputError, match=r"no server.jsonl here; give the --results"):
+    with pytest.raises(InputError, match=r"no server.jsonl here; give the results"):
         type_in("status", tmp_path)
 
 
 def test_a_rule_that_does_the_method_harm_is_refused_before_a_node_is_asked(tmp_path):
     common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
-    with pytest.raises(InputError, match=r"--robust clip cannot protect fedtrees: .* choose drop"):
+    with pytest.raises(InputError, match=r"robust='clip' cannot protect fedtrees: .* choose drop"):
         type_in("--method", "fedtrees", "--robust", "clip", *common)
     assert not (tmp_path / "app").exists()
 
@@ -166,7 +166,7 @@ def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
     for method, reason in (("fuels", "compares the clients' prototypes"), ("solo", "send nothing")):
         with pytest.raises(InputError, match=rf"{method} .*{reason}"):
             type_in("--method", method, "--secure-aggregation", *common)
-    with pytest.raises(InputError, match="--robust median compares uploads"):
+    with pytest.raises(InputError, match="robust='median' compares uploads"):
         type_in("--method", "fedavg", "--secure-aggregation", "--robust", "median", *common)
     assert not (tmp_path / "app").exists()
     type_in("--secure-aggregation", "--secure-threshold", 0.6, *common)

@@ -146,4 +146,4 @@ def test_rounds_are_fewer_for_many_cells(town):
     assert "rounds" not in few.settings
     assert 2 <= many.settings["rounds"] < defaults("fedlean")["rounds"]
     assert few.settings["service"] == "internet"
-    assert "the first that is not all zeros (--service: sms)" in few.assumed["service"]
+    assert "the first that is not all zeros (service: sms)" in str(few.assumed["service"])

@@ -1,11 +1,13 @@
 """`stforecast info` describes any file or folder that the other commands read or write."""
 
 import json
+import shlex
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, write_cube
@@ -59,6 +61,14 @@ def test_a_cube_is_described_in_words(cube, capsys):
         f"next: stforecast forecast {cube} --service speed --horizon 24 --out forecast/",
     ):
         assert line in lines
+
+
+def test_the_next_command_can_be_pasted(cube, tmp_path):
+    with xr.open_dataset(cube) as ds:
+        write_cube(ds.rename(speed="DL Traffic (GB)"), tmp_path / "my town.nc")
+    words = shlex.split(describe(tmp_path / "my town.nc").next_command)
+    assert words[2] == str(tmp_path / "my town.nc")
+    assert words[words.index("--service") + 1] == "DL Traffic (GB)"
 
 
 def test_json_holds_what_the_text_says(cube, capsys):

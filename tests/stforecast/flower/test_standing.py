@@ -217,7 +217,7 @@ def test_an_exception_is_one_line(capsys):
 
 
 def test_a_folder_without_events_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no server.jsonl here; give the --results"):
+    with pytest.raises(InputError, match=r"no server.jsonl here; give the results"):
         list(read_events(tmp_path))
 
 

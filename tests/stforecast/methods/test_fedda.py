@@ -243,7 +243,7 @@ def test_places_reach_the_clustering(expected):
 
 def test_a_diverging_warm_up_says_so():
     run = federation(samples_of(), warmup_lr=1e8, warmup_epochs=50)
-    with pytest.raises(InputError, match=r"warmup_lr is 100000000.0; take a smaller --warmup-lr"):
+    with pytest.raises(InputError, match=r"warmup_lr is 100000000.0; take a smaller warmup_lr"):
         run.run_round()
 
 

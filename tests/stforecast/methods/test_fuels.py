@@ -685,8 +685,8 @@ def test_defaults_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"batch_size": 1}, "a period of 4 steps cannot be .* set --batch-size 4"),
-        ({"shuffle": True}, "leave out --shuffle"),
+        ({"batch_size": 1}, "a period of 4 steps cannot be .* set batch_size=4"),
+        ({"shuffle": True}, "leave out shuffle"),
     ],
 )
 def test_batches_must_be_periods_in_order(training, message):

@@ -224,5 +224,5 @@ def test_options_out_of_range_and_other_models_are_refused(federate):
         FedMGPOptions(pull=-1)
     with pytest.raises(InputError, match="reach to block 7"):
         federation(first_block=5)
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(FedMGP, build="stacked")

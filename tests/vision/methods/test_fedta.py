@@ -562,5 +562,5 @@ def test_options_out_of_range_are_refused(options, words):
 
 
 def test_a_model_without_backbone_is_refused(federate):
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(FedTA, build="stacked")

@@ -263,7 +263,7 @@ def test_labels_are_drawn_from_the_classes_met(federate, monkeypatch):
 
 
 def test_a_batch_of_one_is_refused(federate):
-    with pytest.raises(InputError, match="set --batch-size 2 or more"):
+    with pytest.raises(InputError, match="set batch_size=2 or more"):
         federate(FRAug, batch_size=1)
 
 

@@ -227,7 +227,7 @@ def test_chosen_prompts_stand_in_order():
 
 @pytest.mark.parametrize("method", [FedViT, FedL2P, FedDualP])
 def test_a_model_without_backbone_is_refused(method, federate):
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(method, build="stacked")
 
 
