@@ -299,6 +299,6 @@ def client_samples(
         return data.clients.join(client_data(windows, data.series.locations))
 
     return (
-        samples(train, with_next=method.reads_next),
+        samples(train, with_next=getattr(method, "reads_next", False)),
         samples(validation) if len(validation) else None,
     )
