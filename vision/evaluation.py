@@ -19,7 +19,7 @@ from torch import Tensor
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Participants, overridden
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.trainer import Way, predictions, predictions_of
+from stforecast.federated.engine.predictions import Way, predictions, predictions_of
 from stforecast.federated.uploads.payload import Payload
 
 MASKS = ("all classes", "own classes")

@@ -7,7 +7,7 @@ A task whose worker is lost is repeated elsewhere.
 Without an address (Ray's own `RAY_ADDRESS`) Ray is started on this machine and stopped at the end.
 Ray pickles what it moves between its own processes; none of it comes from data files.
 
-Actors of Ray (extra `ray`) for the clients of one run, see `stforecast.federated.engine.spread`.
+Actors of Ray (extra `ray`) for the clients of one run, see `stforecast.federated.engine.actors`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, error_text
 from data_prep.base.text import counted
-from stforecast.federated.engine.spread import Lost, Part
+from stforecast.federated.engine.actors import Lost, Part
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
 
 
 class RayActors:
-    """Actors of Ray; see `stforecast.federated.engine.spread.Actors`.
+    """Actors of Ray; see `stforecast.federated.engine.actors.Actors`.
 
     Args:
         ray: the connected package.
