@@ -70,7 +70,6 @@ def predict(
         check_ending(path, ".csv")
     check_run(run)
     check_cubes(["--history", str(history)], "--history")
-    from stforecast.data.scaling import Limits
     from stforecast.federated.runs.run_folder import write_csv
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.planning import plan
@@ -84,8 +83,9 @@ def predict(
         click.echo(f"{threshold}: thresholds of cells that are not forecast: {unused}", err=True)
     if lower_limit is None and non_negative is not None:
         lower_limit = 0.0 if non_negative else -math.inf
-    given = (lower_limit, upper_limit)
-    limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
+    lower, upper = forecaster.limits
+    lower = lower if lower_limit is None else lower_limit
+    limits = lower, upper if upper_limit is None else upper_limit
     table = on_clock(forecaster.predict(series, steps, limits=limits), clock)
     interval = forecaster.predict_interval(series, steps, limits=limits)
     if interval is not None:
