@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import CommandFormatter, InputError, Words, for_command, log_text
-from stforecast.cli import main as cli
 from stforecast import Forecaster
+from stforecast.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("stforecast/cli/", "vision/cli/")

@@ -20,10 +20,10 @@ from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.engine.sizing import pick_device
-from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import (
     check_shapes,

@@ -169,17 +169,16 @@ def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -
     Raises:
         InputError: naming the option and what reads it.
     """
-    for option, value, reads, what in (
-        ("cell", cell != CELL and cell, kind == "long", "a long table"),
-        ("name", name != "value" and name, kind == "wide", "a wide table"),
-        ("sheet", sheet, raw.suffix == ".xlsx", "an Excel file"),
-    ):
-        if value and not reads:
-            found = "" if option == "sheet" else f", whose layout is {kind},"
-            raise InputError(
-                f"{raw.name}{found} has no use for {option} {value!r}: only {what} reads it; leave "
-                f"out --{option}" + ("" if option == "sheet" else ", or give another --layout")
-            )
+    other_layout = f"{raw.name}, whose layout is {kind}, has no use for"
+    if cell != CELL and kind != "long":
+        remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")
+        raise InputError(f"{other_layout} cell {cell!r}: ", remedy)
+    if name != "value" and kind != "wide":
+        remedy = Words("only a wide table reads it; leave out {name}, or give another {layout}")
+        raise InputError(f"{other_layout} name {name!r}: ", remedy)
+    if sheet and raw.suffix != ".xlsx":
+        remedy = Words("only an Excel file reads it; leave out {sheet}")
+        raise InputError(f"{raw.name} has no use for sheet {sheet!r}: ", remedy)
 
 
 def _set_times(

@@ -23,8 +23,8 @@ from experiments.benchmarks.measure import WARM_UP
 from experiments.benchmarks.problem import EPOCH, make_federation
 from experiments.benchmarks.results import processor
 from stforecast.bench.ray_actors import RayActors, ray_actors
+from stforecast.federated.engine.actors import SpreadTrainer
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.spread import SpreadTrainer
 from stforecast.federated.uploads.payload import total_bytes
 
 

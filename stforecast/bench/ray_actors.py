@@ -1,4 +1,4 @@
-"""Actors of Ray (extra `ray`) for the clients of one run; see `federated.engine.spread`."""
+"""Actors of Ray (extra `ray`) for the clients of one run; see `federated.engine.actors`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 from stforecast.bench.ray import cluster
-from stforecast.federated.engine.spread import Lost, Part
+from stforecast.federated.engine.actors import Lost, Part
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
 
 
 class RayActors:
-    """Actors of Ray; see `stforecast.federated.engine.spread.Actors`.
+    """Actors of Ray; see `stforecast.federated.engine.actors.Actors`.
 
     Args:
         ray: the connected package.

@@ -316,7 +316,7 @@ def _plot_command(
         from stforecast.bench.drawing import FORMATS, check_width, save_figure
         from stforecast.bench.figures import dates_tested
         from stforecast.federated.runs.run_folder import is_finished
-        from stforecast.plots.part import part_note
+        from stforecast.plots.excerpt import part_note
 
         check_ending(out, *FORMATS)
         check_width(options.get("width", 1))

@@ -151,7 +151,8 @@ def _trained(
     """Train new clients for some rounds, then let them personalise."""
     run, state = trained.config.run, trained.snapshot
     share = len(data.split.train) / float(state.clients.sizes.float().mean())
-    method = method.for_share(share)
+    if hasattr(method, "for_share"):
+        method = method.for_share(share)
     samples, _ = client_samples(method, data, data.split.train, data.split.validation)
     trainer = Trainer(
         method, samples, seed=state.seed, device=pick_device(run.device),

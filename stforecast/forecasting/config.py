@@ -208,10 +208,10 @@ class Config:
 
     def for_cells(self, n_cells: int) -> Config:
         """Return the settings with the rounds that the method trains on this many cells."""
-        if not self.federated:
+        rounds_for = getattr(METHODS[self.method], "rounds_for", None) if self.federated else None
+        if rounds_for is None:
             return self
-        method, most = METHODS[self.method], self.training.rounds
-        rounds = method.rounds_for(most, n_cells, self.method_options)
+        rounds = rounds_for(self.training.rounds, n_cells, self.method_options)
         return dataclasses.replace(self, training=dataclasses.replace(self.training, rounds=rounds))
 
     @property

@@ -23,10 +23,11 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
+from stforecast.federated.engine.predictions import COHORT, predictions_of
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
-from stforecast.federated.engine.trainer import COHORT, Trainer, predictions_of
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
 from stforecast.forecasting.config import Config
@@ -53,7 +54,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
         return
     # Importing them takes a while.
     from stforecast.bench.ray_actors import ray_actors
-    from stforecast.federated.engine.spread import SpreadTrainer, check_parts
+    from stforecast.federated.engine.actors import SpreadTrainer, check_parts
 
     if METHODS[config.method].pooled:
         raise InputError(
@@ -299,6 +300,6 @@ def client_samples(
         return data.clients.join(client_data(windows, data.series.locations))
 
     return (
-        samples(train, with_next=method.reads_next),
+        samples(train, with_next=getattr(method, "reads_next", False)),
         samples(validation) if len(validation) else None,
     )

@@ -208,7 +208,7 @@ class FedLean(FedAvg):
 
     @classmethod
     def rounds_for(cls, rounds: int, n_series: int, options: FedLeanOptions) -> int:
-        """Count the first round and at most `rounds_per_cell` for each cell."""
+        """Return the number of rounds for so many cells: the first, and some for each cell."""
         return min(rounds, 1 + options.rounds_per_cell * n_series)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
@@ -266,7 +266,11 @@ class FedLean(FedAvg):
     def for_share(self, share: float) -> Self:
         """Return the method with a penalty of Dₙ that counts windows as those of other clients.
 
-        E[z zᵀ] is a mean, so the penalty of fewer windows must be as many times larger.
+        E[z zᵀ] is a mean, so the penalty of fewer windows must be as many times larger. Adaptation
+        to new cells calls this.
+
+        Args:
+            share: number of samples of a new client over that of a trained one.
         """
         method = copy.copy(self)
         shrinkage = self.options.shrinkage / share

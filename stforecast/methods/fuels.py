@@ -77,6 +77,7 @@ class Fuels(Method):
     needs_each = "its server compares the clients' prototypes with each other"
     needs = ("keys", "a period in each batch")
     reads_next = True
+    """It reads `x_next`, a training sample's inputs one step later."""
     Options = FuelsOptions
     options: FuelsOptions
 

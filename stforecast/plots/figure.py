@@ -35,7 +35,7 @@ from stforecast.bench.drawing import (
 )
 from stforecast.bench.run_groups import group_runs
 from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
-from stforecast.plots.part import parts_of
+from stforecast.plots.excerpt import parts_of
 from stforecast.plots.scores import pooled_errors
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from stforecast.bench.tables import short
 from stforecast.comparison.names import time_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.tables import as_predicted
+from stforecast.plots.excerpt import Span, named_cells, take_cells
 from stforecast.plots.figure import figure
-from stforecast.plots.part import Span, named_cells, take_cells
 from stforecast.plots.scores import quantity
 
 N_CELLS = 4

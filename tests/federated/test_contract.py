@@ -11,7 +11,7 @@ import torch
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Participants
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.trainer import predictions
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.nodes.secure_node import summand_weights
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.uploads.robust import RULES, Robust

@@ -9,7 +9,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.bench import ray_actors
-from stforecast.federated.engine.spread import Lost
+from stforecast.federated.engine.actors import Lost
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.runs import resume, run
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.trainer import predictions
+from stforecast.federated.engine.predictions import predictions
 from vision.clients import client_data
 from vision.config import resolve
 from vision.evaluation import MASKS, TASK

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.chains import Chain
+from stforecast.federated.core.convolutions import Chain
 from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
 from stforecast.federated.kernels.compiler import library
 
@@ -33,9 +33,9 @@ Params = dict[str, Tensor]
 class PerClient(nn.Module):
     """A population of any `nn.Module`, including its buffers.
 
-    Chains of convolutions (`stforecast.federated.core.chains`) run for all clients at once where
-    the compiled kernels can; other modules run client by client. Large ones (ResNet-18, a ViT) use
-    the whole processor for one client, so a loop is not slower.
+    Chains of convolutions (`stforecast.federated.core.convolutions`) run for all clients at once
+    where the compiled kernels can; other modules run client by client. Large ones (ResNet-18, a
+    ViT) use the whole processor for one client, so a loop is not slower.
 
     Args:
         module: module of one client.

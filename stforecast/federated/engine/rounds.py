@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, Participants
 from stforecast.federated.core.state import State
@@ -153,7 +153,8 @@ class Federation:
         if not len(drawn.ids):
             raise InputError(
                 f"none of the clients drawn for round {self.state.round + 1} has samples in stage "
-                f"{stage}; use a larger --participation, or stages that more clients share"
+                f"{stage}; ",
+                Words("use a larger {participation}, or stages that more clients share"),
             )
         return drawn
 

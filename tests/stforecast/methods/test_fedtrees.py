@@ -17,8 +17,8 @@ from stforecast.federated.core.population import Population, SplitModel
 from stforecast.federated.core.state import State
 from stforecast.federated.core.training import Training
 from stforecast.federated.core.trees import GRID
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.forecasting.task import ForecastTask, LossOptions

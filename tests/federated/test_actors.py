@@ -12,8 +12,8 @@ from torch import nn
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import SplitModel
+from stforecast.federated.engine.actors import MOST_LOST, Lost, SpreadTrainer, split
 from stforecast.federated.engine.faults import DIVERGED
-from stforecast.federated.engine.spread import MOST_LOST, Lost, SpreadTrainer, split
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL

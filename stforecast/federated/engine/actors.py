@@ -1,6 +1,6 @@
 """A trainer whose clients are spread over actors, such as processes of a Ray cluster.
 
-Each actor holds a part (`stforecast.federated.engine.spread`): a trainer of a range of the clients.
+Each actor holds a part of the run: a trainer of a range of the clients, in a process of its own.
 In a round all parts receive the server's state, train their participants, and return the uploads
 and the new state of these clients. The uploads are joined in the order of the clients, and the
 server aggregates them as in one process.
@@ -12,10 +12,6 @@ The numbers equal those of one process with as many threads, bit for bit where t
 same: parts consist of whole cohorts if there are enough of these. Where cohorts are cut (if only
 some clients take part, or if they differ in their number of samples), sums are rounded differently.
 Dropout then also draws other numbers, except for `ClientDropout`, which the perceptron has.
-
-A part of a run: a range of its clients and their trainer, in a process of their own.
-
-`stforecast.federated.engine.spread` joins the parts.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.cli.main import cli
 from stforecast.plots import PLOTS
+from stforecast.plots.excerpt import parts_of
 from stforecast.plots.figure import as_runs
-from stforecast.plots.part import parts_of
 
 TRAINED = {"communication", "rounds", "filter", "divergence"}
 
