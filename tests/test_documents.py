@@ -387,9 +387,9 @@ def test_the_method_of_the_page_is_found_and_is_fedprox(tmp_path, monkeypatch):
 
 
 def test_the_data_set_of_the_page_becomes_a_command(tmp_path, monkeypatch, capsys):
-    import data_prep
+    import data_prep.sets
 
-    add_file(data_prep, "utopia", contributed("SOURCES"), tmp_path, monkeypatch)
+    add_file(data_prep.sets, "utopia", contributed("SOURCES"), tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     hours = pd.date_range("2024-01-01", periods=48, freq="h", name="time")
     pd.DataFrame({"x": range(48), "y": range(48)}, hours).to_csv("counts.csv")

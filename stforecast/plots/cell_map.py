@@ -24,7 +24,6 @@ from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, pa
 from stforecast.bench.run_groups import ALL
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
-from stforecast.forecast_tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.report.places import Places, places
@@ -121,6 +120,8 @@ def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
         return levels[max(levels)].by_cell()
     if show == "load":
         return joined_targets(curve.runs)["y"].mean(("time", "horizon")).to_numpy()
+    from stforecast.forecast_tables import as_predicted  # imports torch
+
     forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.runs]
     return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
 

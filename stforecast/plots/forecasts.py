@@ -29,7 +29,6 @@ from stforecast.bench.curves import (
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.bench.tables import short
 from stforecast.comparison.names import time_ahead
-from stforecast.forecast_tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.part import Span, named_cells, take_cells
 from stforecast.plots.scores import quantity
@@ -158,6 +157,8 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
     Raises:
         InputError: if there is no such step or time.
     """
+    from stforecast.forecast_tables import as_predicted  # imports torch
+
     with run.open_forecasts() as ds:
         steps, times = ds.indexes["horizon"], ds.indexes["time"]
         if horizon not in steps:
