@@ -18,14 +18,13 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from data_prep.base.errors import InputError
+from data_prep.cube import open_cube
 from stforecast.bench.curves import Curve, as_curves, columns, title_panel
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
 from stforecast.bench.run_groups import ALL
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
-from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of
-from stforecast.forecasting.tables import as_predicted
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.report.places import Places, places
@@ -123,6 +122,8 @@ def _values(
         return levels[max(levels)].by_cell()
     if show == "load":
         return joined_targets(curve.runs)["y"].mean(("time", "horizon")).to_numpy()
+    from stforecast.forecasting.tables import as_predicted  # imports torch
+
     forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.runs]
     return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
 

@@ -30,7 +30,6 @@ from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, 
 from stforecast.bench.tables import short
 from stforecast.comparison.names import time_ahead
 from stforecast.forecasting.results import ForecastRun
-from stforecast.forecasting.tables import as_predicted
 from stforecast.plots.excerpt import Span, named_cells, take_cells
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import quantity
@@ -159,6 +158,8 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
     Raises:
         InputError: if there is no such step or time.
     """
+    from stforecast.forecasting.tables import as_predicted  # imports torch
+
     with run.open_forecasts() as ds:
         steps, times = ds.indexes["horizon"], ds.indexes["time"]
         if horizon not in steps:

@@ -217,3 +217,12 @@ def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
     other = write('["last_value"]', 'services = ["internet"]', settings, city.replace("3", "4"))
     with pytest.raises(InputError, match=r"small-city.nc is another city; delete it or choose"):
         run_grid(other, tmp_path)
+
+
+def test_the_page_compares_with_the_row_of_the_table(write, tmp_path):
+    for name in ("last_value", "ridge"):
+        grid = write('["last_value", "ridge"]', f'reference = "{name}"\nservices = ["sms"]')
+        out = tmp_path / name
+        execute(grid, out, "local", as_json=False, progress=False)
+        pages = ((out / "table.md").read_text(), (out / "report.html").read_text())
+        assert all(f"against {name}" in page for page in pages)
