@@ -22,7 +22,7 @@ def say_next(*words: object) -> None:
 
 
 def to_json(about: Any) -> str:
-    """Return what a command found as JSON, with null for NaN and infinity.
+    """Return what a command found as JSON, in which a number that is none is null.
 
     >>> print(to_json([float("nan"), "a"]))
     [
