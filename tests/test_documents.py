@@ -53,7 +53,6 @@ SHORTER = {
     "docs/choose.md": {"--method fedlean": "", "--folds 2": "--folds 1"},
     "docs/compare.md": {
         "--method fedlean --method lightgbm": "--method ridge --method seasonal_day",
-        "--rounds 50": "--rounds 1",
         "--folds 3": "--folds 2 --test 2d",
     },
     "docs/images.md": {
