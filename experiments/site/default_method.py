@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from data_prep.base.text import counted
 from experiments.site.measured import Benchmarks
-from experiments.site.tables import AGAINST, Column, columns_of, first_number, side
+from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
 from stforecast.bench.tables import markdown
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
@@ -53,7 +53,7 @@ def standing(benchmarks: Benchmarks) -> str:
     ]
     told = (
         f"Other methods against `fedlean` in {_parts(benchmarks)}: the geometric mean of their MSE "
-        "over data sets, and in how many test parts it is lower or higher. {TOLD_APART}"
+        f"over data sets, and in how many test parts it is lower or higher. {TOLD_APART}"
     )
     return f"{told}\n\n{markdown(rows)}\n\n† trained on the data of all clients together."
 

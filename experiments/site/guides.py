@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEDERATION, PERFORMANCE = RESULTS / "federation", RESULTS / "performance"
 """Folders of the measurements."""
 
-WRITTEN = "python -m pytest -m attack --attacks docs/results/federation/attacks.json"
+WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 """Command that writes the count of attacks."""
 
 OURS, THREADS = "stacked, compiled kernels", re.compile(r", \d+ threads$")

@@ -231,13 +231,16 @@ def coverage(benchmarks: Benchmarks) -> str:
     """Tabulate the lowest and the highest client's coverage by data and method."""
     columns = columns_of(benchmarks)
     methods = dict.fromkeys(m for c in columns for m in c.rows)
-    rows = [
-        {"data": c.about} | {m: _range(c.rows[m]) if m in c.rows else "" for m in methods}
-        for c in columns
-    ]
+    rows = []
+    for about, found in columns:
+        data, _, ahead = about.rpartition(", ")
+        cells = {m: _range(found[m]) if m in found else "" for m in methods}
+        furthest = max(float(row["furthest bound"]) for row in found.values())
+        row = {"data": data, "steps": ahead.partition(" ")[0], **cells}
+        rows.append(row | {"furthest bound": f"{furthest:.1f}"})
     told = (
         "Lowest and highest coverage of a client in %, over all steps ahead of the test part; bold "
-        "where every client has between 80 and 97 %."
+        "where every client has between 80 and 97 %. Last, the furthest bound of all methods."
     )
     return f"{told}\n\n{markdown(rows)}"
 
@@ -254,12 +257,12 @@ def coverage_answer(benchmarks: Benchmarks) -> str:
 
 
 def _told_of(method: str, columns: Sequence[Column]) -> str:
-    rows = [c.rows[method] for c in columns if method in c.rows]
-    held = sum(map(_holds, rows))
-    furthest = max(float(row["furthest bound"]) for row in rows)
+    rows = {about: found[method] for about, found in columns if method in found}
+    held = sum(map(_holds, rows.values()))
+    furthest, place = max((float(row["furthest bound"]), about) for about, row in rows.items())
     return (
         f"**{method}**: every client between 80 and 97 % in {held} of {len(rows)} test parts; the "
-        f"furthest bound is {furthest:.1f} ranges away{_width(method, columns)}."
+        f"furthest bound is {furthest:.1f} ranges away ({place}){_width(method, columns)}."
     )
 
 
@@ -270,7 +273,7 @@ def _holds(row: Row) -> bool:
 
 def _range(row: Row) -> str:
     low, _, high = (f"{100 * float(value):.1f}" for value in row[CLIENTS].split(" – "))
-    return f"**{low} – {high}**" if _holds(row) else f"{low} – {high}"
+    return f"**{low}–{high}**" if _holds(row) else f"{low}–{high}"
 
 
 def _width(method: str, columns: Sequence[Column]) -> str:

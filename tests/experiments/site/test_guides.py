@@ -78,7 +78,7 @@ def test_each_part_of_the_page_tells_where_and_when_it_was_measured(name):
 
 def test_attacks_are_counted_by_kind_and_outcome(tmp_path, monkeypatch):
     monkeypatch.setattr(guides, "FEDERATION", tmp_path)
-    assert "`python -m pytest -m attack --attacks" in guides.attacks_table()
+    assert "`pytest -m attack --attacks" in guides.attacks_table()
     found = {"replay": {"passed": 3}, "forged score": {"passed": 2, "failed": 1, "skipped": 4}}
     (tmp_path / "attacks.json").write_text(json.dumps(found))
     assert rows_of(guides.attacks_table()) == [
