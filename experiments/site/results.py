@@ -46,26 +46,24 @@ class Page(NamedTuple):
     answer: Write
 
 
-ALL_CLASSES = "choosing from all classes"
-
 PAGES = {
     "city": Page(("*",), tables.errors, tables.lowest),
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
     "fedta": Page(
-        ("fedta_table1", "fedta_office"), tables.points, partial(tables.claims, words=ALL_CLASSES)
+        ("fedta_table1", "fedta_office"), tables.points, tables.claims
     ),
     "fuels": Page(
         ("fuels_*",), partial(tables.differences, ablations=True), tables.said
     ),
-    "gldp": Page(("*",), tables.points, partial(tables.claims, words=ALL_CLASSES)),
+    "gldp": Page(("*",), tables.points, tables.claims),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
     "metr-la": Page(("metr_week_12",), tables.errors, tables.lowest),
-    "milan": Page(("backtest_*",), tables.differences, tables.said),
+    "milan": Page(("backtest_*",), tables.differences, tables.verdicts),
     "mixed-precision": Page(("*",), tables.changes, tables.changes_answer),
-    "operators": Page(("*",), tables.worth, tables.said),
-    "peers": Page(("*",), tables.differences, tables.said),
+    "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
+    "peers": Page(("*",), tables.differences, tables.verdicts),
     "pfpl": Page(
-        ("pfpl_digits", "pfpl_pacs"), tables.points, partial(tables.claims, words=ALL_CLASSES)
+        ("pfpl_digits", "pfpl_pacs"), tables.points, tables.claims
     ),
 }  # fmt: skip
 """What each page tells, by its name."""

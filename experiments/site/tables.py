@@ -30,6 +30,10 @@ MEASURES = {"MSE": "MSE", "last round": "accuracy in %"}
 
 POINTS = "all classes, against reference"
 
+OWN = {AGAINST: "MSE [95 %]", POINTS: "all classes, % [95 %]"}
+UNITS = {AGAINST: "% in MSE", POINTS: "points"}
+"""Column of a method's own value, and unit, of each kind of difference."""
+
 JUDGED = re.compile(r" \((?:[a-z, ]*(?:trained|personal|nearest|local|global|averaged))\)$")
 """Which model of a method for images a row is about."""
 
@@ -81,6 +85,16 @@ def differences(benchmarks: Benchmarks, ablations: bool = False) -> str:
         benchmarks: benchmarks of forecasts.
         ablations: whether to show the changes to the reference, not the other methods.
     """
+    told = (
+        "How many per cent higher the MSE is than the reference's, with 95 % intervals; bold where "
+        f"they can be told apart. The reference shows its own MSE. {TOLD_APART}"
+    )
+    columns = _compared(benchmarks, ablations)
+    return f"{told}\n\n{_pivot(columns, partial(_difference, AGAINST, OWN[AGAINST]))}"
+
+
+def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
+    """Return the rows of forecasts that are compared with a reference, and the reference."""
     columns = [
         Column(
             about,
@@ -89,16 +103,52 @@ def differences(benchmarks: Benchmarks, ablations: bool = False) -> str:
         )
         for about, rows in columns_of(benchmarks)
     ]  # fmt: skip
-    columns = [column for column in columns if len(column.rows) > 1]
-    told = (
-        "How many per cent higher the MSE is than the reference's, with 95 % intervals; bold where "
-        f"they can be told apart. The reference shows its own MSE. {TOLD_APART}"
+    return [column for column in columns if len(column.rows) > 1]
+
+
+def verdicts(benchmarks: Benchmarks) -> str:
+    """Tell how many methods have a higher error than the reference, and which have a lower one."""
+    return "\n".join(_verdict(c, AGAINST, "has a lower error than") for c in _compared(benchmarks))
+
+
+def _verdict(column: Column, name: str, better: str) -> str:
+    """Tell how many methods the reference is better than, and which are better or nearest.
+
+    Args:
+        column: rows that are compared with one reference.
+        name: column of the difference.
+        better: words for "is better than".
+    """
+    rows = column.rows
+    (reference,) = {row["reference"] for row in rows.values()}
+    sign = -1 if name == POINTS else 1
+    others = {m: row for m, row in rows.items() if row[name] != "-"}
+    others = dict(sorted(others.items(), key=lambda item: sign * first_number(item[1][name])))
+    sides = {m: sign * side(row, name) for m, row in others.items()}
+    told = {m: f"{m} ({row[name]} {UNITS[name]})" for m, row in others.items()}
+    won = sum(s > 0 for s in sides.values())
+    lost = "; ".join(told[m] for m in others if sides[m] < 0)
+    end = (
+        f"Told to be better: {lost}"
+        if lost
+        else f"None is told to be better; the nearest is {next(iter(told.values()))}"
     )
-    return f"{told}\n\n{_pivot(columns, partial(_difference, AGAINST, 'MSE [95 %]'))}"
+    return f"- {column.about}: `{reference}` {better} {won} of {len(others)} other methods. {end}."
 
 
 def points(benchmarks: Benchmarks) -> str:
     """Tabulate points of accuracy above the reference; of each method, its best model."""
+    told = (
+        "Points of test accuracy above the reference, with 95 % intervals; bold where the interval "
+        "excludes 0. The reference shows its own accuracy. Predictions choose from all classes. Of "
+        "each method, the row is the model that is best on average."
+    )
+    cell = partial(_difference, POINTS, OWN[POINTS])
+    return f"{told}\n\n{_pivot(_best_models(benchmarks), cell, highest=True)}"
+
+
+def _best_models(benchmarks: Benchmarks) -> list[Column]:
+    """Return, of each method for images, the rows of its best model."""
     columns = [
         Column(about, {m: r for m, r in rows.items() if r.get(POINTS)})
         for about, rows in columns_of(benchmarks)
@@ -108,17 +158,10 @@ def points(benchmarks: Benchmarks) -> str:
     best: dict[str, str] = {}
     for method in sorted(methods, key=lambda m: m not in references):
         best.setdefault(JUDGED.sub("", method), method)
-    kept = [
+    return [
         Column(about, {m: r for m, r in rows.items() if m in best.values()})
         for about, rows in columns
     ]
-    told = (
-        "Points of test accuracy above the reference, with 95 % intervals; bold where the interval "
-        "excludes 0. The reference shows its own accuracy. Predictions choose from all classes. Of "
-        "each method, the row is its best model."
-    )
-    cell = partial(_difference, POINTS, "all classes, % [95 %]")
-    return f"{told}\n\n{_pivot(kept, cell, highest=True)}"
 
 
 def errors(benchmarks: Benchmarks) -> str:
@@ -233,7 +276,7 @@ def coverage(benchmarks: Benchmarks) -> str:
     methods = dict.fromkeys(m for c in columns for m in c.rows)
     rows = []
     for about, found in columns:
-        data, _, ahead = about.rpartition(", ")
+        data, *_, ahead = about.split(", ")
         cells = {m: _range(found[m]) if m in found else "" for m in methods}
         furthest = max(float(row["furthest bound"]) for row in found.values())
         row = {"data": data, "steps": ahead.partition(" ")[0], **cells}
@@ -353,13 +396,8 @@ def _changes(benchmarks: Benchmarks) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def claims(benchmarks: Benchmarks, words: str) -> str:
-    """Count the answers to a paper's claims, and tell what the numbers show.
-
-    Args:
-        benchmarks: benchmarks of a page.
-        words: words of the sentences to tell.
-    """
+def claims(benchmarks: Benchmarks) -> str:
+    """Count the answers to a paper's claims, and how many methods the paper's one is above."""
     rows = [row for b in benchmarks.values() for row in b.tables.get("claims", [])]
     answers = Counter(row["answer"] for row in rows if row["of"] != "-")
     holds, fails, open_ = (answers[a] for a in ("holds", "does not hold", "cannot be told here"))
@@ -367,4 +405,5 @@ def claims(benchmarks: Benchmarks, words: str) -> str:
         f"**Of {sum(answers.values())} tests of the paper's claims, {holds} hold, {fails} do not "
         f"hold, and {open_} cannot be told here.**"
     )
-    return f"{count}\n\n{said(benchmarks, words)}"
+    items = [_verdict(c, POINTS, "is more accurate than") for c in _best_models(benchmarks)]
+    return "\n\n".join([count, "\n".join(items)])

@@ -164,6 +164,13 @@ def test_a_table_of_differences_is_bold_where_methods_are_told_apart():
     ]
 
 
+def test_the_answer_tells_how_many_methods_are_told_apart():
+    assert tables.verdicts({"a": read_table(COMPARED)}) == (
+        "- milan, 25 cells, 1 step ahead: `fuels` has a lower error than 1 of 3 other methods. "
+        "Told to be better: boosted (-10 [-20, -5] % in MSE)."
+    )
+
+
 def test_a_table_has_15_rows_with_the_reference_among_them():
     rows = [f"| m{i:02} | {i} [0, 50] | {i + 1} [-1, 50] | 0.9 |" for i in range(30)]
     head = (
@@ -211,8 +218,8 @@ def test_bounds_are_summed_up_with_the_furthest():
         "b": read_table(table.format("city", 168, "0.75", "0.5")),
     }
     assert body(tables.coverage(found)) == [
-        ["milan, 25 cells", "96", "70.0–98.0", "**85.0–92.0**", "1.2"],
-        ["city, 25 cells", "168", "70.0–98.0", "75.0–92.0", "0.5"],
+        ["milan", "96", "70.0–98.0", "**85.0–92.0**", "1.2"],
+        ["city", "168", "70.0–98.0", "75.0–92.0", "0.5"],
     ]
     answer = tables.coverage_answer(found)
     assert "**a, conformal**: every client between 80 and 97 % in 0 of 2 test parts" in answer
@@ -241,7 +248,9 @@ def test_of_a_method_for_images_the_best_model_is_shown():
         ["pfpl", "60 [50, 70]"],
         ["fedavg (trained)", "-5 [-10, 1]"],
     ]
-    assert "Of 1 tests of the paper's claims, 1 hold, 0 do not" in tables.claims(found, "")
+    answer = tables.claims(found)
+    assert "Of 1 tests of the paper's claims, 1 hold, 0 do not" in answer
+    assert "`pfpl` is more accurate than 0 of 1 other methods. None is told to be better" in answer
 
 
 def test_answers_to_claims_stand_on_the_papers_page_too(benchmark, results):
