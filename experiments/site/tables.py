@@ -128,11 +128,8 @@ def _verdict(column: Column, name: str, better: str) -> str:
     told = {m: f"{m} ({row[name]} {UNITS[name]})" for m, row in others.items()}
     won = sum(s > 0 for s in sides.values())
     lost = "; ".join(told[m] for m in others if sides[m] < 0)
-    end = (
-        f"Told to be better: {lost}"
-        if lost
-        else f"None is told to be better; the nearest is {next(iter(told.values()))}"
-    )
+    first = next(iter(told.values()))
+    end = f"Told to be better: {lost}" if lost else f"None is told to be better; next is {first}"
     return f"- {column.about}: `{reference}` {better} {won} of {len(others)} other methods. {end}."
 
 
@@ -280,7 +277,7 @@ def coverage(benchmarks: Benchmarks) -> str:
         cells = {m: _range(found[m]) if m in found else "" for m in methods}
         furthest = max(float(row["furthest bound"]) for row in found.values())
         row = {"data": data, "steps": ahead.partition(" ")[0], **cells}
-        rows.append(row | {"furthest bound": f"{furthest:.1f}"})
+        rows.append(row | {"furthest": f"{furthest:.1f}"})
     told = (
         "Lowest and highest coverage of a client in %, over all steps ahead of the test part; bold "
         "where every client has between 80 and 97 %. Last, the furthest bound of all methods."
