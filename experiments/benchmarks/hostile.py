@@ -209,7 +209,8 @@ def worst_table(errors: pd.DataFrame, n_nodes: int) -> str:
     """
     bare = errors.columns[0]
     rows = []
-    for method, of_method in errors.groupby("method", sort=False):
+    for method in errors.index.unique("method"):
+        of_method = errors.loc[[method]]
         base = of_method[bare].xs(0, level="hostile").iloc[0]
         for hostile, found in of_method.groupby("hostile"):
             (*_, behaviour), *_ = found.sort_values(bare, ascending=False).index
