@@ -209,7 +209,7 @@ def worst_table(errors: pd.DataFrame, n_nodes: int) -> str:
     """
     bare = errors.columns[0]
     rows = []
-    for method in errors.index.unique("method"):
+    for method in map(str, errors.index.unique("method")):
         of_method = errors.loc[[method]]
         base = of_method[bare].xs(0, level="hostile").iloc[0]
         for hostile, found in of_method.groupby("hostile"):
