@@ -209,10 +209,11 @@ def worst_table(errors: pd.DataFrame, n_nodes: int) -> str:
     """
     bare = errors.columns[0]
     rows = []
-    for method in map(str, errors.index.unique("method")):
+    for method in errors.index.unique("method"):
         of_method = errors.loc[[method]]
         base = of_method[bare].xs(0, level="hostile").iloc[0]
-        for hostile, found in of_method.groupby("hostile"):
+        for hostile in sorted(of_method.index.unique("hostile")):
+            found = of_method[of_method.index.get_level_values("hostile") == hostile]
             (*_, behaviour), *_ = found.sort_values(bare, ascending=False).index
             row = {
                 "method": f"`{method}`",

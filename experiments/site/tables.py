@@ -162,18 +162,12 @@ def _best_models(benchmarks: Benchmarks) -> list[Column]:
 
 
 def errors(benchmarks: Benchmarks) -> str:
-    """Tabulate the MSE of benchmarks that have no intervals, or the accuracy of images."""
-    columns = []
-    for about, rows in columns_of(benchmarks):
-        name = _measure(rows)
-        shown = {m: r | {"shown": r[name]} for m, r in rows.items() if r.get(name, "-") != "-"}
-        columns.append(Column(f"{about}, {MEASURES[name]}", shown))
-    return "Mean and standard deviation over seeds.\n\n" + _pivot(columns, lambda r: r["shown"])
-
-
-def _measure(rows: dict[str, Row]) -> str:
-    """Return the column of what is compared: of forecasts the error, of images the accuracy."""
-    return next(name for name in MEASURES if any(name in row for row in rows.values()))
+    """Tabulate the MSE of benchmarks that have no intervals."""
+    columns = [
+        Column(f"{about}, MSE", {m: r for m, r in rows.items() if r.get("MSE", "-") != "-"})
+        for about, rows in columns_of(benchmarks)
+    ]
+    return f"Mean and standard deviation over seeds.\n\n{_pivot(columns, lambda r: r['MSE'])}"
 
 
 def _pivot(columns: Sequence[Column], cell: Callable[[Row], str], highest: bool = False) -> str:
@@ -387,9 +381,10 @@ def _changes(benchmarks: Benchmarks) -> list[tuple[str, str, str, str, str]]:
     return [
         (about, method, MEASURES[name], rows[method][name], rows[f"{method}, bf16"][name])
         for about, rows in columns_of(benchmarks)
-        for name in [_measure(rows)]
         for method in rows
         if f"{method}, bf16" in rows
+        for name in MEASURES
+        if name in rows[method]
     ]
 
 
