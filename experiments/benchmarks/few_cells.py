@@ -91,8 +91,8 @@ def measure(cube: xr.Dataset, run: Run) -> float:
     return float(found.set_index("selection")["value"]["last"])
 
 
-def table_of(rows: pd.DataFrame) -> str:
-    """Tabulate by how much each method's error is above the default's, in per cent.
+def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Return by how many per cent each method's error is above the default's, by what is ahead.
 
     Geometric means over the cubes, of which each has the mean of its draws, with intervals of
     Student's t: draws from one cube are not independent of each other.
@@ -100,18 +100,29 @@ def table_of(rows: pd.DataFrame) -> str:
     rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
     logs = np.log(rows.set_index([*Run._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
     above = logs.sub(logs["fedlean"], axis=0)
-    columns = list(itertools.product(("one step", "a day"), CELLS))
-    cells = [
-        [name, *(_above(above[name].xs((n, ahead), level=["cells", "ahead"]))
-                 for ahead, n in columns)]
-        for name in list(METHODS)[1:]
-    ]  # fmt: skip
-    heads = [f"{ahead}, {counted(n, 'cell')}" for ahead, n in columns]
-    return tabulate.tabulate(cells, ["% above fedlean", *heads], tablefmt="github")
+    return {
+        method: {
+            f"{ahead}, {counted(n, 'cell')}": above_by_data(
+                above[method].xs((n, ahead), level=["cells", "ahead"])
+            )
+            for ahead, n in itertools.product(("one step", "a day"), CELLS)
+        }
+        for method in list(METHODS)[1:]
+    }
 
 
-def _above(logs: pd.Series) -> str:
-    """Return the mean of logarithms of ratios as per cent, with its 95 % interval."""
+def table_of(rows: pd.DataFrame) -> str:
+    """Tabulate the same."""
+    table = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
+    return tabulate.tabulate(table, headers="keys", tablefmt="github")
+
+
+def above_by_data(logs: pd.Series) -> str:
+    """Return the mean of logarithms of ratios as per cent, with its 95 % interval.
+
+    Args:
+        logs: logarithms, with a level "data" in the index; each data set counts once.
+    """
     means = logs.groupby("data").mean()
     variance, freedom = means.var() / len(means), len(means) - 1
     mean = Variation(means.mean(), variance, ((variance, freedom),))

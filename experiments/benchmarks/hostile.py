@@ -30,6 +30,7 @@ from data_prep.base.errors import InputError
 from experiments import hostile_node
 from experiments.benchmarks.city_parts import make_cubes
 from experiments.federation_demo import mean_error
+from stforecast.bench.tables import markdown
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.runs.run_folder import write_csv
@@ -192,21 +193,38 @@ def measure(run: Run, cubes: list[Path], **changed: Any) -> dict[str, Any]:
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Tabulate the honest nodes' errors against the undisturbed run without a defence."""
-    from tabulate import tabulate
+    """Tabulate the worst that hostile nodes do to honest ones, by defence."""
+    errors = rows.pivot_table("mse", list(Run._fields[:-1]), "robust", sort=False)
+    heads = {name: f"`{name}`" for name in DEFENCES[1:]}
+    return worst_table(errors.reindex(columns=list(DEFENCES)).rename(columns=heads), N_NODES)
 
-    known = {Run(*(row[f] for f in Run._fields)): row["mse"] for row in rows.to_dict("records")}
-    cells = []
-    for method, hostile in itertools.product(METHODS, (0, *hostile_numbers(N_NODES))):
-        base = known.get(Run(method, 0, "-", "none"), math.nan)
-        for behaviour in BEHAVIOURS if hostile else ("-",):
-            found = [known.get(Run(method, hostile, behaviour, d), math.nan) for d in DEFENCES]
-            if not math.isnan(found[0]):
-                who = f"{hostile} of {N_NODES}" if hostile else "none"
-                changes = [change(mse / base) for mse in found]
-                cells.append([f"`{method}`", who, behaviour.replace("-", " "), *changes])
-    headers = ["method", "hostile", "behaviour", "no defence", *(f"`{d}`" for d in DEFENCES[1:])]
-    return tabulate(cells, headers, "github", disable_numparse=True)
+
+def worst_table(errors: pd.DataFrame, n_nodes: int) -> str:
+    """Tabulate the largest error of all behaviours, by method and number of hostile nodes.
+
+    Args:
+        errors: errors by method, number of hostile nodes and behaviour; the first column is without
+            a defence, and its error without hostile nodes is what all are compared with.
+        n_nodes: number of all nodes.
+    """
+    bare = errors.columns[0]
+    rows = []
+    for method in errors.index.unique("method"):
+        of_method = errors.loc[[method]]
+        base = of_method[bare].xs(0, level="hostile").iloc[0]
+        for hostile in sorted(of_method.index.unique("hostile")):
+            found = of_method[of_method.index.get_level_values("hostile") == hostile]
+            (*_, behaviour), *_ = found.sort_values(bare, ascending=False).index
+            row = {
+                "method": f"`{method}`",
+                "hostile": f"{hostile} of {n_nodes}" if hostile else "none",
+                "worst without defence": behaviour.strip("-").replace("-", " "),
+                "no defence": change(found[bare].max() / base),
+            }
+            rows.append(
+                row | {head: change(found[head].max() / base) for head in errors.columns[1:]}
+            )
+    return markdown(rows)
 
 
 def change(ratio: float) -> str:

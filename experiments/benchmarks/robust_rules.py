@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,7 @@ from experiments.benchmarks.hostile import (
     hostile_numbers,
     read_rows,
 )
+from stforecast.bench.tables import markdown
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.federated.engine.server import Server
@@ -163,18 +165,24 @@ def sound(of_rule: list[float]) -> bool:
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Tabulate the errors of each rule without liars and beside them."""
-    from tabulate import tabulate
-
+    """Tabulate for which methods each rule is sound, and the errors of those."""
     found = ratios(rows)
-
-    def cell(method: str, rule: str) -> str:
-        text = ", ".join(change(ratio) for ratio in found[method, rule])
-        return text if rule in ("none", *ALL[method].guards) else f"refused ({text})"
-
-    cells = [[f"`{m}`", *(cell(m, rule) for rule in ("none", *RULES))] for m in METHODS]
-    headers = ["method", "no defence", *(f"`{rule}`" for rule in RULES)]
-    return tabulate(cells, headers, "github", disable_numparse=True)
+    table = []
+    for rule in ("none", *RULES):
+        known = [m for m in METHODS if not math.isnan(sum(found[m, rule]))]
+        refused = [m for m in known if rule not in ("none", *ALL[m].guards)]
+        honest, attacked = zip(*(found[m, rule] for m in known if m not in refused), strict=True)
+        table.append(
+            {
+                "rule": "no defence" if rule == "none" else f"`{rule}`",
+                "methods": f"{len(honest)} of {len(known)}",
+                "refused for": ", ".join(f"`{m}`" for m in refused) or "none",
+                "nobody lies, worst": change(max(honest)),
+                "liars, median": change(statistics.median(attacked)),
+                "liars, worst": change(max(attacked)),
+            }
+        )
+    return markdown(table)
 
 
 @click.command()
