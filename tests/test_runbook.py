@@ -38,6 +38,12 @@ def pattern_of(node):
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = pattern_of(node.left), pattern_of(node.right)
         return left + (right or ANY) if left else ""
+    if isinstance(node, ast.Call):
+        name, parts = ast.unparse(node.func), [pattern_of(part) for part in node.args]
+        if name == "Words" and parts:
+            return ANY.join(re.split(r"\\{[^}]*\\}", parts[0]))
+        if name.endswith("Error") and any(parts):
+            return "".join(part or ANY for part in parts)
     return ""
 
 

@@ -94,8 +94,8 @@ class Job(Generic[R]):
         """Refuse a finished run whose data have changed since; older versions recorded none."""
         if "content" in found and self.kind.content(self) not in (None, found["content"]):
             raise InputError(
-                f"{self.folder} was run on other data: {self.data} has changed since; delete it or "
-                "choose another --out"
+                f"{self.folder} was run on other data: {self.data} has changed since; ",
+                Words("delete it or choose another {out}"),
             )
 
     def _refuse_other(self, found: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Stopped
 from stforecast.cli.commands import (
     OptionSections,
     make_list_command,
@@ -29,7 +29,6 @@ from stforecast.cli.options import (
     given,
     peek,
 )
-from stforecast.federated.runs.signals import Stopped
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 

@@ -203,9 +203,12 @@ class Population:
         try:
             for table, key, name in slots:
                 table[key] = params[name]
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed):
-                result: Tensor = module(x)
-            return result.float() if self.mixed else result
+            if self.mixed:
+                with torch.autocast(x.device.type, torch.bfloat16):
+                    result: Tensor = module(x).float()
+            else:
+                result = module(x)
+            return result
         finally:
             for (table, key, _), t in zip(slots, own, strict=True):
                 table[key] = t

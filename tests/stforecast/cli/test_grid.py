@@ -138,7 +138,7 @@ def test_published_numbers_and_figures_are_read(write):
         ),
         (
             'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { seed = 2 }',
-            r"seed cannot be set for all rows; give seeds = \[1, 2\] in the file, or --seed",
+            r"seed cannot be set for all rows; give seeds = \[1, 2\] in the file, or seed",
         ),
         ('data = ["a.nc"]\nmethods = [{ label = "x" }]', "names no method: {'label': 'x'}"),
         ('data = ["a.nc"]\nmethods = ["sole"]', "unknown method 'sole'; choose one of"),

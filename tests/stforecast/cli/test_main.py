@@ -14,10 +14,10 @@ import pytest
 import xarray as xr
 
 from data_prep import DATA_SETS
+from data_prep.base.errors import Stopped
 from data_prep.cube import open_cube, write_cube
 from stforecast.cli import main as module
 from stforecast.cli.main import cli, main
-from stforecast.federated.runs.signals import Stopped
 from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.leaks import Leak

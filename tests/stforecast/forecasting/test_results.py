@@ -199,9 +199,9 @@ def test_without_a_validation_part_only_the_test_part_is_evaluated(cube_path, ti
 
 
 def test_runs_are_found_below_folders_in_order(finished, tmp_path):
-    for name in ("b", "a/seed-2", "a/seed-1"):
+    for seed, name in enumerate(("b", "a/seed-2", "a/seed-1")):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "run.json").write_text(json.dumps(finished.about))
+        (tmp_path / name / "run.json").write_text(json.dumps(finished.about | {"seed": seed}))
     found = [r.folder.relative_to(tmp_path).as_posix() for r in ForecastRun.find([tmp_path])]
     assert found == ["a/seed-1", "a/seed-2", "b"]
     assert len(ForecastRun.find([tmp_path / "b", tmp_path / "a"])) == 3
