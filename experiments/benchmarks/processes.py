@@ -1,11 +1,49 @@
-"""Memory and processor time of processes and all that they started."""
+"""Functions in processes of their own; memory and processor time of processes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
+
+T = TypeVar("T")
+
+_made: Callable[[], Any]
+
+
+@contextlib.contextmanager
+def own_process(make: Callable[..., Callable[[], T]], *args: Any) -> Iterator[Callable[[], T]]:
+    """Yield what `make(*args)` returns, made and called in a new process of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn"), _prepare, (make, *args)) as pool:
+        pool.submit(int)  # The first task starts the process, so that several start together.
+        yield lambda: pool.submit(_call).result()
+
+
+def _prepare(make: Callable[..., Callable[[], Any]], *args: Any) -> None:
+    global _made
+    _made = make(*args)
+
+
+def _call() -> Any:
+    return _made()
+
+
+def in_own_process(function: Callable[..., T], *args: Any) -> T:
+    """Call a function in a new process, to measure its memory and CPU time alone."""
+    with own_process(partial, function, *args) as call:
+        return call()
+
+
+def own_memory(kind: str) -> int:
+    """Return this process's memory in kB: `RssAnon`, now and without files, or `VmHWM`, peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)[kind].split()[0])
 
 
 def memory(pids: Collection[int]) -> float:

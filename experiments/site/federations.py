@@ -31,16 +31,16 @@ def robust_table() -> str:
     """Tabulate the honest clients' errors with every method and rule."""
     import pandas as pd
 
-    from experiments.benchmarks.robust_rules import table_of
+    from experiments.benchmarks.hostile import robust_table as robust_table_of
 
-    return table_of(pd.read_csv(MEASURED / "robust.csv"))
+    return robust_table_of(pd.read_csv(MEASURED / "robust.csv"))
 
 
 def hostile_live_table() -> str:
     """Tabulate the same over a live SuperLink."""
     import pandas as pd
 
-    from experiments.benchmarks.hostile_live import live_table
+    from experiments.benchmarks.live import live_table
 
     return live_table(pd.read_csv(MEASURED / "hostile-live.csv"))
 

@@ -16,7 +16,7 @@ HEAD = "skill in MSE, %"
 """Head of the column of skill."""
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
-"""What `experiments.benchmarks.few_cells` measured."""
+"""What `experiments.benchmarks.cells` measured."""
 
 
 class Measured(NamedTuple):
@@ -31,9 +31,9 @@ def few_cells_table() -> str:
     """Tabulate the errors on few cells against those of the default."""
     import pandas as pd
 
-    from experiments.benchmarks.few_cells import table_of
+    from experiments.benchmarks.cells import few_table
 
-    return table_of(pd.read_csv(FEW_CELLS))
+    return few_table(pd.read_csv(FEW_CELLS))
 
 
 def skill_table(sections: Mapping[str, str], page: str) -> str:

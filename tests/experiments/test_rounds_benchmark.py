@@ -1,9 +1,12 @@
+from dataclasses import asdict
+
 import pytest
 import torch
 
-from experiments.benchmarks.client_loop import ClientLoop
-from experiments.benchmarks.flower_round import restore, snapshot
-from experiments.benchmarks.measure import (
+from experiments.benchmarks.client_loop import EPOCH, ClientLoop, make_federation
+from experiments.benchmarks.frame import table
+from experiments.benchmarks.rounds import (
+    COLUMNS,
     Round,
     Row,
     Variant,
@@ -13,8 +16,7 @@ from experiments.benchmarks.measure import (
     gigaflop,
     make_runner,
 )
-from experiments.benchmarks.problem import EPOCH, make_federation
-from experiments.benchmarks.rounds import draw, table
+from experiments.benchmarks.simulators import restore, snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +69,12 @@ def test_what_happens_once_a_round_is_timed_apart(variant):
 
 
 def test_measured_batches_are_scaled_to_an_epoch_and_what_happens_once_is_not():
-    rounds = [Round(1.0, seconds, 0.0, 0.75, 0.25) for seconds in (3.0, 5.0, 4.0)]
-    assert _epoch_seconds(rounds, EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
+    one = Round(1.0, 4.0, 0.0, 0.75, 0.25)
+    assert _epoch_seconds(one, EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
 
 
 def row(clients=10, variant="", seconds=2.0):
-    return Row(clients, variant, seconds, 0.3, 3.5, 1.5, 1.2, 0.25, 1e-7, EPOCH, 0.1, [1.0])
+    return Row(clients, variant, seconds, 0.3, 3.5, 1.5, 1.2, "", 0.25, 1e-7, EPOCH, 0.1, [1.0])
 
 
 def test_the_better_number_of_threads_stays():
@@ -88,9 +90,6 @@ def test_the_better_number_of_threads_stays():
     assert [v.name for v in better_threads(compared, rows)] == ["peers", "peers, 2", "ours, 2"]
 
 
-def test_table_and_figure_show_every_path():
-    rows = [row(n, name) for n in (10, 100) for name in ("loop", "stacked")]
-    assert table(rows).count("25%") == 4
-    fig = draw(rows)
-    assert [len(ax.patches) for ax in fig.axes] == [2, 2]
-    assert [t.get_text() for t in fig.axes[0].texts] == [" 2 s, 1.5×"] * 2
+def test_the_table_shows_every_path():
+    rows = [asdict(row(n, name)) for n in (10, 100) for name in ("loop", "stacked")]
+    assert table(rows, COLUMNS).count("25%") == 4
