@@ -29,7 +29,6 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from experiments.options import HELP, PATH, SuggestingGroup, from_function, help_text
 from stforecast.bench.statistics.estimate import Estimate, Variation
-from stforecast.federated.runs.run_folder import write_csv
 
 T = TypeVar("T")
 Key = TypeVar("Key")
@@ -98,21 +97,22 @@ class Results:
                 self.rows = pd.read_csv(path).to_dict("records")  # type: ignore[assignment]
             else:
                 self.about |= json.loads(path.read_text())
+                self.about.pop("machine", None)
                 self.rows = self.about.pop("rows", [])
 
     def add(self, *rows: Mapping[str, Any]) -> None:
         """Add rows, and write the file."""
         self.rows += map(dict, rows)
-        if self.path and self.path.suffix == ".csv":
-            write_csv(pd.DataFrame(self.rows), self.path)
-        elif self.path:
-            found = {
-                **self.about,
-                "machine": machine(),
-                **({"rows": self.rows} if self.rows else {}),
-            }
-            with atomic_path(self.path) as part:
-                part.write_text(json.dumps(found, indent=2) + "\n")
+        if not self.path:
+            return
+        if self.path.suffix == ".csv":
+            # `write_csv` would put a ' before the - of a run in which nobody lies.
+            text = pd.DataFrame(self.rows).to_csv(index=False)
+        else:
+            rows = {"rows": self.rows} if self.rows else {}
+            text = json.dumps({"machine": machine(), **self.about, **rows}, indent=2) + "\n"
+        with atomic_path(self.path) as part:
+            part.write_text(text)
 
     def fix(self, **values: Any) -> None:
         """Note what holds for all rows.

@@ -64,7 +64,7 @@ def test_a_mistake_in_an_option_is_told_without_a_traceback():
 @pytest.mark.parametrize("name", ["a.csv", "a.json"])
 def test_results_go_on_from_their_file(name, tmp_path):
     first = Results(tmp_path / name, {"rounds": 6})
-    first.add({"method": "fuels", "mse": 0.25})
+    first.add({"method": "fuels", "behaviour": "-", "mse": 0.25})
     again = Results(tmp_path / name, goes_on=True)
     assert again.rows == first.rows
     assert again.has(method="fuels")
