@@ -8,16 +8,12 @@ to compare them, and to write, read and tabulate what was measured.
 
 from __future__ import annotations
 
-import datetime
 import inspect
 import json
 import math
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,13 +23,12 @@ import tabulate
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
+from experiments.benchmarks.machine import machine, processor
 from experiments.options import HELP, PATH, SuggestingGroup, from_function, help_text
 from stforecast.bench.statistics.estimate import Estimate, Variation
 
 T = TypeVar("T")
 Key = TypeVar("Key")
-
-CORES = os.cpu_count() or 1
 
 
 @click.group(cls=SuggestingGroup, context_settings=HELP)
@@ -130,24 +125,6 @@ class Results:
     def has(self, **values: Any) -> bool:
         """Return whether a row has these values."""
         return any(all(row[n] == v for n, v in values.items()) for row in self.rows)
-
-
-def processor() -> str:
-    """Return the processor's name, as far as the system tells."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {CORES} cores"
-
-
-def machine() -> dict[str, str]:
-    """Return the processor, the versions that matter, and today's date."""
-    return {
-        "processor": processor(),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
 
 
 def numbers(text: str) -> list[int]:

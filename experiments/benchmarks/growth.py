@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from experiments.benchmarks.client_loop import BATCH, HIDDEN
-from experiments.benchmarks.frame import CORES, Results, benchmark, numbers, table, timed
-from experiments.benchmarks.processes import in_own_process, own_memory
+from experiments.benchmarks.frame import Results, benchmark, numbers, table, timed
+from experiments.benchmarks.machine import CORES, in_own_process, own_memory
 from experiments.benchmarks.rounds import Variant, make_runner
 from stforecast.bench.curves import HUES, places
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels, save_figure

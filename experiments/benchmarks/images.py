@@ -23,7 +23,6 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from experiments.benchmarks.frame import (
-    CORES,
     Results,
     Timed,
     benchmark,
@@ -32,7 +31,7 @@ from experiments.benchmarks.frame import (
     table,
     timed,
 )
-from experiments.benchmarks.processes import own_process
+from experiments.benchmarks.machine import CORES, own_process
 from stforecast.federated.core.data import Batch, ClientData
 from stforecast.federated.core.population import Params, Population
 from stforecast.federated.core.state import Cohort

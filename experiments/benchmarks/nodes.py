@@ -18,7 +18,7 @@ import torch
 
 from experiments.benchmarks.frame import Results, benchmark, in_turns, numbers, table, timed
 from experiments.benchmarks.hostile import cubes_of
-from experiments.benchmarks.processes import memory, processor_time
+from experiments.benchmarks.machine import memory, processor_time
 from experiments.federation_log import events_of, follow
 from experiments.flower_processes import LocalFlower
 from stforecast.config import resolve

@@ -30,7 +30,7 @@ from data_prep.sets import milan
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
 from experiments.benchmarks.frame import Results, benchmark, in_turns, table, timed
-from experiments.benchmarks.processes import in_own_process, own_memory, processor_time
+from experiments.benchmarks.machine import in_own_process, own_memory, processor_time
 from stforecast.bench.ray import cluster, each, ray_map
 
 ONE_THREAD = "stforecast, one thread"

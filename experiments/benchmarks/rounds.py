@@ -17,14 +17,13 @@ single-precision batched products of the round's shapes, on all cores.
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ from experiments.benchmarks.client_loop import (
     make_federation,
 )
 from experiments.benchmarks.frame import (
-    CORES,
     Results,
     benchmark,
     in_turns,
@@ -50,7 +48,7 @@ from experiments.benchmarks.frame import (
     table,
     timed,
 )
-from experiments.benchmarks.processes import own_process
+from experiments.benchmarks.machine import CORES, own_process
 from stforecast.federated.kernels.compiler import supported
 
 WARM_UP = 2
@@ -78,6 +76,13 @@ COLUMNS = {
     "difference": ("loss differs", ".0e"),
     "batches": ("batches", "d"),
 }
+"""Medians of rounds; a row also has `once_seconds` and the `losses` of the rounds not timed.
+
+Where fewer batches than an epoch's were measured, their time is scaled to an epoch in `seconds` and
+the rest of the round is added; milliseconds of a batch and CPU seconds are as measured. `speedup`
+and `speedup_tuned` are over the faster of the plain and of the tuned loops, `share` is of the limit
+by arithmetic, and `difference` is the largest relative difference of a loss from the reference's.
+"""
 
 
 @benchmark()
@@ -106,11 +111,11 @@ def rounds(
     for n in sorted(numbers(clients)):
         n_batches = batches or batches_for(n)
         of_size = measure(compared, n, n_batches, repetitions, rate)
-        compared = better_threads(compared, of_size)
+        compared = better_threads(compared, [row["seconds"] for row in of_size])
         if flower and n <= MOST_FLOWER:
             of_size.append(in_flower(flower, of_size[0], repetitions))
-        results.add(*map(asdict, of_size))
-        click.echo(f"{table(map(asdict, of_size), COLUMNS)}\n")
+        results.add(*of_size)
+        click.echo(f"{table(of_size, COLUMNS)}\n")
     return f"batched products of the round's shapes: {rate:.0f} GFLOP/s on {threads} cores"
 
 
@@ -265,45 +270,9 @@ def product_rate(cores: int, n_clients: int = 16) -> float:
     return cores * 2 * a.numel() * b.shape[2] / 1e9 / seconds
 
 
-@dataclass(frozen=True)
-class Row:
-    """Row of the table of results.
-
-    Attributes:
-        clients: number of clients.
-        variant: name of the variant.
-        seconds: median wall-clock seconds of a round with a full epoch. Where fewer batches were
-            measured, their time is scaled to an epoch and the rest of the round is added.
-        batch_ms: median wall-clock milliseconds of a batch of one client, as measured.
-        cpu_seconds: median CPU seconds of a round as measured, over all threads.
-        speedup: speedup over the faster of the plain loops.
-        speedup_tuned: speedup over the faster of the tuned loops.
-        by_turn: speedup over the first variant turn by turn, with its interval.
-        share: share of the limit by arithmetic, in [0, 1].
-        difference: largest relative difference of a round's loss from the reference's.
-        batches: number of measured batches of each client.
-        once_seconds: median wall-clock seconds that are independent of the number of batches.
-        losses: mean training losses of the rounds that are not timed.
-    """
-
-    clients: int
-    variant: str
-    seconds: float
-    batch_ms: float
-    cpu_seconds: float
-    speedup: float
-    speedup_tuned: float
-    by_turn: str
-    share: float
-    difference: float
-    batches: int
-    once_seconds: float
-    losses: list[float]
-
-
 def measure(
     compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """Time variants in turns, one round each.
 
     Args:
@@ -328,21 +297,21 @@ def measure(
         return statistics.median(map(value, turns[variant][WARM_UP:]))
 
     return [
-        Row(
-            clients=n_clients,
-            variant=v.name,
-            seconds=s,
-            batch_ms=1e3 * median(v, _of_batches) / n_clients / n_batches,
-            cpu_seconds=median(v, lambda r: r.cpu_seconds),
-            speedup=fastest["peers"] / s,
-            speedup_tuned=fastest["tuned"] / s,
-            by_turn=str(ratio(times[compared[0]], times[v])),
-            share=gigaflop(n_clients, EPOCH) / rate / s,
-            difference=_apart(losses[v], losses[compared[0]]),
-            batches=n_batches,
-            once_seconds=median(v, lambda r: r.once_seconds),
-            losses=losses[v],
-        )
+        {
+            "clients": n_clients,
+            "variant": v.name,
+            "seconds": s,
+            "batch_ms": 1e3 * median(v, _of_batches) / n_clients / n_batches,
+            "cpu_seconds": median(v, lambda r: r.cpu_seconds),
+            "speedup": fastest["peers"] / s,
+            "speedup_tuned": fastest["tuned"] / s,
+            "by_turn": str(ratio(times[compared[0]], times[v])),
+            "share": gigaflop(n_clients, EPOCH) / rate / s,
+            "difference": _apart(losses[v], losses[compared[0]]),
+            "batches": n_batches,
+            "once_seconds": median(v, lambda r: r.once_seconds),
+            "losses": losses[v],
+        }
         for v, s in seconds.items()
     ]
 
@@ -360,15 +329,15 @@ def _epoch_seconds(r: Round, n_batches: int) -> float:
     return _of_batches(r) * EPOCH / n_batches + r.once_seconds
 
 
-def better_threads(compared: Sequence[Variant], rows: Sequence[Row]) -> list[Variant]:
+def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[Variant]:
     """Return each variant with its faster number of threads, or with both if they are close."""
     best: dict[Variant, float] = {}
-    for v, row in zip(compared, rows, strict=True):
-        best[v.path] = min(row.seconds, best.get(v.path, row.seconds))
-    return [v for v, row in zip(compared, rows, strict=True) if row.seconds <= CLOSE * best[v.path]]
+    for v, seconds in zip(compared, times, strict=True):
+        best[v.path] = min(seconds, best.get(v.path, seconds))
+    return [v for v, s in zip(compared, times, strict=True) if s <= CLOSE * best[v.path]]
 
 
-def in_flower(python: Path, reference: Row, repetitions: int) -> Row:
+def in_flower(python: Path, reference: dict[str, Any], repetitions: int) -> dict[str, Any]:
     """Measure Flower's simulation with full epochs; run it last, because Ray uses all cores.
 
     Args:
@@ -376,26 +345,23 @@ def in_flower(python: Path, reference: Row, repetitions: int) -> Row:
         reference: the first row with the same number of clients.
         repetitions: number of timed rounds.
     """
-    sizes = {"clients": reference.clients, "batches": EPOCH, "rounds": WARM_UP + repetitions}
-    options = [f"--{name}={n}" for name, n in sizes.items()]
+    n = reference["clients"]
+    sizes = {"clients": n, "batches": EPOCH, "rounds": WARM_UP + repetitions}
+    options = [f"--{name}={size}" for name, size in sizes.items()]
     command = [str(python), "-m", "experiments.benchmarks", "flower-round", *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     seconds = statistics.median(r["seconds"] for r in found[WARM_UP:])
-    faster, same_work = reference.seconds / seconds, reference.batches == EPOCH
     losses = [r["loss"] for r in found[:WARM_UP]]
-    return replace(
-        reference,
-        variant="Flower's simulation, tuned loop",
-        seconds=seconds,
-        batch_ms=1e3 * seconds / reference.clients / EPOCH,
-        cpu_seconds=math.nan,
-        once_seconds=math.nan,
-        speedup=reference.speedup * faster,
-        speedup_tuned=reference.speedup_tuned * faster,
-        by_turn="",
-        share=reference.share * faster,
-        difference=_apart(losses, reference.losses) if same_work else math.nan,
-        batches=EPOCH,
-        losses=losses,
-    )
+    same_work, faster = reference["batches"] == EPOCH, reference["seconds"] / seconds
+    ratios = {name: reference[name] * faster for name in ("speedup", "speedup_tuned", "share")}
+    return {
+        "clients": n,
+        "variant": "Flower's simulation, tuned loop",
+        "seconds": seconds,
+        "batch_ms": 1e3 * seconds / n / EPOCH,
+        **ratios,
+        "difference": _apart(losses, reference["losses"]) if same_work else None,
+        "batches": EPOCH,
+        "losses": losses,
+    }

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from data_prep.base.errors import InputError
 from experiments.benchmarks.__main__ import main
 from experiments.benchmarks.frame import Results, in_turns, numbers, ratio, table
-from experiments.benchmarks.processes import memory, own_process, processor_time
+from experiments.benchmarks.machine import memory, own_process, processor_time
 
 HOLD = "held = b'x' * 50_000_000; print(flush=True); input()"
 BURN = "import time\nwhile time.process_time() < 0.3: pass"

@@ -1,11 +1,15 @@
-"""Functions in processes of their own; memory and processor time of processes."""
+"""The machine, functions in processes of their own, and what processes use."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import os
+import platform
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +18,27 @@ import psutil
 
 T = TypeVar("T")
 
+CORES = os.cpu_count() or 1
+
 _made: Callable[[], Any]
+
+
+def processor() -> str:
+    """Return the processor's name, as far as the system tells."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {CORES} cores"
+
+
+def machine() -> dict[str, str]:
+    """Return the processor, the versions that matter, and today's date."""
+    return {
+        "processor": processor(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
 
 
 @contextlib.contextmanager
