@@ -104,8 +104,10 @@ class Results:
             # `write_csv` would put a ' before the - of a run in which nobody lies.
             text = pd.DataFrame(self.rows).to_csv(index=False)
         else:
-            rows = {"rows": self.rows} if self.rows else {}
-            text = json.dumps({"machine": machine(), **self.about, **rows}, indent=2) + "\n"
+            found = {"machine": machine(), **self.about}
+            if self.rows:
+                found["rows"] = self.rows
+            text = json.dumps(found, indent=2) + "\n"
         with atomic_path(self.path) as part:
             part.write_text(text)
 

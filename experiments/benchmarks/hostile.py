@@ -178,10 +178,10 @@ def measure_all(
     results: Results, runs: Iterable[Run], methods: str, measure: Callable[[Run], float]
 ) -> None:
     """Add the rows of all runs with some methods that are not there yet."""
-    be_quiet()
     chosen = [r for r in runs if r.method in methods.split(",") and not results.has(**r._asdict())]
     for run in tqdm(chosen, "runs", unit="run"):
-        mse, seconds, _ = timed(measure, run)
+        with quiet():
+            mse, seconds, _ = timed(measure, run)
         results.add({**run._asdict(), "mse": mse, "seconds": seconds})
 
 
@@ -313,11 +313,14 @@ def change(ratio: float) -> str:
     return f"{round(100 * (ratio - 1)):+d} %".replace("+0", "0").replace("-0", "0")
 
 
-def be_quiet() -> None:
-    """Print no warnings of this package: what is refused is what this measures."""
-    package = logging.getLogger("stforecast")
-    package.addHandler(logging.NullHandler())
-    package.propagate = False
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing within the context: what is refused or lost is what is measured."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def robust_runs() -> Iterator[Run]:

@@ -33,13 +33,13 @@ from experiments.benchmarks.hostile import (
     SHARE,
     Run,
     WireLink,
-    be_quiet,
     change,
     cubes_of,
     honest_error,
     honest_error_of,
     hostile_numbers,
     is_absent,
+    quiet,
 )
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
 from experiments.federation_log import events_of, follow
@@ -82,12 +82,12 @@ def hostile_live(results: Results, *, minutes: float = 25.0) -> str:
         results: gets a row for each run.
         minutes: minutes after which no run begins.
     """
-    be_quiet()
     end = time.monotonic() + 60 * minutes
     with (
         cubes_of(N_NODES, SHARE, DAYS) as cubes,
         tempfile.TemporaryDirectory() as name,
         LocalFlower(Path(name) / "logs") as flower,
+        quiet(),
     ):
         nodes = LiveNodes(flower, Path(name), cubes)
         for run in runs():

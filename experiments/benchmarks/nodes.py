@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import statistics
 import tempfile
 import time
@@ -17,7 +16,7 @@ import psutil
 import torch
 
 from experiments.benchmarks.frame import Results, benchmark, in_turns, numbers, table, timed
-from experiments.benchmarks.hostile import cubes_of
+from experiments.benchmarks.hostile import cubes_of, quiet
 from experiments.benchmarks.machine import memory, processor_time
 from experiments.federation_log import events_of, follow
 from experiments.flower_processes import LocalFlower
@@ -131,14 +130,15 @@ def secure_sum(
         repeat: rounds, of which the median counts.
     """
     torch.set_num_threads(1)
-    logging.disable()  # The lost nodes are named.
     for n in numbers(nodes):
         kinds = {
             "plain": partial(plain, n, clients, values),
             "secure": partial(secure, n, clients, values, lost=False),
             "secure, a node lost": partial(secure, n, clients, values, lost=True),
         }
-        for kind, found in in_turns(kinds, repeat).items():
+        with quiet():
+            turns = in_turns(kinds, repeat)
+        for kind, found in turns.items():
             up, down, node, server = map(statistics.median, zip(*found, strict=True))
             results.add({"nodes": n, "round": kind, "bytes_up": up, "bytes_down": down,
                          "node_ms": node, "server_ms": server})  # fmt: skip

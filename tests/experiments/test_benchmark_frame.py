@@ -1,6 +1,7 @@
 """The frame of benchmarks: commands, results, turns, ratios; processes and what they use."""
 
 import json
+import logging
 import math
 import os
 import subprocess
@@ -10,24 +11,22 @@ from itertools import count
 
 import pytest
 from click.testing import CliRunner
+from waiting import started
 
 from data_prep.base.errors import InputError
 from experiments.benchmarks.__main__ import main
 from experiments.benchmarks.frame import Results, in_turns, numbers, ratio, table
 from experiments.benchmarks.machine import memory, own_process, processor_time
 
-HOLD = "held = b'x' * 50_000_000; print(flush=True); input()"
+HOLD = "held = b'x' * 50_000_000; print(flush=True); import time; time.sleep(60)"
 BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
 
 def test_memory_counts_what_a_process_started():
     before = memory([os.getpid()])
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    child.stdout.readline()
-    both, alone = memory([os.getpid()]), memory([child.pid])
-    child.communicate(b"\n")
+    with started("-c", HOLD) as child:
+        child.stdout.readline()
+        both, alone = memory([os.getpid()]), memory([child.pid])
     assert alone > 50
     assert both - before > 40
     assert memory([child.pid]) == 0
@@ -54,6 +53,7 @@ def test_a_command_writes_its_options_but_no_paths_and_its_rows(tmp_path):
     assert (found["values"], found["repeat"], "out" in found) == (10, 1, False)
     assert found["machine"]["processor"] in done.output
     assert "secure, a node lost" in done.output
+    assert logging.getLogger("stforecast").isEnabledFor(logging.WARNING)  # again
 
 
 def test_a_mistake_in_an_option_is_told_without_a_traceback():
